@@ -28,6 +28,7 @@ from rag_r1.data.files.duplicates import Outcome, RepeatedRow, golds_key, questi
 from rag_r1.data.files.questions import Question
 from rag_r1.data.files.row_files import parse_json_line
 from rag_r1.io.errors import DataError
+from rag_r1.io.ordinary_files import open_ordinary
 
 ANY = "any"
 CLASSES = (EASY, MEDIUM, HARD, ANY)
@@ -84,7 +85,7 @@ def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficul
     bad = BadRows()
     n_json = 0
     try:
-        with Path(path).open("rb") as file:
+        with open_ordinary(path) as file:
             for number, line in enumerate(file, 1):
                 if not line.strip():
                     continue

@@ -33,6 +33,7 @@ from rag_r1.data.files.qa_parquet import Split, make_splits  # noqa: E402
 from rag_r1.data.files.questions import QuestionFile, read_file  # noqa: E402
 from rag_r1.io.errors import DataError  # noqa: E402
 from rag_r1.options.command_line import argument, with_defaults  # noqa: E402
+from rag_r1.runs.start_checks import StartChecks  # noqa: E402
 
 
 class StageArguments(QuestionArguments):
@@ -63,16 +64,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _read(args: StageArguments) -> tuple[list[Split], dict[str, Any]]:
     files = {"hotpotqa": args.hotpotqa, "2wiki": args.two_wiki}
-    raw = {name: read_file(path) for name, path in files.items() if path}
-    if bool(raw) == bool(args.train):
+    if any(files.values()) == bool(args.train):
         raise DataError("give either --train (the published rows) or --hotpotqa and --2wiki (the raw ones)")
-    test = read_file(args.validation) if args.validation else None
-    if args.train:
+    with StartChecks() as checks:
+        raw = {name: checks.run(read_file, path) for name, path in files.items() if path}
+        test = checks.run(read_file, args.validation) if args.validation else None
+        published = checks.run(read_file, args.train) if args.train else None
+    if published is not None:
         if args.difficulty or args.count:
             raise DataError(
                 "--difficulty and --count are for raw rows; the published rows of --train are drawn already"
             )
-        return _published(make_splits(read_file(args.train), test), args.stage)
+        return _published(make_splits(published, test), args.stage)
     make_up = _make_up(args)
     difficulties = read_difficulties(args.difficulty, args.skip_bad_rows) if args.difficulty else None
     kept_out = {question_key(q.question) for q in test.questions} if test else set()

@@ -21,6 +21,7 @@ import gzip
 import json
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -35,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also
 from rag_r1.data.files.bad_rows import HELP, BadRows  # noqa: E402
 from rag_r1.io.atomic_files import move_into_place  # noqa: E402
 from rag_r1.io.errors import DataError  # noqa: E402
+from rag_r1.io.ordinary_files import open_ordinary  # noqa: E402
 from rag_r1.options.command_exit import command_main  # noqa: E402
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments  # noqa: E402
 from rag_r1.options.out_folder import check_out_file  # noqa: E402
@@ -97,7 +99,7 @@ def split(
     state = _resume(part, record, Progress(**made_from), skip_bad_rows)
     out.parent.mkdir(parents=True, exist_ok=True)
     with (
-        source.open("rb") as raw,
+        open_ordinary(source) as raw,
         part.open("ab") as target,
         tqdm(
             total=state.input_bytes, unit="B", unit_scale=True, desc="splitting", disable=not progress
@@ -106,7 +108,7 @@ def split(
         target.truncate(state.written)
         stream = gzip.open(raw) if source.name.lower().endswith(".gz") else raw
         stream.seek(state.read)
-        while lines := list(islice(iter(stream.readline, b""), CHECKPOINT)):
+        while lines := _next_lines(stream, source):
             passages, rows, bad = state.passages, [], BadRows()
             for number, line in enumerate(lines, start=state.lines + 1):
                 if not line.strip():
@@ -142,6 +144,13 @@ def split(
     return state
 
 
+def _next_lines(stream: Any, source: Path) -> list[bytes]:
+    try:
+        return list(islice(iter(stream.readline, b""), CHECKPOINT))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{source} is a broken gzip file ({error}): fetch it again") from error
+
+
 def _resume(part: Path, record: StateFile, beginning: Progress, skip_bad_rows: bool) -> Progress:
     """The progress of an earlier run with the same input and setting, else that of a new run. Also that of a
     new run if bad lines were found and are not to be skipped, since they may have been repaired."""
@@ -173,7 +182,7 @@ class KiltArguments(Arguments):
         return self
 
 
-@command_main(DataError, RunError, OSError, EOFError)
+@command_main(DataError, RunError, OSError)
 def main(arguments: list[str] | None = None) -> int:
     args = read_arguments(KiltArguments, arguments, description=__doc__, check=_check_start)
     _check_start(args)

@@ -122,7 +122,7 @@ class BuildCommand(Options):
     def build_options(self) -> BuildOptions:
         """The options of a build; ``out`` must be given."""
         assert self.out is not None and self.backend != "hybrid"
-        return BuildOptions(
+        return BuildOptions.model_construct(  # of options that are checked, or reported, already
             corpus=self.corpus or (),
             out=self.out,
             backend=self.backend or "dense",

@@ -12,10 +12,7 @@ the ``contradictions`` of the model that holds them.
 
 ``parse`` reads ``sys.argv`` and no environment variable or file. What does not fit ends the process with
 status 2 and a sentence for each fault, which names the flag: argparse splits the words, the model checks.
-
-Why not a library: pydantic-settings (2.16) splits values of a repeated flag at commas, also in a path, reads
-``null`` as None, and gives the flags of a nested model a prefix or no group. tyro reads three-valued options
-such as ``--verify`` only with a value. typer (click) has none with several values, as ``--corpus A B``.
+pydantic-settings (2.16) would split a repeated flag's values at commas; typer has no ``--corpus A B``.
 """
 
 from __future__ import annotations
@@ -29,13 +26,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from retrieval_server.errors import UserError, UserErrors, listed
+from retrieval_server.errors import UserError, listed
 
 #: What a value must be that pydantic cannot read.
 _KINDS = {"int_parsing": "a whole number", "float_parsing": "a number"}
@@ -130,9 +128,11 @@ class _Option:
     def read(self, value: Any) -> Any:
         """The value of the field from the text of its flag, or from a list of texts. Raises ValueError."""
         read, choices = self.flag.read, self.choices
-        for text in (value if isinstance(value, list) else [value]) if choices else ():
-            if text not in choices:
+        for text in value if isinstance(value, list) else [value]:
+            if choices and text not in choices:
                 raise ValueError(f"must be {' or '.join(choices)}, not {text!r}")
+            if text == "" and Path in (self.type, *get_args(self.type)):  # of --out "$UNSET"
+                raise ValueError("must be a path, not ''")
         if read is None:
             return value
         return list(map(read, value)) if isinstance(value, list) else read(value)
@@ -219,7 +219,7 @@ def _beside(
     try:
         check(command)
     except UserError as error:
-        found = error.messages if isinstance(error, UserErrors) else [str(error)]
+        found = getattr(error, "messages", [str(error)])
     except (TypeError, AttributeError, AssertionError):  # for want of an option
         return []
     named = {name for option in options for name in option.names} & set(" ".join(faults).split())

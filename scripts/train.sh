@@ -74,6 +74,32 @@ if [ "$demo" != 1 ]; then
     demo=1
   fi
 fi
+
+# An installation takes minutes. What can be seen without one is checked before the first; later, with all else,
+# by the preflight.
+if [ ! -x "${VENV:-$root/.venv}/bin/rag-r1" ] && ! command -v rag-r1 >/dev/null; then
+  problems=() before=
+  for argument in "$@"; do
+    case $argument in
+      -* | '~'?* | @?* | *=*) ;;
+      *) case $before in --check-only | --supervise | --leave-model | [!-]* | '') problems+=("'$argument' is not key=value") ;; esac ;;
+    esac
+    before=$argument
+  done
+  if [ "$demo" != 1 ]; then
+    if [[ -e $MODEL || $MODEL == [./~]* ]] && [ ! -f "$MODEL/config.json" ]; then
+      problems+=("MODEL=$MODEL is not a model folder: there is no config.json in it")
+    fi
+    for file in train test; do
+      [[ $DATA == *://* || "$*" == *data.*_files=* || -f $DATA/$file.parquet ]] ||
+        problems+=("DATA=$DATA has no $file.parquet: make it with a script in data_process/")
+    done
+    [[ $RETRIEVER_URL == http?(s)://* ]] ||
+      problems+=("RETRIEVER_URL must be an address such as http://127.0.0.1:8000")
+  fi
+  [ ${#problems[@]} -eq 0 ] || fail "nothing was started" "${problems[@]}" "see bash $door --help"
+fi
+
 if [ "$demo" = 1 ]; then
   # If .venv is a GPU environment, the demo needs a separate one.
   if [ "$platform" = gpu ]; then export VENV=${VENV:-$root/.venv-cpu}; fi

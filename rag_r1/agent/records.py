@@ -31,6 +31,7 @@ from rag_r1.agent import KINDS, Trajectory
 from rag_r1.io.appended_files import append_whole, json_line, open_to_append
 from rag_r1.io.bounded_json import read_json_line
 from rag_r1.io.errors import DataError
+from rag_r1.io.ordinary_files import open_ordinary
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ def _files_in(folder: Path, prefix: str = "") -> list[Path]:
 def _lines_of(path: Path) -> Iterator[bytes]:
     """The lines of a file, each with its newline; the last one may be incomplete. Raises DataError for a
     line that is too long, and zlib.error if what is compressed is broken elsewhere than at its end."""
-    with path.open("rb") as file:
+    with open_ordinary(path) as file:
         if path.suffix != ".gz":
             number = 0
             while line := file.readline(MAX_LINE_BYTES + 1):

@@ -65,7 +65,7 @@ class Recipe:
         path = find_file(name, ".yaml")
         if path.suffix != ".yaml":
             raise RunError(f"{path} is no recipe: the name of a recipe's file ends in .yaml")
-        _content(path)  # before Hydra reads it
+        text_of(path), _content(path)  # before Hydra reads it
         folder = next((p for p in path.parents if (p / _DEFAULTS).is_file()), path.parent)
         return cls(folder, path.relative_to(folder).with_suffix("").as_posix())
 
@@ -186,9 +186,9 @@ def _built_on(path: Path) -> list[str]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; an empty one for what is none or cannot be parsed: Hydra's message about
-    such a file, when it is composed, is the better one. Raises RunError for a file on which Hydra's reader
-    would end the process or fill memory."""
+    """The mapping in a YAML file; an empty one for what cannot be parsed: Hydra's message about
+    such a file, when it is composed, is the better one. Raises RunError for a list or a text, and for a file
+    on which Hydra's reader would end the process or fill memory."""
     try:
         state = path.stat()
         read = _read(path.resolve(), state.st_mtime_ns, state.st_size)
@@ -196,7 +196,9 @@ def _content(path: Path) -> dict[str, Any]:
         raise RunError(f"{path}: {error}") from None
     except (OSError, YamlError):
         return {}
-    return read if isinstance(read, dict) else {}
+    if not isinstance(read, dict | None):
+        raise RunError(f"{path} is no recipe: it must have keys, `defaults:` first")
+    return read or {}
 
 
 @lru_cache(maxsize=256)

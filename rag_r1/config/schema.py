@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict
@@ -21,7 +20,6 @@ from rag_r1.agent import Budget, FailurePolicy
 from rag_r1.agent.budget import EpisodeLimits
 from rag_r1.agent.failures import FOR_TRAINING
 from rag_r1.config.guard import GuardOptions
-from rag_r1.io.atomic_files import reason_of
 from rag_r1.options.declare import (
     Constraint,
     Count,
@@ -35,7 +33,7 @@ from rag_r1.options.declare import (
     options_from,
     read_options,
 )
-from rag_r1.protocols import Protocol, ProtocolError, load_protocol
+from rag_r1.protocols import Protocol, ProtocolError, load_protocol, read_prompt
 
 _REWARD = ({"term": "em", "weight": 1.0},)
 #: Keys of the block that the settings have as they are.
@@ -280,9 +278,9 @@ def _protocol(block: _RagR1Block) -> Protocol:
     prompt = None
     if block.prompt is not None:
         try:
-            prompt = Path(block.prompt).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise ValueError(f"rag_r1.prompt: cannot read {block.prompt!r}: {reason_of(error)}") from error
+            prompt = read_prompt(block.prompt, f"rag_r1.prompt: {block.prompt}")
+        except ValueError as error:  # also of a path with a null character
+            raise ValueError(str(error)) from error
     try:
         protocol = load_protocol(block.protocol)
     except ProtocolError as error:

@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from rag_r1.io.bounded_json import read_json_line
 from rag_r1.io.errors import DataError
+from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.options.out_folder import INDEX_FILE
 from rag_r1.sandbox.parquet import BATCH_ROWS, check_parquet
 
@@ -152,7 +153,7 @@ def parsed_lines(
     """(what `parse` makes of a line, place behind it) for the lines of a file, plain or .gz, that are not
     blank. In place of one that is too long, is no UTF-8, or for which `parse` raises ValueError stands the
     error. Raises DataError for a broken gzip file."""
-    with path.open("rb") as raw:
+    with open_ordinary(path) as raw:
         stream: Any = gzip.open(raw) if path.name.lower().endswith(".gz") else raw
         try:
             stream.seek(start.offset)

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from rag_r1.corpus.reader import parsed_lines
 from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_line
 from rag_r1.io.errors import DataError
 
@@ -37,7 +38,7 @@ def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterat
                 else:
                     yield pair
     except OSError as error:
-        raise DataError(f"--redirects {path}: cannot be read ({error})") from error
+        raise DataError(f"--redirects {path}: cannot be read ({reason_of(error)})") from error
 
 
 def _pair_of_tsv(line: str) -> tuple[str, str]:

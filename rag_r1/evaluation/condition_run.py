@@ -73,8 +73,8 @@ def read_annotations(
 
 
 async def run_condition(args: PolicyArguments, ready: RunSetup, condition: Condition, out: Path) -> int:
-    """Play all questions of a condition into the folder `out`, and write its report; returns 0, or 3 if the
-    run was stopped before its end.
+    """Play all questions of a condition into the folder `out`, and write its report; returns 0, 1 if all
+    of them have failed, or 3 if the run was stopped before its end.
 
     `args.base_url` is the server (target.py). Raises RunError; a run that was interrupted goes on.
     """
@@ -121,7 +121,9 @@ async def run_condition(args: PolicyArguments, ready: RunSetup, condition: Condi
         outcomes = [outcome for outcome in played if outcome is not None]
         verdicts = await _write_records(args, run, outcomes, out)
     _report(args, run, condition, outcomes, verdicts, out)
-    return 0 if verdicts is None or verdicts.stopped is None else 3
+    if verdicts is not None and verdicts.stopped is not None:
+        return 3
+    return 1 if all(outcome.failed for outcome in outcomes) else 0
 
 
 async def _play(

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
+from rag_r1.corpus.inputs import check_first_rows
+from rag_r1.corpus.reader import Corpus
 from rag_r1.evaluation.baselines import agent_condition, baseline
 from rag_r1.evaluation.condition_run import prepare_evaluation, read_annotations, run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
@@ -14,6 +16,7 @@ from rag_r1.evaluation.target import check_judge, resolve_model, serve_model
 from rag_r1.rollouts.checks import all_problems, check_search, started
 from rag_r1.rollouts.session import check_only
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartChecks
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
 #: In the run's folder: what the retrieval server prints.
@@ -29,7 +32,9 @@ async def evaluate(args: EvalArguments) -> int:
         *([partial(check_search, args, {})] if searches else []),
     )
     with ExitStack() as servers:
-        with all_problems(args, {}, [judge, model, partial(read_annotations, args), *search]):
+        files = [partial(read_annotations, args), partial(_check_corpus, args)]
+        with all_problems(args, {}, [judge, model, *files, *search]):
+            _check_corpus(args)
             judge()
             args = model()
             args = servers.enter_context(_served_search(args))
@@ -48,6 +53,12 @@ async def evaluate(args: EvalArguments) -> int:
             condition = baseline(args.baseline, ready.setup)
         args = servers.enter_context(serve_model(args))
         return await run_condition(args, ready, condition, args.out)
+
+
+def _check_corpus(args: EvalArguments) -> None:
+    """Raises StartError for files of a corpus whose first rows cannot be read."""
+    with StartChecks() as checks:
+        checks.run_on_all(lambda paths: paths and check_first_rows(Corpus(paths)), args.corpus)
 
 
 @contextmanager

@@ -39,6 +39,7 @@ from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.server_address import Address
+from rag_r1.protocols import ProtocolError, read_prompt
 from rag_r1.rollouts.checks import all_problems, check_search, started
 from rag_r1.rollouts.command_run import check_command, run_command
 from rag_r1.rollouts.provenance import Provenance
@@ -148,9 +149,9 @@ def alone_condition(
     alone = replace(setup, budget=replace(budget, max_turn_tokens=most))
     if prompt is not None:
         try:
-            text = prompt.read_text(encoding="utf-8")
-        except (OSError, UnicodeError) as error:
-            raise RunError(f"--prompt-alone {prompt} cannot be read: {error}") from error
+            text = read_prompt(prompt, f"--prompt-alone {prompt}")
+        except ProtocolError as error:
+            raise RunError(str(error)) from error
         if "{question}" not in text:
             raise RunError(f"--prompt-alone {prompt} has no {{question}}: the place of the question")
         protocol = replace(setup.protocol, user_prompt=text)

@@ -13,6 +13,7 @@ from rag_r1.evaluation.judge_arguments import JudgeArguments
 from rag_r1.inference.client import base_address
 from rag_r1.inference.model_folders import local_model, model_folder
 from rag_r1.inference.vllm_server import vllm_server
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.rollouts.server_check import check_endpoint, get_answer
 from rag_r1.runs.errors import RunError
@@ -81,9 +82,9 @@ def vllm_version(url: str, key_variable: str) -> str | None:
 
 
 def check_judge(args: JudgeArguments) -> None:
-    """Raises RunError if there is to be a judge and no server answers at its address."""
+    """Raises RunError if there is to be a judge and no server answers at its address, or one without it."""
     if args.judge_url is not None:
-        check_endpoint(args.judge_url, args.judge_api_key_env, "judge", "--judge-url")
+        check_endpoint(args.judge_url, args.judge_api_key_env, "judge", "--judge-url", args.judge_model)
 
 
 def _context_of_model(folder: Path) -> int | None:
@@ -92,7 +93,7 @@ def _context_of_model(folder: Path) -> int | None:
         return _length(read_json_file(folder / "config.json").get("max_position_embeddings"))
     except (OSError, ValueError, RecursionError, AttributeError) as error:
         remedy = "copy or download the model again, or give another folder"
-        raise RunError(f"{folder / 'config.json'} cannot be read: {error}: {remedy}") from error
+        raise RunError(f"{folder / 'config.json'} cannot be read: {reason_of(error)}: {remedy}") from error
 
 
 def _length(value: Any) -> int | None:

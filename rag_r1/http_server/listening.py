@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import signal
@@ -11,18 +12,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.runs.errors import RunError
 
 
 def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
     """A listening socket, before anything is loaded. Raises RunError, which names the flag, if the port is
-    taken."""
+    taken, or the machine has no such address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        why = os.strerror(error.errno) if error.errno else error
-        raise RunError(f"cannot listen on {host}, port {port}: {why}; choose another {flag}") from error
+        of_host = error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0  # below 0: of its name
+        why = reason_of(error).partition(" (while attempting")[0]
+        remedy = "--host, one of this machine's addresses" if of_host else flag
+        raise RunError(f"cannot listen on {host}, port {port}: {why}; choose another {remedy}") from error
 
 
 def check_port(host: str, port: int, flag: str = "--port") -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.io.hub import hub_answers
-from rag_r1.sandbox.chat_template import refuse_endless_files, refuse_endless_template
+from rag_r1.sandbox.chat_template import refuse_empty_tokenizer, refuse_endless_files, refuse_endless_template
 
 
 def load_tokenizer(name: str) -> Any:
@@ -28,6 +28,7 @@ def load_tokenizer(name: str) -> Any:
             "it is made by code of its own (auto_map in tokenizer_config.json), which is not run: give a "
             "folder whose tokenizer transformers has itself"
         )
+    refuse_empty_tokenizer(tokenizer)
     refuse_endless_template(tokenizer)
     return tokenizer
 

@@ -82,6 +82,8 @@ def error_text(error: BaseException) -> str:
 
 def reason_of(error: BaseException) -> str:
     """An error in a message that names the file itself: the system's words without number and name."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not UTF-8 text, at byte {error.start}"
     return getattr(error, "strerror", None) or " ".join(str(error).split())
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rag_r1.io.errors import TooLargeError
+from rag_r1.io.ordinary_files import open_ordinary
 
 #: Most levels of lists and objects, unless a caller says otherwise.
 MAX_DEPTH = 64
@@ -58,9 +59,9 @@ def json_file_bytes(
 ) -> bytes:
     """The bytes of a JSON file whose values have been counted. Raises OSError, also for a pipe or a device,
     which might never end; TooLargeError for too many bytes, values or levels."""
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "no ordinary file", str(path))
-    with path.open("rb") as file:
+    if path.is_dir():
+        raise OSError(errno.EISDIR, "no ordinary file", str(path))
+    with open_ordinary(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise TooLargeError(f"it has more than {most_bytes:,} bytes")

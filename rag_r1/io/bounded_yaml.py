@@ -9,10 +9,13 @@ take long to read, or to tell apart as keys, are refused too.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from rag_r1.io.ordinary_files import open_ordinary
 
 #: Longest text, in bytes.
 MAX_BYTES = 4 << 20
@@ -20,8 +23,6 @@ MAX_BYTES = 4 << 20
 #: _COUNTED_CHARS of its characters.
 MAX_DEPTH, MAX_VALUES = 64, 200_000
 _COUNTED_CHARS = 64
-#: The same as yaml.SafeLoader, in C where PyYAML was built with it: several times as fast.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: What YAML may take for a number: the time to read one grows with the square of its digits.
 _LONG_NUMBER = re.compile(r"[-+]?[0-9a-fA-FxobE_:.+-]{400,}")
 #: Tags that make a number of any text.
@@ -40,9 +41,25 @@ class YamlLimitError(YamlError):
     """It is longer, deeper or larger than what is read."""
 
 
+#: The same as yaml.SafeLoader, in C where PyYAML was built with it: several times as fast.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _UniqueKeys(_LOADER):
+    """Refuses a key that a mapping has twice, of which PyYAML would take the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if twice := [key for key, count in keys.items() if count > 1 and key != "<<"]:
+            raise YamlError(
+                f"it has the key {twice[0][:100]} twice (line {node.start_mark.line + 1} and after)"
+            )
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> Any:
     """What a file holds. Raises YamlError, and OSError."""
-    with path.open("rb") as stream:
+    with open_ordinary(path) as stream:
         data = stream.read(MAX_BYTES + 1)
     try:
         return load_yaml(data.decode("utf-8-sig") if len(data) <= MAX_BYTES else "x" * len(data))
@@ -56,7 +73,7 @@ def load_yaml(text: str) -> Any:
         raise YamlLimitError(f"it has more than {MAX_BYTES >> 20} MiB")
     try:
         _check(text)
-        return yaml.load(text, Loader=_LOADER)
+        return yaml.load(text, Loader=_UniqueKeys)
     except yaml.YAMLError as error:
         raise YamlError(" ".join(str(error).split())[:500]) from None
     except YamlError:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 from pydantic_settings.sources.types import _CliPositionalArg
 
@@ -134,6 +134,18 @@ def words_of(arguments: Any) -> list[str]:
 def is_positional(field: FieldInfo) -> bool:
     """Is it given without a flag?"""
     return _CliPositionalArg in field.metadata
+
+
+def no_empty_path(cls: Any, value: Any, info: ValidationInfo) -> Any:
+    """A validator of all fields: `--out "$UNSET"` names nothing; as a path it would be the folder of the
+    process."""
+    field = cls.model_fields[str(info.field_name)]
+    kinds = [field.annotation, *get_args(field.annotation)]
+    takes_paths = any(kind is Path or Path in get_args(kind) for kind in kinds)
+    if takes_paths and "" in (value if isinstance(value, list) else [value]):
+        name = field.json_schema_extra["metavar"] if is_positional(field) else flag_of(info.field_name)
+        raise ValueError(f"argument {name}: must be a path, not ''")
+    return value
 
 
 def _is_list(field: FieldInfo) -> bool:

@@ -31,7 +31,7 @@ from copy import copy
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, create_model
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, create_model, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
@@ -43,6 +43,7 @@ from rag_r1.options.argument_values import (
     flag_of,
     from_plain,
     is_positional,
+    no_empty_path,
     sentence,
     words_of,
 )
@@ -113,6 +114,8 @@ class Arguments(BaseSettings):
             if "_build_sources" in values:  # of a command line: read_arguments ends the process
                 raise
             raise ArgumentsError.of(error, field_names(type(self))) from error
+
+    _no_empty_path = field_validator("*", mode="before")(no_empty_path)
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Self:

@@ -1,4 +1,4 @@
-"""The checks of a plan before anything is started: all problems at once, then all servers at once.
+"""The checks of a plan before anything is started: all problems at once, those of the servers too.
 
 The arguments of each command are made by its own declaration, and both recipes are composed, so what would be
 refused after a day of training is refused now. The data of a training is checked by its own preflight, when
@@ -18,7 +18,8 @@ from rag_r1.corpus.inputs import check_first_rows
 from rag_r1.corpus.reader import Corpus
 from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.inference.client import base_address
-from rag_r1.inference.model_folders import has_weights, is_hub_name
+from rag_r1.inference.model_folders import check_weights, has_weights, is_hub_name
+from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.own.artifacts import OwnArtifacts
 from rag_r1.own.episodes import ANY_URL
@@ -51,10 +52,11 @@ def with_teacher_name(plan: OwnPlan) -> OwnPlan:
     return replace(plan, teacher=replace(teacher, model=models[0]))
 
 
-def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
-    """Raises StartError with all that is wrong in the plan and in the files that it names, then with all
-    servers that do not answer and that a step needs which is not done in `folder`. `artifacts`: of a plan
-    with all recipes."""
+def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: bool = True) -> None:
+    """Raises StartError with what contradicts itself in the plan, or else with all that is wrong in the files
+    that it names, and all servers that do not answer and that a step needs which is not done in `folder`.
+    `artifacts`: of a plan with all recipes. `knows_teacher`: whether the teacher's model is known; without
+    it, no server is asked."""
     plan = artifacts.plan
     require("verl", *(["vllm"] if plan.policy.url is None else []))
     if problems := list(_contradictions(plan)):
@@ -74,13 +76,19 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
         is_composed = checks.run(lambda: artifacts.episodes.config) is not None
         if not plan.sft.skip and is_composed:
             checks.run(check_composition, Recipe.find(str(plan.sft.recipe)), sft_overrides(artifacts))
-    with StartChecks() as checks:
-        if plan.writes_questions:
-            checks.run(questions_spec, artifacts)
-        for evaluation in evaluations(artifacts):
-            if not evaluation.needs:
-                checks.run(eval_arguments, artifacts, evaluation, ANY_URL)
-    asyncio.run(_try_models(plan, folder))
+        if knows_teacher:
+            if not checks.problems:
+                _check_arguments(artifacts, checks)
+            checks.run(lambda: asyncio.run(_try_models(plan, folder)))
+
+
+def _check_arguments(artifacts: OwnArtifacts, checks: StartChecks) -> None:
+    """The arguments of the commands of steps can be made."""
+    if artifacts.plan.writes_questions:
+        checks.run(questions_spec, artifacts)
+    for evaluation in evaluations(artifacts):
+        if not evaluation.needs:
+            checks.run(eval_arguments, artifacts, evaluation, ANY_URL)
 
 
 def _contradictions(plan: OwnPlan) -> Iterator[str]:
@@ -111,11 +119,17 @@ def _contradictions(plan: OwnPlan) -> Iterator[str]:
 
 def _check_model(plan: OwnPlan) -> None:
     name = str(plan.policy.model)
-    if plan.policy.url is None and not is_hub_name(name) and not has_weights(Path(name)):
-        raise RunError(
-            f"policy.model: {name} is no folder of a model: give one (`rag-r1 model get smollm2-135m`), or a "
-            "name on the Hub"
-        )
+    if plan.policy.url is not None or is_hub_name(name):
+        return
+    remedy = "give one (`rag-r1 model get smollm2-135m`), or a name on the Hub"
+    if not has_weights(Path(name)):
+        raise RunError(f"policy.model: {name} is no folder of a model: {remedy}")
+    check_weights(Path(name))
+    try:
+        load_tokenizer(name)
+    except Exception as error:  # transformers and a tokenizer's files may raise anything
+        why = why_not_loaded(name, error)
+        raise RunError(f"policy.model: the tokenizer of {name} cannot be loaded: {why}: {remedy}") from error
 
 
 async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:

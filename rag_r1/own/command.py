@@ -32,7 +32,7 @@ from rag_r1.own.plan_file import PLAN, plan_text, read_plan
 from rag_r1.rollouts.arguments import Above0, From0
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.settings import flatten, json_roundtrip
-from rag_r1.runs.start_checks import CHECK_ONLY, StartError
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, StartError
 from rag_r1.runs.step_loop import run_steps
 from rag_r1.runs.steps import PipelineFolder, Step
 
@@ -148,16 +148,11 @@ class OwnArguments(Arguments):
 @command_main(RuntimeError, OSError, ValueError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
-    args = read_arguments(OwnArguments, arguments, prog=COMMAND, description=_DESCRIPTION)
-    add_working_directory()
-    check_out(args.out, COMMAND)
-    artifacts = OwnArtifacts(plan_of(args), args.out.resolve())
-    # Here, because they need what belongs to extras, and `--help` does not.
-    from rag_r1.own.checks import check_plan
+    args = read_arguments(OwnArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=checked)
+    artifacts = checked(args)
     from rag_r1.own.forecast import forecast_of
 
     folder = PipelineFolder(artifacts.out)
-    check_plan(artifacts, folder)
     check_settings(artifacts, folder)
     for line in forecast_of(artifacts, folder).lines:
         print(line)
@@ -169,10 +164,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def checked(args: OwnArguments) -> OwnArtifacts:
+    """The plan of a start and its files. Raises StartError with all that is wrong in them."""
+    # Here, because it needs what belongs to extras, and `--help` does not.
+    from rag_r1.own.checks import check_plan, with_teacher_name
+
+    add_working_directory()
+    with StartChecks() as checks:
+        checks.run(check_out, args.out, COMMAND)
+        if (plan := checks.run(plan_of, args)) is not None:
+            named = checks.run(with_teacher_name, plan)
+            artifacts = OwnArtifacts(named or plan, args.out.resolve())
+            checks.run(check_plan, artifacts, PipelineFolder(artifacts.out), knows_teacher=named is not None)
+    return artifacts
+
+
 def plan_of(args: OwnArguments) -> OwnPlan:
     """The plan of a start: the user's file, or that of an earlier start, or the defaults, with the changes of
-    this one, the recipes for the model, and the teacher's name. Raises StartError, or RunError."""
-    from rag_r1.own.checks import with_teacher_name
+    this one, and the recipes for the model. Raises StartError, or RunError."""
     from rag_r1.own.sizes import with_recipes
 
     earlier = args.out / PLAN
@@ -183,7 +192,7 @@ def plan_of(args: OwnArguments) -> OwnPlan:
         raise StartError(error.problems) from error
     if plan.policy.model is None:
         raise RunError("policy.model: give --model, the model that is trained")
-    return with_teacher_name(with_recipes(plan))
+    return with_recipes(plan)
 
 
 def check_settings(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:

@@ -29,6 +29,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import json_file_bytes
 from rag_r1.io.errors import DataError, TooLargeError
 from rag_r1.protocols import Document
@@ -136,7 +137,7 @@ def read_passages(path: str | Path) -> Passages:
             f"{path} is not a file of passages, or has too many ({error}): {FEWER_QUESTIONS}"
         ) from error
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}): {HOW_TO_MAKE}") from error
+        raise DataError(f"{path} cannot be read ({reason_of(error)}): {HOW_TO_MAKE}") from error
     if not file.done:
         raise DataError(
             f"{path} holds a scan of the corpus that was interrupted or refused: run the command that wrote "

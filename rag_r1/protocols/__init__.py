@@ -20,7 +20,13 @@ from rag_r1.protocols.actions import (
 )
 from rag_r1.protocols.blocks import Block, CallFormat, Tag, Tags
 from rag_r1.protocols.chat_turns import ChatTemplateError, ChatTurns
-from rag_r1.protocols.loader import ProtocolError, load_protocol, load_with_prompt, protocol_names
+from rag_r1.protocols.loader import (
+    ProtocolError,
+    load_protocol,
+    load_with_prompt,
+    protocol_names,
+    read_prompt,
+)
 from rag_r1.protocols.neutraliser import control_tokens
 from rag_r1.protocols.protocol import Protocol
 
@@ -53,4 +59,5 @@ __all__ = [
     "load_protocol",
     "load_with_prompt",
     "protocol_names",
+    "read_prompt",
 ]

@@ -19,12 +19,14 @@ of the model's own chat template, and the tools' schemas stand in its prompt (pr
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
+from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.protocols.actions import SEARCH
 from rag_r1.protocols.blocks import ACTING, POPPED, ROLES, SPANS, SYNTAXES, Block, CallFormat
 from rag_r1.protocols.key_reader import KeyReader, ProtocolError
@@ -65,14 +67,19 @@ def load_with_prompt(name_or_path: str, prompt_file: str | Path | None) -> Proto
     if prompt_file is None:
         return protocol
     source = f"--prompt {prompt_file}"
+    return _with_prompt(protocol, read_prompt(prompt_file, source), source)
+
+
+def read_prompt(path: str | Path, source: str) -> str:
+    """The text of a prompt's file; errors begin with its `source`. Raises ProtocolError."""
     try:
-        prompt = Path(prompt_file).read_text(encoding="utf-8")
+        with open_ordinary(path) as file:
+            return io.TextIOWrapper(file, encoding="utf-8").read()
     except UnicodeDecodeError as error:
         remedy = "convert it with `iconv -t UTF-8`"
         raise ProtocolError(f"{source}: not UTF-8 text ({error.reason}): {remedy}") from error
     except OSError as error:
         raise ProtocolError(f"{source} cannot be read: {error.strerror}: give a text file") from error
-    return _with_prompt(protocol, prompt, source)
 
 
 def _with_prompt(protocol: Protocol, prompt: str, source: str) -> Protocol:

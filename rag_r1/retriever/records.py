@@ -22,6 +22,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from rag_r1.io.atomic_files import write_lines
+from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.protocols.actions import well_formed
 from rag_r1.runs.errors import RunError
 
@@ -156,7 +157,7 @@ def read_with_offsets(kind: type[Record], path: Path) -> Iterator[tuple[Record, 
     """The same of one file, each with its place for `record_at`."""
     place = 0
     try:
-        with path.open("rb") as file:
+        with open_ordinary(path) as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield _read(kind, line, f"{path}, line {number}"), place

@@ -72,6 +72,8 @@ def read_questions(
 ) -> QuestionSet:
     """The questions of all files, at most `limit`. Raises DataError, naming the file and the first bad rows,
     if a row cannot be used (unless `skip_bad_rows`) or if there is no question."""
+    if not paths:
+        raise DataError("--questions names no file: give a file of questions")
     result = QuestionSet()
     first: dict[str, str] = {}
     for path in map(Path, paths):

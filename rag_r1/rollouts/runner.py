@@ -132,10 +132,10 @@ class EpisodeRunner:
             ask, setup = first.ask, first.setup
         engines: list[Engine] = []
 
-        def path(place: int) -> Awaitable[Trajectory]:
+        async def path(place: int) -> Trajectory:
             engines.append(self.make_engine(_of_path(ask, place)))
             episode = setup.episode(engines[-1])
-            return episode.resume(ask.id, ask.question, _prompt_ids(ask, setup), ask.past)
+            return await episode.resume(ask.id, ask.question, _prompt_ids(ask, setup), ask.past)
 
         if first and first.is_masked:
             record = first.failed_record()

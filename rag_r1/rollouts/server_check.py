@@ -1,9 +1,10 @@
 """Asks whether a model's server is there, before a run begins: one request that is not repeated.
 
-An error is a server that nobody finds, that does not answer in time, that refuses the key (HTTP 401), or that
-answers with a fault of its own, a web page, or other JSON than a list of models. Many servers have no such
-list: any other refusal of it says nothing. A check that stops before the work then sends one request of the
-smallest kind (`check_replies`); otherwise what is wrong is known at the first episode.
+An error is a server that nobody finds, that does not answer in time or in HTTP, that refuses the key (HTTP
+401), or that answers with a fault of its own, a redirection, a web page, or other JSON than a list of models.
+Many servers have no such list: any other refusal of it says nothing. A check that stops before the work then
+sends one request of the smallest kind (`check_replies`); otherwise what is wrong is known at the first
+episode.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _answer(
     except httpx.TimeoutException as error:
         late = f"no answer within {TIMEOUT_S:g} s"
         raise RunError(server_fault(what, where, late, _START, flag)) from error
-    except httpx.NetworkError as error:
+    except (httpx.NetworkError, httpx.ProtocolError) as error:
         raise RunError(server_fault(what, where, str(error), _START, flag)) from error
     except httpx.DecodingError as error:
         raise RunError(web_page_fault(what, where, flag)) from error
@@ -84,6 +85,8 @@ def _answer(
     if status == 401:
         key = f"set ${key_variable} to its key, or " if key_variable else ""
         raise RunError(f"{where} refuses the {what}'s key (HTTP 401): {key}correct {flag}")
+    if 300 <= status < 400:  # no client follows it: the key would go to another address
+        raise RunError(other_answer_fault(what, where, f"HTTP {status}, which leads elsewhere", flag))
     if status >= 500:
         said = terminal_text((body or b"").decode("utf-8", "replace"), 200)
         raise RunError(other_answer_fault(what, where, f"HTTP {status}: {said}".rstrip(": "), flag))

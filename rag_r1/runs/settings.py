@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_object
 from rag_r1.runs.errors import RunError
 
@@ -29,7 +30,7 @@ def read_marker(path: Path, remedy: str) -> dict[str, Any]:
     try:
         return read_json_object(path)
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read ({error}): {remedy}") from error
+        raise RunError(f"{path} cannot be read ({reason_of(error)}): {remedy}") from error
 
 
 def json_roundtrip(settings: Mapping[str, Any]) -> dict[str, Any]:

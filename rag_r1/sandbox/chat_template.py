@@ -52,6 +52,9 @@ _OF_TRANSFORMERS = {
     "truncation",
 }
 
+#: What Jinja2 raises before it has rendered anything.
+_NO_JINJA = ("TemplateSyntaxError", "TemplateAssertionError")
+
 _workers = WorkerPool()
 _ended: Counter[str] = Counter()  # how often, by template
 
@@ -92,6 +95,12 @@ class ChatTemplate:
                 list(messages), tools=tools, add_generation_prompt=True, return_dict=False, **self._arguments
             )
         return self._tokenizer(self.text(messages, tools), add_special_tokens=False)["input_ids"]
+
+
+def refuse_empty_tokenizer(tokenizer: Any) -> None:
+    """Raises ValueError for the tokenizer without tokens that transformers makes of a folder without one."""
+    if not tokenizer("Who?")["input_ids"]:
+        raise ValueError("it has no tokens: its tokenizer.json, or what takes its place, is missing")
 
 
 def refuse_endless_template(tokenizer: Any) -> None:
@@ -136,7 +145,9 @@ def _rendered(template: str, values: dict[str, Any]) -> str:
         _ended[template] += 1
         raise DataError(f"the chat template cannot be rendered: {error}") from None
     except JobError as error:
-        raise ValueError(str(error)) from None  # of Jinja2, or of the template itself
+        if error.kind in _NO_JINJA:
+            raise DataError(f"the chat template is no Jinja that can be read: {error}") from None
+        raise ValueError(str(error)) from None  # of the template itself
 
 
 def _plain(tokens: Mapping[str, Any]) -> dict[str, Any]:

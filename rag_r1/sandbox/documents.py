@@ -116,10 +116,13 @@ def decode_text(data: bytes, encoding: str | None = None) -> str:
     try:
         if encoding and codecs.lookup(encoding).name in _NOT_OF_PAGES:
             raise LookupError
-        return data.decode(encoding or "utf-8")
+        text = data.decode(encoding or "utf-8")
     except (UnicodeError, LookupError):
         name = encoding or "UTF-8"
         raise DataError(f"it is not {name} text: convert it with `iconv -t UTF-8`") from None
+    if "\0" in text:  # UTF-8 allows them, but what has them is UTF-16 without its mark, UTF-32, or no text
+        raise DataError("it holds null characters, as UTF-16 and UTF-32 do: convert it with `iconv -t UTF-8`")
+    return text
 
 
 class _PageParser(HTMLParser):

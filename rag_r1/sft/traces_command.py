@@ -67,8 +67,8 @@ class TracesArguments(RolloutArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when all questions are answered or have failed, 3 if the run was stopped before (the reason
-    is printed), 1 if it could not begin."""
+    """Returns 0 when all questions are answered or some have failed, 3 if the run was stopped before (the
+    reason is printed), 1 if it could not begin or all have failed."""
     check = partial(check_command, COMMAND, make_traces)
     args = read_arguments(TracesArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=check)
     return run_command(COMMAND, make_traces, args)
@@ -102,7 +102,9 @@ async def make_traces(args: TracesArguments) -> int:
         _print_summary(args, run, summary)
         for line in ready.questions.bad.left_out():
             print(line, file=sys.stderr)
-        return 0 if run.stop.reason is None else 3
+        if run.stop.reason is not None:
+            return 3
+        return 0 if summary["failed"] < len(requests) else 1
 
 
 def figures(run: RunSession, requests: Sequence[EpisodeRequest]) -> dict[str, Any]:

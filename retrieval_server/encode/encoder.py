@@ -239,6 +239,11 @@ def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: 
             )
             pooler = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
             model = SentenceTransformer(modules=[transformer, pooler], device=device, trust_remote_code=False)
+            model.encode("Who?", show_progress_bar=False)  # a folder without a tokenizer loads, too
             return model.to(getattr(torch, dtype))
     except Exception as error:  # whatever a damaged or hostile folder makes of three libraries
-        raise UserError(f"{folder}: the model does not load ({type(error).__name__}: {error}).") from error
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:400].removesuffix('.')}"
+        other = f"another --encoder, or another --device than {device}" if device else "another --encoder"
+        raise UserError(
+            f"{folder}: the model does not load ({why}). Fetch it again, or give {other}."
+        ) from error

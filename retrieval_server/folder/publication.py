@@ -36,6 +36,8 @@ def check_target(out: Path, *, overwrite: bool) -> None:
     An index that a killed build left as ``OUT.replaced`` is renamed back first.
     """
     _put_back(out)
+    if out.is_symlink() and not out.exists():
+        raise UserError(f"{out} is a link to nothing. Remove it, or choose another --out.")
     if out.exists() and not overwrite:
         raise UserError(f"{out} exists. Choose another --out, or replace it with --overwrite.")
     if out.exists() and not (out / MANIFEST).is_file():

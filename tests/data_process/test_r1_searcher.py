@@ -107,6 +107,13 @@ def test_a_wrong_option_is_named(files, tmp_path, capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
+def test_wrong_files_to_train_and_to_validate_on_are_named_in_one_run(tmp_path, capsys):
+    out = ["--stage", "1", "--out", str(tmp_path / "out")]
+    assert main([*out, "--train", str(tmp_path / "none"), "--validation", str(tmp_path / "no")]) == 1
+    message = capsys.readouterr().err
+    assert f"{tmp_path}/none:" in message and f"{tmp_path}/no:" in message
+
+
 def test_the_script_explains_itself_where_nothing_is_installed(tmp_path):
     command = [sys.executable, str(ROOT / "data_process" / "r1_searcher.py"), "--help"]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}

@@ -137,3 +137,9 @@ def test_the_command_line(kilt, tmp_path, capsys):
         with pytest.raises(SystemExit):
             main(["--input", str(kilt), *wrong])
     assert main(["--input", str(tmp_path / "none"), "--out", str(tmp_path / "x.jsonl")]) == 1
+
+
+def test_a_page_file_that_was_cut_off_is_named(tmp_path, capsys):
+    (tmp_path / "kilt.json.gz").write_bytes(gzip.compress(b"{}\n" * 100)[:-9])
+    assert main(["--input", str(tmp_path / "kilt.json.gz"), "--out", str(tmp_path / "out.jsonl")]) == 1
+    assert f"{tmp_path}/kilt.json.gz is a broken gzip file" in capsys.readouterr().err

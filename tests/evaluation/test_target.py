@@ -9,9 +9,11 @@ import pytest
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.target import resolve_model, serve_model, vllm_version
+from rag_r1.evaluation.target import check_judge, resolve_model, serve_model, vllm_version
 from rag_r1.runs.errors import RunError
+from tests.fakes.json_server import JsonStub
 from tests.fakes.scripted_vllm import Policy
+from tests.fakes.weights import NO_TENSORS
 
 
 def arguments(**changes) -> EvalArguments:
@@ -21,7 +23,7 @@ def arguments(**changes) -> EvalArguments:
 def folder_with(path: Path, config: str) -> Path:
     path.mkdir()
     (path / "config.json").write_text(config)
-    (path / "model.safetensors").write_bytes(b"w")
+    (path / "model.safetensors").write_bytes(NO_TENSORS)
     return path
 
 
@@ -82,3 +84,10 @@ def test_flags_for_the_server_that_cannot_be_split_are_named(tmp_path):
     args = arguments(model=str(policy_path("rag_r1_mq")), vllm_options="--seed '1")
     with pytest.raises(RunError, match="--vllm-options"), serve_model(resolve_model(args)):
         pass
+
+
+def test_a_judge_that_its_server_does_not_have_is_named():
+    with JsonStub(lambda asked: {"data": [{"id": "m"}]}) as stub:
+        judge = {"judge_url": f"{stub.url}/v1", "judge_model": "j"}
+        with pytest.raises(RunError, match="has no model 'j', but m"):
+            check_judge(arguments(**judge))

@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.inference.model_folders import checkpoint_name, model_folder
 from rag_r1.runs.errors import RunError
+from tests.fakes.weights import NO_TENSORS
 
 
 def hugging_face(folder: Path, weights: bool = True) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     if weights:
-        (folder / "model.safetensors").write_bytes(b"w")
+        (folder / "model.safetensors").write_bytes(NO_TENSORS)
     return folder
 
 
@@ -166,3 +172,26 @@ def test_a_folder_that_was_not_merged_here_is_never_replaced(tmp_path):
     with pytest.raises(RunError, match="was merged here: move it away"):
         model_folder(run, tmp_path / "into")
     assert (own / "model.safetensors").exists()
+
+
+@given(data=st.data())
+def test_a_file_of_weights_that_is_cut_off_anywhere_is_refused(data):
+    with TemporaryDirectory() as place:
+        folder = hugging_face(Path(place) / "model")
+        whole = save({"a": np.zeros((2, 3), np.float32), "b": np.zeros(1, np.int64)})
+        (folder / "model.safetensors").write_bytes(whole)
+        assert model_folder(folder, folder) == folder
+        (folder / "model.safetensors").write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
+        with pytest.raises(RunError, match="copy or download the model again"):
+            model_folder(folder, folder)
+
+
+def test_the_pointer_of_git_lfs_and_a_missing_shard_are_no_weights(tmp_path):
+    folder = hugging_face(tmp_path / "model")
+    shards = {"weight_map": {"a": "model.safetensors", "b": "none.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(shards))
+    with pytest.raises(RunError, match="none.safetensors"):
+        model_folder(folder, tmp_path)
+    (folder / "none.safetensors").write_text("version https://git-lfs.github.com/spec/v1\nsize 1\n")
+    with pytest.raises(RunError, match="none.safetensors is no file of weights"):
+        model_folder(folder, tmp_path)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from rag_r1.demo.policy import policy_path
 from rag_r1.inference.tokenizer import load_tokenizer
 from rag_r1.io.hub import hub_answers
 from rag_r1.rollouts.engine_factory import TokenUnit
@@ -70,3 +72,10 @@ def test_a_name_without_a_tokenizer_is_told_with_the_flag_that_takes_a_folder(hu
     with pytest.raises(RunError) as raised:
         TokenUnit.of("our/model")
     assert "our/model" in str(raised.value) and "give --tokenizer a folder" in str(raised.value)
+
+
+def test_a_model_whose_tokenizer_was_not_copied_is_refused(tmp_path: Path):
+    """transformers makes a tokenizer without tokens of its config.json alone."""
+    shutil.copytree(policy_path("rag_r1_mq"), tmp_path / "model", ignore=shutil.ignore_patterns("tokenizer*"))
+    with pytest.raises(RunError, match="cannot be loaded: the folder holds no tokenizer"):
+        TokenUnit.of(str(tmp_path / "model"))

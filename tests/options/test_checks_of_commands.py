@@ -108,6 +108,11 @@ PLANTED = {
         ["--out file", *_OF_AGENT, "none.jsonl", DEAD],
     ),
     "iterate": ("--recipe none --out file", ["'none'", "--out file"]),
+    "own": (
+        f"none_d --model ./none_m --teacher {DEAD}/v1 --teacher-model m --questions none.jsonl "
+        "--test-questions bad.jsonl --out file",
+        ["none_d", "./none_m", DEAD, "none.jsonl", "bad.jsonl", "--out file"],
+    ),
 }
 #: Of commands with flags that take a value: a wrong one, beside which the planted problems are reported too.
 #: Every command refuses an unknown flag beside them, too.
@@ -129,6 +134,7 @@ WRONG_VALUES = {
     "eval": "--limit x",
     "traces": "--samples 0",
     "iterate": "--rounds x",
+    "own": "--per-kind x",
 }
 SLOW = {"sft": pytest.mark.slow, "pipeline": pytest.mark.slow}  # compose veRL's configuration
 
@@ -348,12 +354,29 @@ def test_mcp_refuses_another_server_in_place_of_the_search():
         ("data --mix bad.yaml --out new", "correct its YAML"),
         ("iterate --recipe bad.yaml --out new --check-only", "correct its YAML, or give another file"),
         ("data --train questions=questions.jsonl --prompt binary --out new", "convert it with `iconv"),
+        ("documents --folder wide --out new --no-progress", "a.txt: it holds null characters"),
+        ("documents @twice.yaml --folder notes", "it has the key out twice"),
+        ("train --recipe latin.yaml", "it is not text in UTF-8"),
+        ("train --recipe list.yaml", "must have keys, `defaults:` first"),
+        ("stages --recipe list.yaml --recipe none --out new", "must have keys, `defaults:` first"),
+        (
+            "eval --model m --questions questions.jsonl --out new --engine chat --card --corpus none.tsv "
+            f"--base-url {DEAD}/v1 --retriever-url {DEAD}",
+            "none.tsv: there is no such file",
+        ),
+        ("view run --host 192.0.2.1 --port 0", "choose another --host"),
+        ("eval report run --answerable latin.yaml --out new", "it is not UTF-8 text, at byte 0"),
     ],
 )
 def test_a_wrong_input_is_named_with_the_remedy(words, named, right, capsys, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (right / "bad.yaml").write_text("a: [")
     (right / "prompt.txt").write_text("a prompt without the question's place")
+    (right / "wide").mkdir()
+    (right / "wide" / "a.txt").write_bytes("Paris".encode("utf-16-le"))
+    (right / "twice.yaml").write_text("out: new\nout: other\n")
+    (right / "list.yaml").write_text("- rag_r1/grpo\n")
+    (right / "latin.yaml").write_bytes(bytes(range(128, 256)))
     (right / "broken_notes").mkdir()
     (right / "broken_notes" / "broken.pdf").write_text("%PDF-1.4 and no more")
     (right / "checked").mkdir()
@@ -366,6 +389,47 @@ def test_a_wrong_input_is_named_with_the_remedy(words, named, right, capsys, mon
     message = capsys.readouterr().err
     assert status in (1, 2) and named in message and "Traceback" not in message
     assert sorted(right.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "data --train questions=pipe --out new --near-duplicates 0",
+        "data --mix pipe --out new",
+        "data --train questions=questions.jsonl --prompt pipe --out new",
+        "traces --questions questions.jsonl --teacher-model m --base-url {url} --prompt pipe --out new",
+        "sft-data --traces pipe --model model --out new",
+        "retriever select --correctness pipe --out new.jsonl",
+        "eval sigma pipe",
+        "data @pipe.yaml",
+    ],
+)
+def test_a_pipe_into_which_nobody_writes_is_no_file_and_holds_no_command_up(words, right, capsys):
+    for name in ("pipe", "pipe.yaml"):
+        os.mkfifo(right / name)
+    try:
+        status = main(shlex.split(words.format(url=f"{DEAD}/v1")))
+    except SystemExit as end:
+        status = end.code
+    assert status in (1, 2) and "no ordinary file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        ("documents --folder= --out new", "--folder"),
+        ("documents @empty.yaml --folder notes", "out"),
+        ("corpus check --questions questions.jsonl --corpus '' --out new", "--corpus"),
+        ("view ''", "PATH"),
+        ("own notes --out=", "--out"),
+        ("index build --corpus corpus.jsonl --backend bm25 --out=", "--out"),
+    ],
+)
+def test_an_empty_path_is_not_the_folder_of_the_process(words, flag, right, capsys):
+    (right / "empty.yaml").write_text("out: ''\n")
+    with pytest.raises(SystemExit):
+        main(shlex.split(words))
+    assert f"{flag}: must be a path, not ''" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -415,3 +479,16 @@ def test_a_model_server_that_answers_nothing_is_no_passed_check(words, tmp_path,
         assert main([*words.split(), *servers, "--out", "out", "--check-only"]) == 1
     said = capsys.readouterr()
     assert f"{model.url}/v1 answers with HTTP 404" in said.err and "passed" not in said.out
+
+
+@pytest.mark.parametrize("words", ["traces --teacher-model m", "eval --model m --engine chat"])
+def test_a_run_in_which_every_episode_has_failed_does_not_end_with_status_0(words, right):
+    models = {"data": [{"id": "m"}]}
+    with (
+        JsonStub(lambda asked: models if asked.method == "GET" else (400, "no such key")) as stub,
+        Retriever({"1": "Paris"}) as search,
+    ):
+        words += (
+            f" --questions questions.jsonl --out new --base-url {stub.url}/v1 --retriever-url {search.url}"
+        )
+        assert main(words.split()) == 1

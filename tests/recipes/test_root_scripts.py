@@ -18,7 +18,10 @@ DOORS = {"train_ppo.sh": "ppo_sq", "train_ppo_mq.sh": "ppo_mq", "train_grpo.sh":
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     setup = 'echo "setup $RAG_R1_PLATFORM ${VENV:-default}"'
-    return make_project(tmp_path, "scripts/train.sh", *DOORS, setup=setup)
+    made = make_project(tmp_path, "scripts/train.sh", *DOORS, setup=setup)
+    (made / ".venv").mkdir()
+    (made / ".venv" / "bin").symlink_to(made / "bin")
+    return made
 
 
 def call(project: Path, door: str, *arguments: str, **variables: str) -> CompletedProcess[str]:
@@ -61,6 +64,22 @@ def test_partly_set_names_what_is_missing_and_installs_nothing(project: Path, va
     assert done.returncode == 2 and done.stdout == ""
     missing = [name for name in ("MODEL", "DATA", "RETRIEVER_URL") if name not in variables]
     assert f"but not {' '.join(missing)}" in done.stderr
+
+
+def test_before_the_first_installation_all_wrong_inputs_are_named_and_nothing_is_installed(project: Path):
+    (project / ".venv" / "bin").unlink()
+    (project / "model").mkdir()
+    wrong = {"MODEL": "model", "DATA": "none", "RETRIEVER_URL": "nourl", "PATH": "/usr/bin:/bin"}
+    done = call(project, "train_grpo.sh", "--check-only", "word", "a.b=1", "--hours", "3", **wrong)
+    assert done.returncode == 2 and done.stdout == ""
+    named = (
+        "'word'",
+        "MODEL=model",
+        "none has no train.parquet",
+        "none has no test.parquet",
+        "RETRIEVER_URL",
+    )
+    assert [name for name in named if name not in done.stderr] == [] and "'3'" not in done.stderr
 
 
 def test_nothing_set_on_a_gpu_machine_says_what_to_set(project: Path):

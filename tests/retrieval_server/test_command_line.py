@@ -236,3 +236,12 @@ def test_options_that_do_not_fit_are_refused(capsys, words, named):
     with pytest.raises(SystemExit) as ended:
         PARSERS[script]("", argv)
     assert ended.value.code == 2 and named in capsys.readouterr().err
+
+
+def test_options_of_a_group_that_contradict_each_other_do_not_hide_the_files(tmp_path, capsys):
+    words = f"--corpus {tmp_path}/none.jsonl --out {tmp_path} --backend dense --encoder {tmp_path}/none"
+    with pytest.raises(SystemExit):
+        commands.main(["build", *words.split(), "--dtype", "int8", "--runtime", "torch"])
+    message = capsys.readouterr().err
+    named = ("drop --runtime torch", "none.jsonl", f"{tmp_path} exists", f"{tmp_path}/none: no such folder")
+    assert [name for name in named if name not in message] == [] and "4 problems" in message

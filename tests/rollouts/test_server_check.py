@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from threading import Thread
 
 import pytest
 
@@ -27,6 +29,7 @@ def check(url: str, model: str | None = None):
         ((503, ""), "HTTP 503,"),
         ({"hello": "world"}, """'{"hello": "world"}' instead of a list of models"""),
         ((200, "hello"), "'hello' instead of a list of models"),
+        ((302, ""), "HTTP 302, which leads elsewhere"),
     ],
 )
 def test_what_a_server_answers_instead_of_its_models_is_told_with_address_and_flag(answer, said):
@@ -51,6 +54,19 @@ def test_what_a_server_answers_instead_of_its_models_is_told_with_address_and_fl
 def test_a_server_that_lists_its_models_otherwise_or_not_is_no_error(answer):
     with JsonStub(lambda asked: answer) as stub:
         assert check(stub.url, "m") == {}
+
+
+def test_a_server_that_does_not_speak_http_is_no_model_server():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            with listener.accept()[0] as client:
+                client.recv(1000)
+                client.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+        Thread(target=greet, daemon=True).start()
+        with pytest.raises(RunError, match="no model server answers at .*correct --base-url"):
+            check(f"http://127.0.0.1:{listener.getsockname()[1]}/v1")
 
 
 def test_a_server_that_refuses_the_key_is_named_with_the_variable_of_the_key():

@@ -114,6 +114,16 @@ def test_a_models_folder_with_such_a_template_is_refused_when_it_is_loaded(tmp_p
         TokenUnit.of(str(tmp_path / "model"))
 
 
+@pytest.mark.parametrize(
+    "template", ["{{ nope(", "{% for x in messages %}", "{{ messages | no_such_filter }}"]
+)
+def test_a_models_folder_whose_template_is_no_jinja_is_refused_when_it_is_loaded(tmp_path, template):
+    shutil.copytree(policy_path("rag_r1_mq"), tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").write_text(template)
+    with pytest.raises(RunError, match="cannot be loaded: DataError: the chat template is no Jinja"):
+        TokenUnit.of(str(tmp_path / "model"))
+
+
 def test_a_template_that_hangs_at_some_question_holds_up_nobody_else(monkeypatch):
     tokenizer = tokenizer_with("{% if 'evil' in messages[0].content %}" + LOOPS + "{% endif %}x")
     template, order = ChatTemplate(tokenizer), []

@@ -27,6 +27,7 @@ from rag_r1.data.files.json_array import elements
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_line
 from rag_r1.io.errors import DataError
+from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.sandbox.parquet import BATCH_ROWS, check_parquet
 
 ACCEPTED = (
@@ -88,7 +89,7 @@ def short_text(value: Any) -> str:
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """The file's bytes, decompressed."""
-    with path.open("rb") as raw:
+    with open_ordinary(path) as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         if not packed:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
+from rag_r1.inference.model_folders import check_weights
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
 from rag_r1.options.out_folder import check_out
@@ -53,8 +54,8 @@ def check_start(args: PipelineArguments) -> None:
         checks.run(_check_base, args)
         checks.run(check_composition, Recipe.find("rag_r1/sft/demo"), args.sft_set)
         checks.run(check_composition, Recipe.find("demo/grpo"), grpo_overrides(args))
-    if args.teacher_url is not None:
-        check_endpoint(args.teacher_url, args.api_key_env, "teacher", "--teacher-url")
+        if args.teacher_url is not None:
+            checks.run(check_endpoint, args.teacher_url, args.api_key_env, "teacher", "--teacher-url")
 
 
 def _check_base(args: PipelineArguments) -> None:
@@ -63,6 +64,8 @@ def _check_base(args: PipelineArguments) -> None:
             f"--base {args.base}: no policy in {args.base_folder} (config.json is missing): give the folder "
             "of one, or leave it out"
         )
+    if args.base_folder:
+        check_weights(args.base_folder)
 
 
 def run(args: PipelineArguments) -> None:

@@ -1,7 +1,8 @@
 """The Hugging Face folder of a model that is named by a folder, a checkpoint of veRL or a name of the Hub.
 
 Two calls: `local_model` (hub.py) turns a name into a folder, and `model_folder` (model_folder.py) a folder
-into that of a Hugging Face model; it merges the shards of a checkpoint if it must (shard_merge.py).
+into that of a Hugging Face model; it merges the shards of a checkpoint if it must (shard_merge.py), and
+checks that the files of weights are whole (weights.py).
 """
 
 from rag_r1.inference.model_folders.hub import is_hub_name, local_model
@@ -12,13 +13,16 @@ from rag_r1.inference.model_folders.model_folder import (
     newest_checkpoint,
 )
 from rag_r1.inference.model_folders.shard_merge import has_weights
+from rag_r1.inference.model_folders.weights import check_weights, tensors_of
 
 __all__ = [
     "TRACKER",
+    "check_weights",
     "checkpoint_name",
     "has_weights",
     "is_hub_name",
     "local_model",
     "model_folder",
     "newest_checkpoint",
+    "tensors_of",
 ]

@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 
 from rag_r1.inference.model_folders.shard_merge import has_weights, merged_model
+from rag_r1.inference.model_folders.weights import check_weights
 from rag_r1.runs.errors import RunError
 
 #: Names the last complete checkpoint in veRL's folder of checkpoints.
@@ -24,13 +25,15 @@ _STEP = re.compile(r"global_step_(\d+)")
 
 def model_folder(path: Path, into: Path) -> Path:
     """The Hugging Face folder of `path` (see the top of the module); a model that must be merged first is
-    written below the folder `into`. Raises RunError if there is none."""
+    written below the folder `into`. Raises RunError if there is none, or if
+    its weights are not whole."""
     if not path.is_dir():
         raise RunError(
             f"{path} is no folder: give that of a Hugging Face model or of a checkpoint of veRL, or serve "
             "the model yourself and give --base-url"
         )
     if has_weights(path):
+        check_weights(path)
         return path
     step = _checkpoint(path)
     state = step / "actor" if (step / "actor").is_dir() else step
@@ -41,6 +44,7 @@ def model_folder(path: Path, into: Path) -> Path:
             "or serve both yourself and give --base-url"
         )
     if has_weights(state / "huggingface"):
+        check_weights(state / "huggingface")
         return state / "huggingface"
     shards = sorted(state.glob("model_world_size_*_rank_*.pt"))
     if not shards or not (state / "fsdp_config.json").exists():

@@ -31,7 +31,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import atomic_file, reason_of
 from rag_r1.io.errors import DataError
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols.actions import well_formed
@@ -96,13 +96,18 @@ def count_passages(folder: Path, progress: bool = True, *, skip_bad_files: bool 
 
 def other_files(folder: Path) -> list[Path]:
     """The files that are not read because of their kind, sorted by name; without hidden ones."""
-    return [path for path in _shown_files(folder) if path.suffix.lower() not in READERS]
+    return [path for path in _shown(folder) if path.is_file() and path.suffix.lower() not in READERS]
 
 
-def _shown_files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.rglob("*")):
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts) and path.is_file():
-            yield path
+def _shown(folder: Path) -> Iterator[Path]:
+    """All that is below the folder, without what is hidden. Raises RunError for a folder that may not be
+    entered, which rglob passes over."""
+    for path in (folder, *sorted(folder.rglob("*"))):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+            raise RunError(f"the folder {path} cannot be read: check its rights, or give another folder")
+        yield path
 
 
 def document_files(folder: Path) -> list[Path]:
@@ -114,8 +119,8 @@ def document_files(folder: Path) -> list[Path]:
     inside = folder.resolve()
     paths = [
         path
-        for path in _shown_files(folder)
-        if path.suffix.lower() in READERS and path.resolve().is_relative_to(inside)
+        for path in _shown(folder)
+        if path.suffix.lower() in READERS and path.is_file() and path.resolve().is_relative_to(inside)
     ]
     if not paths:
         raise RunError(f"{folder}: no file in it ends in one of {', '.join(READERS)}: give another folder")
@@ -200,7 +205,7 @@ def _rows(folder: Path, files: list[Path], progress: bool, bad: list[str]) -> It
                 try:
                     rows = list(passages_of(name, reading.path, reading.document()))
                 except (DataError, OSError) as error:
-                    bad.append(terminal_text(f"{name}: {error}", _SHOWN))
+                    bad.append(terminal_text(f"{name}: {reason_of(error)}", _SHOWN))
                     stopped += isinstance(error.__cause__, LimitError)
                     if stopped == _NAMED:
                         listed = "".join(f"\n  {line}" for line in bad[-_NAMED:])

@@ -1,5 +1,5 @@
 """Checks the model: its folder and config.json, its tokenizer and chat template, and what a protocol needs of
-both. Of the weights only their files are looked for: veRL loads them.
+both. Of the weights only the headers of their files are read: veRL loads them.
 
 `check_model` loads the tokenizer, with which the other checks are made. `path` and `tokenizer_path` are each
 a folder, in which `~` is the home folder, or a name on the Hub.
@@ -17,14 +17,15 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import for_tokenizer, tool_schemas
 from rag_r1.config.schema import RagR1Config
-from rag_r1.inference.model_folders import has_weights, is_hub_name
+from rag_r1.inference.model_folders import check_weights, has_weights, is_hub_name
 from rag_r1.inference.tokenizer import why_not_loaded
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.errors import DataError
 from rag_r1.io.hub import hub_answers
 from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault, warning
 from rag_r1.protocols import ChatTemplateError, Protocol
-from rag_r1.sandbox.chat_template import refuse_endless_files, refuse_endless_template
+from rag_r1.runs.errors import RunError
+from rag_r1.sandbox.chat_template import refuse_empty_tokenizer, refuse_endless_files, refuse_endless_template
 from rag_r1.training.preflight.adapters import NF4_ENGINE
 from rag_r1.training.preflight.sessions import needs_critic
 
@@ -72,12 +73,17 @@ def _check_folder(key: str, name: str) -> Problem | None:
 
 
 def _check_weights(key: str, name: str) -> Iterator[Problem]:
-    """A model that is a folder has weights in it."""
+    """A model that is a folder has weights in it, whose files are whole."""
     folder = Path(name).expanduser()
     if folder.is_dir() and not has_weights(folder):
         text = f"{name} holds no weights (no *.safetensors, no pytorch_model*.bin)"
         remedy = "copy them there, download the whole model (`hf download NAME --local-dir DIR`)"
         yield error(key, text, f"{remedy}, or give another folder")
+    elif folder.is_dir():
+        try:
+            check_weights(folder)
+        except RunError as fault:
+            yield error(key, *str(fault).rsplit(": ", 1))
 
 
 def _load_tokenizer(section: str, node: DictConfig) -> tuple[Any | None, Problem | None]:
@@ -92,6 +98,7 @@ def _load_tokenizer(section: str, node: DictConfig) -> tuple[Any | None, Problem
         offline = not Path(name).exists() and not hub_answers()
         trusted = bool(node.get("trust_remote_code"))
         tokenizer = hf_tokenizer(name, trust_remote_code=trusted, local_files_only=offline)
+        refuse_empty_tokenizer(tokenizer)
     except Exception as fault:  # the Hub, the cache and the tokenizer's own code may raise anything
         text = f"cannot load the tokenizer of {node[key]}: {why_not_loaded(name, fault)}"
         remedy = "give a folder that has a model and its tokenizer, or a name on the Hub"

@@ -9,22 +9,21 @@ cut tensors up (checkpoint_engine/base.py, `split_weight_chunks`).
 
 from __future__ import annotations
 
-import json
 import math
-import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from rag_r1.inference.model_folders import tensors_of
+from rag_r1.io.errors import DataError
 from rag_r1.options.problems import Problem, error, is_unset, warning
 from rag_r1.training.model_config import model_config
 from rag_r1.training.preflight.adapters import adapter_rank, is_nf4
 from rag_r1.training.preflight.memory.formulas import bytes_of
 
 _KEY = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
-#: A header that is longer is none of safetensors, which allows this many bytes.
-_LONGEST_HEADER = 100_000_000
 
 
 def check_bucket(config: DictConfig) -> Iterator[Problem]:
@@ -68,14 +67,8 @@ def largest_tensor(folder: Path) -> tuple[str, int] | None:
 
 
 def _tensors_of(file: Path) -> Iterator[tuple[str, int]]:
-    """Names and numbers of values in a safetensors file: eight bytes with the length of a JSON header, and
-    that. Nothing for a file that has none, which is reported where it is loaded."""
-    try:
-        with file.open("rb") as opened:
-            (length,) = struct.unpack("<Q", opened.read(8))
-            header = json.loads(opened.read(length)) if length <= _LONGEST_HEADER else {}
-        for name, about in header.items():
-            if name != "__metadata__":
-                yield name, math.prod(about["shape"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
-        return
+    """Names and numbers of values of the tensors in a safetensors file. Nothing for one that is not whole,
+    which `check_model` reports."""
+    with suppress(DataError, OSError, KeyError, TypeError):
+        for name, about in tensors_of(file).items():
+            yield name, math.prod(about["shape"])

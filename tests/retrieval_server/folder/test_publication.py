@@ -96,3 +96,9 @@ def test_a_file_is_never_copied_over_another_name_of_itself(tmp_path, link):
     with pytest.raises(FileExistsError):
         link_or_copy(source, target)
     assert source.read_text() == "text"
+
+
+def test_a_link_to_nothing_is_refused_before_the_build(tmp_path):
+    (tmp_path / "out").symlink_to("nothing")
+    with pytest.raises(UserError, match="is a link to nothing. Remove it"):
+        check_target(tmp_path / "out", overwrite=True)

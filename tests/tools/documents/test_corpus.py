@@ -87,6 +87,18 @@ def test_files_that_cannot_be_read_are_named_and_then_refused_or_left_out(tmp_pa
     assert "left out: latin.txt" in caplog.text
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="left out: root may read everything")
+@pytest.mark.parametrize("closed", [".", "sub"])
+def test_a_folder_that_may_not_be_entered_is_named_and_not_passed_over(tmp_path, closed):
+    docs = folder_of_documents(tmp_path / "docs")
+    (docs / closed).chmod(0)
+    try:
+        with pytest.raises(RunError, match=f"the folder {docs / closed} cannot be read: check its rights"):
+            index_folder(docs, tmp_path / "out", False)
+    finally:
+        (docs / closed).chmod(0o700)
+
+
 def test_an_unchanged_folder_is_not_read_again_and_a_changed_one_is(tmp_path):
     docs = folder_of_documents(tmp_path / "docs")
     corpus = index_folder(docs, tmp_path / "out", False)

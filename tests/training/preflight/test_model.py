@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 from rag_r1.training.preflight.model import check_critic, check_model
 from tests.agent.chat_templates import tokenizer_with
+from tests.fakes.weights import NO_TENSORS
 
 
 def checked(**model):
@@ -27,7 +28,7 @@ def test_a_tokenizer_in_the_home_folder_is_found_also_for_a_model_of_the_hub(hom
 
 def test_a_tokenizer_that_cannot_be_loaded_is_named_by_its_own_key(home):
     (home / "config.json").write_text("{}")
-    (home / "model.safetensors").touch()
+    (home / "model.safetensors").write_bytes(NO_TENSORS)
     tokenizer, (problem,) = checked(path="~", tokenizer_path="~/nowhere")
     assert (tokenizer, problem.where) == (None, "model.tokenizer_path") and "~/nowhere" in problem.what
 
@@ -42,8 +43,11 @@ def test_a_model_folder_without_weights_is_named_with_the_remedy(home):
         "model.path",
     ) and "~/model holds no weights" in problem.what
     assert "hf download" in problem.remedy
-    (home / "model" / "model.safetensors").touch()
+    (home / "model" / "model.safetensors").write_bytes(NO_TENSORS)
     assert checked(path="~/model")[1] == []
+    (home / "model" / "model.safetensors").write_bytes(NO_TENSORS[:-1])
+    [problem] = checked(path="~/model")[1]
+    assert "no file of weights" in problem.what and "download the model again" in problem.remedy
 
 
 def test_weights_in_megatrons_own_shards_need_none_in_the_model_folder(home):
@@ -66,5 +70,5 @@ def test_weights_are_looked_for_in_the_folder_of_a_critics_own_model(home):
     assert problem.where == "critic.model.path" and "~/value holds no weights" in problem.what
     assert [problem.where for problem in critic("~/none")] == ["critic.model.path"]
     assert critic("~/value", enable=False) == critic("~/policy") == []
-    (home / "value" / "model.safetensors").touch()
+    (home / "value" / "model.safetensors").write_bytes(NO_TENSORS)
     assert critic("~/value") == [], "it needs no chat template"
