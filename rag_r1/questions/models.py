@@ -34,7 +34,7 @@ _ATTEMPTS_APART = 100
 
 @asynccontextmanager
 async def open_endpoint(
-    model: ModelSpec, limits: RequestLimits, tape: ResponseCache, stop: CancelToken, spent: float = 0.0
+    model: ModelSpec, limits: RequestLimits, cache: ResponseCache, stop: CancelToken, spent: float = 0.0
 ) -> AsyncIterator[Endpoint]:
     """The endpoint of a model while the block runs; what it has cost before counts. `spent`: what others have
     cost. Raises RunError."""
@@ -43,7 +43,7 @@ async def open_endpoint(
         stop(f"{spent:.4f} of --max-cost {most:g} is spent")
         spent = 0.0
     left = None if most is None else most - spent
-    spending = CostTracker(stop, model.price_in, model.price_out, left, tape.usage)
+    spending = CostTracker(stop, model.price_in, model.price_out, left, cache.usage)
     endpoint = Endpoint(limits.endpoint(model), stop, spending, RateLimiter(limits.rpm, limits.tpm))
     try:
         yield endpoint
@@ -55,9 +55,9 @@ class Teacher(StrictReplies):
     """Writes drafts. `temperature`: of its sampling."""
 
     def __init__(
-        self, model: ModelSpec, prompts: Prompts, temperature: float, endpoint: Endpoint, tape: ResponseCache
+        self, model: ModelSpec, prompts: Prompts, temperature: float, endpoint: Endpoint, cache: ResponseCache
     ):
-        super().__init__("teacher", endpoint, tape)
+        super().__init__("teacher", endpoint, cache)
         self.model, self.prompts, self.temperature = model, prompts, temperature
 
     async def draft(self, seed: Seed) -> Outcome:
@@ -86,9 +86,14 @@ class Reader(StrictReplies):
     """Reads and answers."""
 
     def __init__(
-        self, model: ModelSpec, prompts: Prompts, rules: Verification, endpoint: Endpoint, tape: ResponseCache
+        self,
+        model: ModelSpec,
+        prompts: Prompts,
+        rules: Verification,
+        endpoint: Endpoint,
+        cache: ResponseCache,
     ):
-        super().__init__("reader", endpoint, tape)
+        super().__init__("reader", endpoint, cache)
         self.model, self.prompts, self.rules = model, prompts, rules
 
     async def refuses(self, check: Check, draft: Draft, others: Sequence[str]) -> str | None:

@@ -109,12 +109,12 @@ async def _open(
     folder = opened.enter_context(RunFolder(spec.out, settings))
     reader_folder = folder.journal / "reader"
     reader_folder.mkdir(mode=0o700, exist_ok=True)
-    tape = ResponseCache.open(reader_folder)
-    opened.callback(tape.close)
+    cache = ResponseCache.open(reader_folder)
+    opened.callback(cache.close)
     search = JournaledSearch(config, folder.journal / "searches.ndjson")
     opened.push_async_callback(search.close)
     return QuestionsRun(
-        spec, pool, Links(pool), protocol, prompts, settings, folder, tape, search, CancelToken()
+        spec, pool, Links(pool), protocol, prompts, settings, folder, cache, search, CancelToken()
     )
 
 
@@ -128,7 +128,7 @@ def retriever_of(spec: QuestionsSpec) -> RetrieverConfig:
 
 @dataclass
 class QuestionsRun:
-    """A run under way. `reader_tape`: the reader's replies; the teacher's are in the folder's own cache."""
+    """A run under way. `reader_cache`: the reader's replies; the teacher's are in the folder's own cache."""
 
     spec: QuestionsSpec
     pool: PassagePool
@@ -137,7 +137,7 @@ class QuestionsRun:
     prompts: Prompts
     settings: Mapping[str, Any]
     folder: RunFolder
-    reader_tape: ResponseCache
+    reader_cache: ResponseCache
     search: JournaledSearch
     stop: CancelToken
 
@@ -161,9 +161,9 @@ class QuestionsRun:
 
     async def drafts(self, seeds: Sequence[Seed]) -> list[Outcome]:
         """What the teacher wrote for each seed; open where it has not answered."""
-        spec, tape = self.spec, self.folder.tape
-        async with open_endpoint(spec.teacher, spec.limits, tape, self.stop) as endpoint:
-            teacher = Teacher(spec.teacher, self.prompts, spec.temperature, endpoint, tape)
+        spec, cache = self.spec, self.folder.cache
+        async with open_endpoint(spec.teacher, spec.limits, cache, self.stop) as endpoint:
+            teacher = Teacher(spec.teacher, self.prompts, spec.temperature, endpoint, cache)
             jobs = [partial(_or_open, teacher.draft, seed) for seed in seeds]
             outcomes = await self._jobs(jobs, "draft", spec.limits.in_flight, endpoint.idle)
         return [outcome or Outcome(seed) for outcome, seed in zip(outcomes, seeds, strict=True)]
@@ -171,9 +171,9 @@ class QuestionsRun:
     async def verified(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """The outcomes after all checks, but for duplicates."""
         spec = self.spec
-        spent = self.folder.tape.usage.cost(spec.teacher.price_in, spec.teacher.price_out)
-        async with open_endpoint(spec.reading, spec.limits, self.reader_tape, self.stop, spent) as endpoint:
-            reader = Reader(spec.reading, self.prompts, spec.verification, endpoint, self.reader_tape)
+        spent = self.folder.cache.usage.cost(spec.teacher.price_in, spec.teacher.price_out)
+        async with open_endpoint(spec.reading, spec.limits, self.reader_cache, self.stop, spent) as endpoint:
+            reader = Reader(spec.reading, self.prompts, spec.verification, endpoint, self.reader_cache)
             jobs = [partial(self._verify, reader, outcome) for outcome in outcomes]
             checked = await self._jobs(jobs, "question", spec.limits.in_flight, endpoint.idle)
         pairs = zip(checked, outcomes, strict=True)
@@ -185,9 +185,9 @@ class QuestionsRun:
         final = without_duplicates(outcomes, spec.verification.similarity)
         rows = write_files(spec.out, final, self.protocol, spec.source_name, spec.seed)
         usage: dict[str, tuple[Usage, float]] = {}
-        tapes = {"teacher": (spec.teacher, self.folder.tape), "reader": (spec.reading, self.reader_tape)}
-        for name, (model, tape) in tapes.items():
-            usage[name] = tape.usage, tape.usage.cost(model.price_in, model.price_out)
+        caches = {"teacher": (spec.teacher, self.folder.cache), "reader": (spec.reading, self.reader_cache)}
+        for name, (model, cache) in caches.items():
+            usage[name] = cache.usage, cache.usage.cost(model.price_in, model.price_out)
         card = card_of(final, rows, self.settings, usage, self.stop.reason)
         write_card(spec.out, card)
         return QuestionsResult(final, card, self.stop.reason)

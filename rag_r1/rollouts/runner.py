@@ -197,7 +197,7 @@ def _usage(engines: Sequence[Engine]) -> dict[str, int]:
     """What all paths have used; empty if their engines do not count it."""
     total, counted = Usage(), False
     for engine in engines:
-        if usage := getattr(getattr(engine, "exchanges", None), "usage", None):
+        if usage := getattr(getattr(engine, "client", None), "usage", None):
             total.add(usage)
             counted = True
     return dict(vars(total)) if counted else {}

@@ -27,7 +27,7 @@ from rag_r1.options.import_path import add_working_directory
 from rag_r1.rewards import RewardSum
 from rag_r1.rollouts.arguments import RolloutArguments, config_of, keys_of
 from rag_r1.rollouts.checks import try_first_search
-from rag_r1.rollouts.engine_factory import IDS, TokenUnit, agent_setup, engine_maker
+from rag_r1.rollouts.engine_factory import IDS, TokenUnit, agent_setup, engine_maker, response_format
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
 from rag_r1.rollouts.server_check import check_replies
@@ -175,13 +175,13 @@ async def open_session(
     try:
         search = [try_first_search(ready.retriever, args.retriever_url)] if searches else []
         sampling = {"model": model, **sampling_of(args)}
-        model_server = ready.tokens.answers(args.engine, endpoint, model, body, ready.setup)
+        model_server = response_format(args.engine, endpoint, model, body, ready.setup)
         answers, *_ = await try_servers(unless_cancelled(stop, model_server), *search)
         needs_logprobs = requires_token_ids(ready.setup, answers)
         with RunFolder(out or args.out, {**settings, "model": model, "answers": answers}) as folder:
-            spending.add(folder.tape.usage)
+            spending.add(folder.cache.usage)
             make = engine_maker(
-                answers, ready.setup, endpoint, folder.tape, sampling, body, logprobs=needs_logprobs
+                answers, ready.setup, endpoint, folder.cache, sampling, body, logprobs=needs_logprobs
             )
             runner = EpisodeRunner(
                 ready.setup,
@@ -228,7 +228,7 @@ async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, m
 
 async def _try_model(args: RolloutArguments, ready: RunSetup, endpoint: Endpoint, model: str) -> None:
     """At least one request to the model's server, and one for a token if it lists no models."""
-    await ready.tokens.answers(args.engine, endpoint, model, json.loads(args.body), ready.setup)
+    await response_format(args.engine, endpoint, model, json.loads(args.body), ready.setup)
     if args.engine == "chat" and not args.trust_env:  # with the other engine it was asked for a token
         server = (endpoint.base, args.api_key_env, "model server", "--base-url", model)
         await asyncio.to_thread(check_replies, *server)

@@ -87,8 +87,8 @@ class RunFolder:
             self._check(_without_secrets(json_roundtrip(settings)))
             self._records = JsonLinesFile(self.journal / "records.ndjson", self._index)
             opened.callback(self._records.close)
-            self.tape = ResponseCache.open(self.journal)
-            opened.callback(self.tape.close)
+            self.cache = ResponseCache.open(self.journal)
+            opened.callback(self.cache.close)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> RunFolder:
@@ -101,9 +101,9 @@ class RunFolder:
         """Close the files and give the folder free."""
         self._opened.close()
 
-    def outcome(self, ask_id: str) -> EpisodeOutcome | None:
+    def outcome(self, request_id: str) -> EpisodeOutcome | None:
         """How an ask ended, or None if it was not played to its end."""
-        return self._outcomes.get(ask_id)
+        return self._outcomes.get(request_id)
 
     def write(self, record: Mapping[str, Any]) -> EpisodeOutcome:
         """Append the record of an episode: a trajectory with `right` and `try`. Raises RunError."""
@@ -111,14 +111,14 @@ class RunFolder:
         self._records.append(dict(record))
         return outcome
 
-    def record(self, ask_id: str) -> dict[str, Any] | None:
+    def record(self, request_id: str) -> dict[str, Any] | None:
         """The last record of an ask."""
-        place = self._places.get(ask_id)
+        place = self._places.get(request_id)
         return None if place is None else self._records.at(place)
 
-    def records(self, ask_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def records(self, request_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
         """The last record of each ask that has one, in this order."""
-        return (record for ask_id in ask_ids if (record := self.record(ask_id)) is not None)
+        return (record for request_id in request_ids if (record := self.record(request_id)) is not None)
 
     def _index(self, record: dict[str, Any], place: Place) -> None:
         outcome = EpisodeOutcome.of(record)

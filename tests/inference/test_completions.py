@@ -138,7 +138,7 @@ async def test_an_answer_is_on_the_tape_before_it_is_used_and_is_not_asked_for_a
     async with endpoint_of(vllm) as (endpoint, bodies):
         for start in (1, 2):
             with folder_at(tmp_path) as folder:
-                exchanges = EpisodeClient("a#0", endpoint, folder.tape)
+                exchanges = EpisodeClient("a#0", endpoint, folder.cache)
                 engine = CompletionEngine(exchanges, Characters(), SQ, {"model": "m"}, 7)
                 first = await engine.generate([5], 100, SQ.stop)
                 second = await engine.generate([5, *first.token_ids, 6], 100, SQ.stop)

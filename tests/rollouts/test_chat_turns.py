@@ -17,7 +17,7 @@ from rag_r1.evaluation.baselines import baseline
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import Document
-from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup
+from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup, response_format
 from rag_r1.rollouts.one_shot import prepare_one_shot
 from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.session import open_session, prepare
@@ -42,9 +42,8 @@ def test_a_tokenizer_must_be_given():
 
 
 def test_a_chat_endpoint_is_refused():
-    answers = TokenUnit("a tokenizer", tokenizer_with("plain")).answers("chat", None, "m", {}, setup())
     with pytest.raises(RunError, match="--engine chat cannot play.*--engine completions"):
-        asyncio.run(answers)
+        asyncio.run(response_format("chat", None, "m", {}, setup()))
 
 
 def test_a_template_that_cannot_be_used_is_refused_with_the_tokenizers_name():
