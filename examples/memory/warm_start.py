@@ -31,12 +31,13 @@ from rag_r1 import demo
 from rag_r1.agent import Budget
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.config.recipes import RECIPES
+from rag_r1.demo.names import YEARS
 from rag_r1.demo.phase_trainer import Row, TrainingPhase
 from rag_r1.demo.pipeline.pretraining_data import name_tokens
 from rag_r1.demo.policy import load_policy, policy_path
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts, scores_by_kind
-from rag_r1.demo.world import PROMPT, YEARS, DemoData
+from rag_r1.demo.world import PROMPT, DemoData
 from rag_r1.protocols import Protocol, load_protocol
 
 #: The embedded policy from which the base is made, and the protocol that the base learns.

@@ -22,22 +22,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from rag_r1.demo.world import (
-    COMPANY,
-    FIRST,
-    LAST,
-    STEM,
-    TOWN,
-    TRADE,
-    YEARS,
-    DemoData,
-    World,
-    fresh_world,
-    make_questions,
-    make_world,
-    names,
-    write_demo,
-)
+from rag_r1.demo.names import COMPANY, FIRST, LAST, STEM, TOWN, TRADE, YEARS, names
+from rag_r1.demo.world import DemoData, World, fresh_world, make_questions, make_world, write_demo
 from rag_r1.protocols import Protocol
 
 #: Comparisons are left out: this policy learns to order two years only in part, whatever its memory.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from rag_r1.agent import Budget, TokenizerCodec
 from rag_r1.config.agent_setup import AgentSetup, chat_template
 from rag_r1.demo import world
+from rag_r1.demo.names import NAME_WORDS, TRADE, YEARS
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces.writer import Segment, write_trace
 from rag_r1.protocols import Protocol, control_tokens
@@ -48,8 +49,8 @@ def demo_tokenizer() -> TokenizerBase:
 
     rng = random.Random(0)
     texts = ["user\nassistant\nsystem\n"]
-    whole = [f" {year}" for year in world.YEARS] + [f"Doc {rank}:" for rank in (1, 2, 3)]
-    for word in (*world.NAME_WORDS, *world.TRADE):
+    whole = [f" {year}" for year in YEARS] + [f"Doc {rank}:" for rank in (1, 2, 3)]
+    for word in (*NAME_WORDS, *TRADE):
         texts += [word, f" {word}"]
     for name in PROTOCOLS:
         protocol = world.demo_protocol(name)

@@ -31,22 +31,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rag_r1.demo.names import FIRST, STEM, YEARS
 from rag_r1.demo.policy import encode_trace
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.demo.traces.turns import conclude, guess, value_text
 from rag_r1.demo.traces.writer import Segment, write_drill
-from rag_r1.demo.world import (
-    FIRST,
-    KINDS,
-    STEM,
-    YEARS,
-    Question,
-    World,
-    demo_protocol,
-    fresh_world,
-    make_questions,
-)
+from rag_r1.demo.world import KINDS, Question, World, demo_protocol, fresh_world, make_questions
 from rag_r1.protocols import Document, Protocol
 
 if TYPE_CHECKING:

@@ -36,13 +36,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rag_r1.demo.names import NAME_WORDS, TRADE, YEARS
 from rag_r1.demo.policy import encode_trace
 from rag_r1.demo.r1_searcher_traces import BASE_MIX, FORMS, aside_words, draw_note, neighbouring_words
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.demo.traces.turns import answer_turn, conclude, entity_value_text, guess
 from rag_r1.demo.traces.writer import Segment, write_drill, write_trace
-from rag_r1.demo.world import KINDS, NAME_WORDS, TRADE, YEARS, Question, World, fresh_world, make_questions
+from rag_r1.demo.world import KINDS, Question, World, fresh_world, make_questions
 from rag_r1.protocols import Protocol, load_protocol
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rag_r1.demo.names import YEARS
 from rag_r1.demo.traces.mixes import Strategy
 from rag_r1.demo.traces.turns import (
     FactFormat,
@@ -20,7 +21,7 @@ from rag_r1.demo.traces.turns import (
     search_turn,
     turn,
 )
-from rag_r1.demo.world import INDEPENDENT, YEARS, Lookup, Question, World
+from rag_r1.demo.world import INDEPENDENT, Lookup, Question, World
 from rag_r1.protocols import Document, Protocol
 
 Search = Callable[[Sequence[str]], list[list[Document]]]
