@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from data_process.mixture import FLAGS, MixEntry
 from data_process.sources import SOURCES
-from rag_r1.data.files.questions import Question, hub_rows
+from rag_r1.data.files.hub_rows import hub_rows
+from rag_r1.data.files.questions import Question
 from rag_r1.data.files.row_files import ACCEPTED, Rows, open_rows
 from rag_r1.io.errors import DataError
 
