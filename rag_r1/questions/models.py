@@ -16,7 +16,7 @@ from typing import Any
 from rag_r1.inference.client import Endpoint
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.judging import request_body
-from rag_r1.inference.rate_limit import CancelToken, RateLimiter
+from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.inference.strict_replies import RETRY_TEMPERATURE, StrictReplies, with_own_keys
 from rag_r1.questions.drafts import Draft, Outcome
 from rag_r1.questions.prompts import Declined, Prompts, TeacherReply, read_reader, read_teacher
@@ -24,6 +24,7 @@ from rag_r1.questions.readings import STANDALONE, Check, verdict
 from rag_r1.questions.rules import golds_of
 from rag_r1.questions.seeds import Seed
 from rag_r1.questions.spec import ModelSpec, RequestLimits, Verification
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache
 
 #: Tokens of a reply, unless the user's own keys say otherwise.

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any
 
 from rag_r1.inference.client import EngineFailure, key_of
-from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.protocols import Protocol, load_with_prompt
 from rag_r1.questions.card import card_of, write_card
 from rag_r1.questions.documents import PassagePool, SourcePassage, read_pool
@@ -35,6 +34,7 @@ from rag_r1.questions.seeds import Seed, SeedPlan
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.rollouts.concurrency import JobPool
 from rag_r1.rollouts.provenance_facts import describe_server, index_identity
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
 from rag_r1.runs.response_cache import ResponseCache, Usage

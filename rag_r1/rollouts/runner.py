@@ -25,11 +25,11 @@ from dataclasses import dataclass, field, replace
 from rag_r1.agent import Engine, Trajectory, sample_paths
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.inference.cost_limit import CostTracker
-from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.rewards import RewardSum
 from rag_r1.rollouts.concurrency import Job, JobPool, T
 from rag_r1.rollouts.one_shot import prepare_one_shot
 from rag_r1.rollouts.requests import EpisodeRequest, seeded_fraction
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.folder import EpisodeOutcome, RunFolder
 from rag_r1.runs.response_cache import Usage
 

@@ -22,7 +22,7 @@ from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.client import Endpoint, EndpointOptions
 from rag_r1.inference.cost_limit import CostTracker
-from rag_r1.inference.rate_limit import CancelToken, RateLimiter
+from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.rewards import RewardSum
 from rag_r1.rollouts.arguments import RolloutArguments, config_of, keys_of
@@ -31,6 +31,7 @@ from rag_r1.rollouts.engine_factory import IDS, TokenUnit, agent_setup, engine_m
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
 from rag_r1.rollouts.server_check import check_replies
+from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
 from rag_r1.runs.start_checks import try_servers
@@ -253,20 +254,6 @@ def requires_token_ids(setup: AgentSetup, answers: str) -> bool:
             "that returns token ids (vLLM), or leave max_state out"
         )
     return True
-
-
-async def unless_cancelled(stop: CancelToken, work: Awaitable[Any]) -> Any:
-    """The result of what is done while nothing else watches `stop`. Raises RunError if that ends the run;
-    the work is then cancelled, as it is when this is."""
-    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise RunError(str(stop.reason))
-        return task.result()
-    finally:
-        task.cancel()
-        stopped.cancel()
 
 
 def usage_line(run: RunSession) -> str:

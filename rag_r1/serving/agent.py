@@ -24,7 +24,6 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.target import resolve_model
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.inference.client import Endpoint
-from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.inference.streaming import OnText
 from rag_r1.io.atomic_files import error_text
 from rag_r1.options.import_path import add_working_directory
@@ -32,13 +31,8 @@ from rag_r1.rollouts.checks import all_problems, run_in_thread, try_first_search
 from rag_r1.rollouts.engine_factory import IDS, engine_maker, response_format
 from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.rollouts.server_check import check_replies
-from rag_r1.rollouts.session import (
-    endpoint_options,
-    prepare_agent,
-    requires_token_ids,
-    sampling_of,
-    unless_cancelled,
-)
+from rag_r1.rollouts.session import endpoint_options, prepare_agent, requires_token_ids, sampling_of
+from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import ResponseCache
 from rag_r1.runs.start_checks import try_servers

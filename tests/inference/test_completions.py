@@ -13,8 +13,8 @@ from rag_r1.inference import completions
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
 from rag_r1.inference.completions import CompletionEngine, returns_token_ids
 from rag_r1.inference.episode_client import EpisodeClient
-from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.protocols import load_protocol
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache, Usage
 from tests.evaluation.scripted_runs import folder_at
 from tests.fakes.openai_server import OpenAIServer
