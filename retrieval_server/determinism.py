@@ -66,7 +66,7 @@ def weakest_determinism(guarantees: Iterable[Determinism]) -> Determinism:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What one process found. With BITS, ``fingerprint`` is a hash of the products.
+    """The result of the probe in one process. With BITS, ``fingerprint`` is a hash of the products.
 
     A model has the same fingerprint in all processes that multiply alike. ``otherwise`` is what its data type
     allows where the bits differ after all: NONE in 16 and 8 bits.
@@ -107,19 +107,18 @@ def probe_model(model: torch.nn.Module) -> ProbeResult:
         return ProbeResult(otherwise)
     digests = []
     for layer in layers.values():
-        same, digest = try_product(layer.weight, layer.bias)
-        if not same:
+        if (digest := product_digest(layer.weight, layer.bias)) is None:
             return ProbeResult(otherwise)
         digests.append(digest)
     fingerprint = hashlib.sha256("".join(digests).encode()).hexdigest()
     return ProbeResult(Determinism.BITS, fingerprint, otherwise)
 
 
-def try_product(
+def product_digest(
     weight: torch.Tensor, bias: torch.Tensor | None = None, multiply: Multiply | None = None
-) -> tuple[bool, str]:
-    """Whether rows times ``weight``, (outputs, inputs), are the same bits alone and in every batch tried,
-    and, if so, a hash of the products. The rows are the same in every process."""
+) -> str | None:
+    """A hash of rows times ``weight``, (outputs, inputs); None if a row has other bits in a batch than alone.
+    The rows are the same in every process."""
     import torch
 
     product = multiply or torch.nn.functional.linear
@@ -127,12 +126,14 @@ def try_product(
     def make(shape: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
         return torch.randn((*shape, weight.shape[1]), generator=generator).to(weight.dtype)
 
-    return try_batches(make, lambda texts: product(texts, weight, bias))
+    return stable_digest(make, lambda texts: product(texts, weight, bias))
 
 
-def try_batches(make: Make, compute: Callable[[torch.Tensor], torch.Tensor]) -> tuple[bool, str]:
-    """Whether ``compute`` gives a text the same bits alone and in every batch tried, and, if so, a hash of
-    the results. ``make`` gives the texts, (texts, tokens, ...), the same in every process."""
+def stable_digest(make: Make, compute: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
+    """A hash of what ``compute`` gives for each text alone; None if a text has other bits in a batch.
+
+    ``make`` gives the texts, (texts, tokens, ...), the same in every process.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -143,9 +144,9 @@ def try_batches(make: Make, compute: Callable[[torch.Tensor], torch.Tensor]) -> 
             alone = {i: compute(texts[i : i + 1])[0] for i in _ALONE}
             for size in _BATCHES:
                 first = len(texts) - size
-                product = compute(texts[first:])
-                if not all(torch.equal(product[i - first], row) for i, row in alone.items() if i >= first):
-                    return False, ""
+                batch = compute(texts[first:])
+                if not all(torch.equal(batch[i - first], row) for i, row in alone.items() if i >= first):
+                    return None
             for row in alone.values():
                 digest.update(row.float().numpy().tobytes())
-    return True, digest.hexdigest()
+    return digest.hexdigest()

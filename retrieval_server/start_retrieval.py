@@ -40,6 +40,8 @@ from retrieval_server.server.log_format import set_up_logs
 from retrieval_server.web.options import WEB
 
 if TYPE_CHECKING:
+    import socket
+
     import uvicorn
     from fastapi import FastAPI
 
@@ -63,7 +65,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index serve") ->
     if not token and not _is_loopback(command.host):
         print(_NO_TOKEN.format(host=command.host), file=sys.stderr, flush=True)
     _set_up_process()
-    try:  # what can be known now is reported now, before an index is loaded
+    try:  # before an index is loaded, which may take minutes
         sources = check_sources(command)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -116,27 +118,34 @@ def serve(command: ServeCommand, sources: ServedSources, token: str | None) -> i
         print(f"serving on {_address(command, sources)}", flush=True)
 
     app = make_app(command, sources, token, on_ready=ready, on_load_failure=fail)
-    config = _configure(command, app)
-    server = uvicorn.Server(config)
-
-    def stop_gracefully(*_: object) -> None:
-        server.should_exit = True
-
-    # uvicorn stops gracefully by itself: it closes the port, answers what it has accepted, and then raises
-    # the signal once more. This handler receives that one, so that an ordered stop ends with status 0.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop_gracefully)
+    server = uvicorn.Server(_configure(command, app))
     for description in _descriptions(command, sources):
         print(f"loading {description}", flush=True)
-    server.run(sockets=[sources.listener])
-    for number in (signal.SIGTERM, signal.SIGINT):  # a second signal does not change the status either
-        signal.signal(number, signal.SIG_IGN)
+    _run_until_signal(server, sources.listener)
     if sources.ray is not None:
         sources.ray.close()
     if failures:
         print(f"error: {failures[0]}", file=sys.stderr)
         return 2
     return 0
+
+
+def _run_until_signal(server: uvicorn.Server, listener: socket.socket) -> None:
+    """Run the server. It stops gracefully at SIGTERM and SIGINT, and the process goes on.
+
+    uvicorn itself closes the port, answers what it has accepted, and then raises the signal once more. The
+    handler set here receives that one, so that an ordered stop ends with status 0.
+    """
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    stop_signals = (signal.SIGTERM, signal.SIGINT)
+    for number in stop_signals:
+        signal.signal(number, stop)
+    server.run(sockets=[listener])
+    for number in stop_signals:  # a second signal does not change the status either
+        signal.signal(number, signal.SIG_IGN)
 
 
 def make_app(
@@ -147,17 +156,17 @@ def make_app(
     on_ready: Callable[[], None],
     on_load_failure: Callable[[BaseException], None],
 ) -> FastAPI:
-    """The app; it loads the indexes when it is started."""
+    """The app; it loads the indexes when it is started, and then calls `on_ready`, or `on_load_failure`."""
     from retrieval_server.server.app import create_app
     from retrieval_server.server.http.origin_check import HostNames, server_names
     from retrieval_server.server.indexes import Loader, LoadProgress
     from retrieval_server.server.reload import IndexLocation, Reloader
 
     encoder = command.opening.encoder
-    places = {name: IndexLocation(folder, encoder) for name, folder in command.folders.items()}
+    locations = {name: IndexLocation(folder, encoder) for name, folder in command.folders.items()}
     progress = LoadProgress()
-    reloader = Reloader(places, _opener(command, sources, progress), command.reload_root)
-    loaders: dict[str, Loader] = {name: reloader.loader(place) for name, place in places.items()}
+    reloader = Reloader(locations, _opener(command, sources, progress), command.reload_root)
+    loaders: dict[str, Loader] = {name: reloader.loader(location) for name, location in locations.items()}
     if (web := sources.web) is not None:
         loaders[WEB] = lambda: web
     return create_app(
@@ -186,20 +195,20 @@ def _opener(
 
     ray, reranker, depth = sources.ray, sources.reranker, command.rerank.rerank_depth
 
-    def open_index(place: IndexLocation) -> StagedSource:
-        options = command.opening.model_copy(update={"encoder": place.encoder})
+    def open_index(location: IndexLocation) -> StagedSource:
+        options = command.opening.model_copy(update={"encoder": location.encoder})
         source: StagedSource
         if ray is not None:
-            on_step(f"{place.path.name}: its replicas on Ray")
+            on_step(f"{location.path.name}: its replicas on Ray")
             deadline_s = command.engine.deadline_s
-            source = ray.open(place.path, options, verify=command.verify, deadline_s=deadline_s)
+            source = ray.open(location.path, options, verify=command.verify, deadline_s=deadline_s)
         else:
-            source = IndexSource.open(place.path, verify=command.verify, options=options, on_step=on_step)
+            source = IndexSource.open(location.path, verify=command.verify, options=options, on_step=on_step)
         if reranker is not None:
             on_step(f"the cross-encoder {reranker.name}")
             reranker.load()  # now: a model that does not load ends the start
             source = RerankedSource(source, reranker, depth) if depth else source
-        on_step(f"{place.path.name}: a first query")
+        on_step(f"{location.path.name}: a first query")
         return source
 
     return open_index

@@ -30,7 +30,8 @@ from rag_r1.agent.memory import Memory
 from rag_r1.agent.replay import ReplayTurn, make_replay
 from rag_r1.agent.tokens.ledger import Ledger
 from rag_r1.agent.trajectory import Trajectory, Turn
-from rag_r1.agent.validation import checked_generation, checked_ids, error_line, with_timeout
+from rag_r1.agent.validation import checked_generation, checked_ids, error_line
+from rag_r1.io.call_timeout import with_timeout
 from rag_r1.protocols import Action, Answer, Calls, Invalid, Protocol, Search
 
 logger = logging.getLogger(__name__)

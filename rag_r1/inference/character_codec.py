@@ -19,17 +19,6 @@ from rag_r1.config.agent_setup import Messages
 #: Characters that stand for a token.
 PER_TOKEN = 4
 
-_LIMITS = (
-    "max_turn_tokens",
-    "max_query_observation_tokens",
-    "max_observation_tokens",
-    "min_turn_tokens",
-    "max_episode_tokens",
-    "max_response_tokens",
-    "max_prompt_tokens",
-    "max_context_tokens",
-)
-
 
 class CharacterCodec:
     """Text to code points and back."""
@@ -51,9 +40,9 @@ class CharacterCodec:
 
 
 def character_budget(budget: Budget) -> Budget:
-    """A budget in tokens as one in characters."""
-    limits: dict[str, Any] = {name: getattr(budget, name) for name in _LIMITS}
-    return replace(budget, **{name: most * PER_TOKEN for name, most in limits.items() if most is not None})
+    """A budget in tokens as one in characters. Limits of tokens are the fields whose names end so."""
+    limits = {name: value for name, value in vars(budget).items() if name.endswith("_tokens")}
+    return replace(budget, **{name: value and value * PER_TOKEN for name, value in limits.items()})
 
 
 def estimate_tokens(text: Any) -> int:

@@ -19,7 +19,7 @@ plays the episodes that were given up to their end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rag_r1.agent import Engine, Trajectory, sample_paths
@@ -143,7 +143,8 @@ class EpisodeRunner:
             record = await sample_paths(path, setup.budget.paths, setup.failures.mask)
             if first:
                 first.prepend_search_turn(record)
-        right = await self._judge(record, ask, setup.failures.mask)
+        has_score = await self.reward.score(record, list(ask.golds), setup.failures.mask)
+        right = self.right.of(record.rewards) if has_score else None
         context = {
             "question_id": ask.question_id,
             "sample": ask.sample,
@@ -163,20 +164,6 @@ class EpisodeRunner:
             detail = next(failure.detail for failure in record.failures if failure.kind == "engine")
             self.stop(f"{self._failures_in_a_row} episodes in a row got no answer; the last: {detail}")
         return outcome
-
-    async def _judge(self, record: Trajectory, ask: EpisodeRequest, mask: Collection[str]) -> bool | None:
-        """Score the record; returns whether the answer is right, None if it is not judged."""
-        if not record.masked(mask):
-            judgement = await self.reward.judge(record, list(ask.golds))
-            record.rewards, record.turn_scores = judgement.rewards, judgement.turn_scores
-            if judgement.missing:
-                names = (f"{name} ({why})" if why else name for name, why in judgement.missing.items())
-                record.failed("judge", f"no value for {', '.join(names)}")
-        if record.masked(mask):
-            record.rewards = {**self.reward.unjudged(), **record.rewards, "score": None}
-            record.turn_scores = []
-            return None
-        return self.right.of(record.rewards)
 
     def _show(self) -> None:
         if (bar := self.pool.bar) is not None:

@@ -13,7 +13,7 @@ from retrieval_server.determinism import (
     ProbeResult,
     combine_probes,
     probe_model,
-    try_product,
+    product_digest,
     weakest_determinism,
 )
 from retrieval_server.encode.encoder import Encoder
@@ -53,11 +53,11 @@ def test_a_product_that_no_batch_changes_is_the_same_bits_and_one_that_rounds_by
         product[-1, -1, -1] *= 1 + 2**-22 * (len(texts) > 8)
         return product
 
-    same, digest = try_product(WEIGHT, multiply=row_by_row)
-    assert same and (same, digest) == try_product(WEIGHT, multiply=row_by_row), "the rows are always the same"
-    assert not try_product(WEIGHT, multiply=by_batch)[0]
-    assert not try_product(WEIGHT, multiply=in_the_last_row_only)[0]
-    assert digest != try_product(WEIGHT + 1, multiply=row_by_row)[1]
+    digest = product_digest(WEIGHT, multiply=row_by_row)
+    assert digest and digest == product_digest(WEIGHT, multiply=row_by_row), "the rows are always the same"
+    assert product_digest(WEIGHT, multiply=by_batch) is None
+    assert product_digest(WEIGHT, multiply=in_the_last_row_only) is None
+    assert digest != product_digest(WEIGHT + 1, multiply=row_by_row)
 
 
 def probed_in_a_process(**environment: str) -> tuple[list[str], bool]:
@@ -95,7 +95,7 @@ def test_on_an_intel_processor_the_server_guarantees_bits(monkeypatch):
 
 
 def test_sixteen_bits_guarantee_no_order_and_a_model_without_products_guarantees_bits(monkeypatch):
-    monkeypatch.setattr("retrieval_server.determinism.try_product", lambda *_: (False, "a"))
+    monkeypatch.setattr("retrieval_server.determinism.product_digest", lambda *_: None)
     layer = torch.nn.Linear(4, 4)
     assert probe_model(layer).guarantee is ORDER
     assert probe_model(layer.to(torch.bfloat16)).guarantee is NONE
@@ -131,7 +131,7 @@ def test_in_16_or_8_bits_they_guarantee_nothing_together():
 
 @pytest.mark.parametrize("dtype, otherwise", [(torch.float32, ORDER), (torch.bfloat16, NONE)])
 def test_a_probe_that_finds_bits_tells_what_its_data_type_allows_without_them(dtype, otherwise, monkeypatch):
-    monkeypatch.setattr("retrieval_server.determinism.try_product", lambda *_: (True, "a"))
+    monkeypatch.setattr("retrieval_server.determinism.product_digest", lambda *_: "a")
     results = probe_model(torch.nn.Linear(4, 4).to(dtype))
     assert (results.guarantee, results.without_bits().guarantee) == (BITS, otherwise)
 

@@ -80,6 +80,12 @@ class _PassageScan:
     place: CorpusPosition = CorpusPosition()
     done: bool = False
 
+    def fingerprint(self, corpus: Corpus) -> str:
+        """Of the corpus's files and of all that is looked for in them."""
+        ids, titles = sorted(self.ids), sorted(self.titles)
+        target = [_VERSION, corpus.fingerprint(), ids, titles, self.size, self.seed, PAGE]
+        return hashlib.sha256(json.dumps(target).encode()).hexdigest()
+
     def add(self, document: Document) -> None:
         """Keep a passage of the corpus, if it is one that is looked for or belongs to the sample so far."""
         if document.id in self.ids:
@@ -89,14 +95,17 @@ class _PassageScan:
             if len(page) < PAGE:
                 page.append(document)
         if self.size:
-            # As earlier releases wrote it: a scan of theirs goes on, and the same passages are drawn again.
-            place = "Place(file={}, offset={}, row={})".format(*self.place)
-            text = f"{self.seed}\n{document.id}\n{place}".encode("utf-8", "surrogatepass")
-            entry = (-int.from_bytes(hashlib.sha256(text).digest()[:8], "big"), *_pair(document))
-            if len(self.drawn) < self.size:
-                heapq.heappush(self.drawn, entry)
-            elif entry > self.drawn[0]:
-                heapq.heapreplace(self.drawn, entry)
+            self._sample(document)
+
+    def _sample(self, document: Document) -> None:
+        # As earlier releases wrote it: a scan of theirs goes on, and the same passages are drawn again.
+        place = "Place(file={}, offset={}, row={})".format(*self.place)
+        text = f"{self.seed}\n{document.id}\n{place}".encode("utf-8", "surrogatepass")
+        entry = (-int.from_bytes(hashlib.sha256(text).digest()[:8], "big"), *_pair(document))
+        if len(self.drawn) < self.size:
+            heapq.heappush(self.drawn, entry)
+        elif entry > self.drawn[0]:
+            heapq.heapreplace(self.drawn, entry)
 
     def state(self) -> dict[str, Any]:
         """As JSON."""
@@ -140,25 +149,11 @@ def find_passages(
     ids = frozenset().union(*(gold.ids for gold in evidence))
     titles = frozenset().union(*(gold.titles for gold in evidence))
     scan = _PassageScan(ids, titles, random, seed)
-    target = [_VERSION, corpus.fingerprint(), sorted(ids), sorted(titles), random, seed, PAGE]
-    fingerprint = hashlib.sha256(json.dumps(target).encode()).hexdigest()
-    file = StateFile(out, {"fingerprint": fingerprint}, MAX_BYTES, MAX_VALUES)
+    file = StateFile(out, {"fingerprint": scan.fingerprint(corpus)}, MAX_BYTES, MAX_VALUES)
     file.read(scan.restore)
-    was_done = scan.done
-    seen = SeenIds() if was_done else SeenIds.until(scan.place, corpus, progress=progress)
-    rows = () if was_done else corpus.rows(scan.place, progress=progress)
-    for read, (row, place) in enumerate(rows, 1):
-        scan.place = place
-        if isinstance(row, ValueError):
-            scan.bad.add(corpus.location(place), row)
-        else:
-            seen.add(row.id)
-            scan.add(Document(row.id or "", row.contents))
-        if read % save_every == 0:
-            _save(scan, file)
-    repeated = seen.repeated(corpus, progress=progress)
+    repeated = BadRows() if scan.done else _scan_rest(scan, corpus, file, save_every, progress)
     is_refused = bool(scan.bad.count) and not skip_bad_rows
-    if not was_done:
+    if not scan.done:
         scan.done = not (is_refused or repeated.count)
         _save(scan, file)
     if is_refused:
@@ -166,6 +161,23 @@ def find_passages(
     if repeated.count:
         raise DataError(refusal(repeated))
     return Passages(scan.by_id, scan.by_title, random_passages(scan.drawn)), scan.bad
+
+
+def _scan_rest(
+    scan: _PassageScan, corpus: Corpus, file: StateFile, save_every: int, progress: bool
+) -> BadRows:
+    """Read the corpus from the scan's place on; returns the passages with the id of an earlier one."""
+    seen = SeenIds.until(scan.place, corpus, progress=progress)
+    for number, (row, place) in enumerate(corpus.rows(scan.place, progress=progress), 1):
+        scan.place = place
+        if isinstance(row, ValueError):
+            scan.bad.add(corpus.location(place), row)
+        else:
+            seen.add(row.id)
+            scan.add(Document(row.id or "", row.contents))
+        if number % save_every == 0:
+            _save(scan, file)
+    return seen.repeated(corpus, progress=progress)
 
 
 def _save(scan: _PassageScan, file: StateFile) -> None:
@@ -180,16 +192,16 @@ def _save(scan: _PassageScan, file: StateFile) -> None:
 def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
     """The gold passages that these questions name by id, from the retrieval server at `base`; none if it does
     not serve documents by id. Raises RunError if nothing answers there."""
-    names = sorted({name for gold in evidence for name in gold.ids})
+    ids = sorted({name for gold in evidence for name in gold.ids})
     passages = Passages()
     try:
         with bounded_http_client(60.0, token_header()) as client:
-            for start in range(0, len(names), _DOCUMENTS_PER_REQUEST):
-                part = names[start : start + _DOCUMENTS_PER_REQUEST]
-                answer = client.post(f"{base}/documents", json={"ids": part})
-                if answer.status_code != 200:
+            for start in range(0, len(ids), _DOCUMENTS_PER_REQUEST):
+                batch = ids[start : start + _DOCUMENTS_PER_REQUEST]
+                response = client.post(f"{base}/documents", json={"ids": batch})
+                if response.status_code != 200:
                     return Passages()
-                passages.by_id.update(_served(answer.json(), part))
+                passages.by_id.update(_documents_of(response.json(), batch))
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
         raise RunError(
             f"the retrieval server at {base} gives no documents ({type(error).__name__}: {error}): start it, "
@@ -198,16 +210,16 @@ def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
     return passages
 
 
-def _served(data: Any, names: Sequence[str]) -> dict[str, Document]:
+def _documents_of(data: Any, ids: Sequence[str]) -> dict[str, Document]:
     """The documents of a server's answer, by id, without those that it does not have. Raises ValueError for
     an answer of another shape."""
     result = data.get("result") if isinstance(data, dict) else None
-    if not isinstance(result, list) or len(result) != len(names):
+    if not isinstance(result, list) or len(result) != len(ids):
         raise ValueError("no `result` with a document for each id")
     texts = [row.get("contents") if isinstance(row, dict) else None for row in result]
     return {
-        name: Document(name, text)
-        for name, text in zip(names, texts, strict=True)
+        id_: Document(id_, text)
+        for id_, text in zip(ids, texts, strict=True)
         if isinstance(text, str) and text.strip()
     }
 
