@@ -53,8 +53,8 @@ class DifficultyTable:
 
     def of(self, question: Question) -> str | None:
         """The class of a question, or None if it has none."""
-        known = self.by_id.get(question.id) if question.id is not None else None
-        return known or self.by_question.get(question_key(question.question))
+        label = self.by_id.get(question.id) if question.id is not None else None
+        return label or self.by_question.get(question_key(question.question))
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,11 @@ def _read_line(
         raise ValueError("needs `question` or `id`")
     rollouts = row.get("rollouts")
     if isinstance(rollouts, int) and not isinstance(rollouts, bool) and rollouts > 0:
-        known = difficulty_class(rollouts, right=True)
+        label = difficulty_class(rollouts, right=True)
         if isinstance(question, str):
-            by_question[question_key(question)] = known
+            by_question[question_key(question)] = label
         else:
-            by_id[str(own_id)] = known
+            by_id[str(own_id)] = label
         return
     rewards = row.get("rewards")
     if not isinstance(rewards, dict) or "cover_em" not in rewards or not isinstance(question, str):

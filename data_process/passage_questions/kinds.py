@@ -37,15 +37,15 @@ def read_facts(title: str, text: str) -> PageFacts | None:
     for kind, (noun_of, rules) in KINDS.items():
         if (noun := noun_of(base, first)) is None:
             continue
-        found = {relation: dict(rule(first, text)) for relation, rule in rules.items()}
+        facts = {relation: dict(rule(first, text)) for relation, rule in rules.items()}
         known = {
-            relation: next(iter(values.items())) for relation, values in found.items() if len(values) == 1
+            relation: next(iter(values.items())) for relation, values in facts.items() if len(values) == 1
         }
         return PageFacts(
             kind,
             {relation: Fact(relation, *value) for relation, value in known.items()},
             noun,
-            tuple(relation for relation, values in found.items() if len(values) > 1),
+            tuple(relation for relation, values in facts.items() if len(values) > 1),
         )
     return None
 

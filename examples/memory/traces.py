@@ -115,8 +115,8 @@ class ScriptedMemory(Script):
 
     def _draw(self, habit: Behaviour) -> str:
         roles = {block.role for block in self.protocol.blocks}
-        known = {name: share for name, share in habit.items() if name in roles | {"early", "guess", "on"}}
-        return self.rng.choices(list(known), list(known.values()))[0]
+        shares = {name: share for name, share in habit.items() if name in roles | {"early", "guess", "on"}}
+        return self.rng.choices(list(shares), list(shares.values()))[0]
 
     def _block(self, role: str, text: str) -> str:
         block = next(block for block in self.protocol.blocks if block.role == role)

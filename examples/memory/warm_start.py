@@ -109,9 +109,9 @@ def add_memory_tokens(protocol: Protocol) -> tuple[Qwen2ForCausalLM, PreTrainedT
     tool = protocol.queries.names[0][0]
     tags = [tag for block in protocol.blocks for tag in (block.open, block.close)]
     new = [*tags, f" [{tool}]:", "List", " see"]
-    known = tokenizer.get_vocab()
+    vocabulary = tokenizer.get_vocab()
     tokenizer.add_tokens(
-        [AddedToken(text, special=False, normalized=False) for text in new if text not in known]
+        [AddedToken(text, special=False, normalized=False) for text in new if text not in vocabulary]
     )
     torch.manual_seed(0)
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)

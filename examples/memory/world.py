@@ -113,8 +113,8 @@ def _moved(world: World, entities: Sequence[str], rng: random.Random) -> dict[st
         count = len(of_kind) // 2
         if count > len(free):
             raise ValueError(f"split {world.split!r} has {len(free)} free names ({relation}), not {count}")
-        known = [name for name in free if words.issuperset(name.split())]
-        chosen = rng.sample(known if count <= len(known) else free, count)
+        familiar = [name for name in free if words.issuperset(name.split())]
+        chosen = rng.sample(familiar if count <= len(familiar) else free, count)
         moved |= zip(rng.sample(of_kind, count), chosen, strict=True)
     return moved
 

@@ -114,13 +114,13 @@ def training_log(run: Path) -> dict[int, Mapping[str, float]]:
 
 def evaluations(folder: Path) -> dict[str, list[Record]]:
     """The records of each evaluation, by MODEL/QUESTIONS. Raises ValueError if there are none."""
-    found = {
+    facts = {
         "/".join(file.parts[-4:-2]): list(read_records(file))
         for file in sorted(folder.glob("*/*/trajectories/records.jsonl"))
     }
-    if not found:
+    if not facts:
         raise ValueError(f"--evals {folder}: no EVALS/MODEL/QUESTIONS/trajectories/records.jsonl")
-    return found
+    return facts
 
 
 def by_kind(records: Iterable[Record]) -> dict[str, list[Record]]:

@@ -165,7 +165,7 @@ async def write_trace(
         queries = [_query(question, title).replace('"', "") for _, title in step]
         results = await client.search(queries)
         for (passage_id, _), documents in zip(step, results, strict=True):
-            if not isinstance(documents, list) or passage_id not in {found.id for found in documents}:
+            if not isinstance(documents, list) or passage_id not in {document.id for document in documents}:
                 return None
         thought = "I need to search for both." if len(queries) > 1 else "I need to search."
         text = turn(thought, "search", ", ".join(map(_quoted, queries)))

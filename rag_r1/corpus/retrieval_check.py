@@ -88,11 +88,11 @@ async def try_server(config: RetrieverConfig, flag: str) -> None:
     """One search, before all others. Raises RunError if it fails; `flag`: of the server's address."""
     client = RetrievalClient(replace(config, **first_search(vars(config))))
     try:
-        [found] = await client.search(["Who wrote Hamlet?"])
+        [result] = await client.search(["Who wrote Hamlet?"])
     finally:
         await client.close()
-    if isinstance(found, Failure):
-        raise RunError(search_fault(config.url, found.detail, flag))
+    if isinstance(result, Failure):
+        raise RunError(search_fault(config.url, result.detail, flag))
 
 
 async def _ask_all(

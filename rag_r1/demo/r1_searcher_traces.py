@@ -139,8 +139,8 @@ def _needed(question: Question, world: World) -> list[Document]:
 
 def _search_results(words: str, search: WorldSearch, needed: Sequence[Document]) -> list[Document]:
     """What a search for `words` finds, without the needed documents."""
-    known = {document.id for document in needed}
-    return [document for document in search.results([words])[0] if document.id not in known]
+    needed_ids = {document.id for document in needed}
+    return [document for document in search.results([words])[0] if document.id not in needed_ids]
 
 
 def _document_segment(documents: Sequence[Document], rng: random.Random) -> Segment:

@@ -61,11 +61,11 @@ class Parameters:
     def __init__(self, items: Iterable[tuple[str, str]], own: Iterable[str], filters: bool):
         self.filters: list[tuple[str, str]] = []
         self._own: dict[str, str] = {}
-        known = set(own)
+        names = set(own)
         for name, value in items:
-            if name not in known:
+            if name not in names:
                 if not filters:
-                    raise FilterError(f"there is no parameter {name[:50]!r}: use {', '.join(sorted(known))}")
+                    raise FilterError(f"there is no parameter {name[:50]!r}: use {', '.join(sorted(names))}")
                 self.filters.append((name, value))
             elif name in self._own:
                 raise FilterError(f"{name}: only once")

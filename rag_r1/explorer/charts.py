@@ -90,8 +90,8 @@ def _by_name(rows: list[tuple], group: str) -> list[dict[str, Any]]:
 
 
 def _series(name: str, group: str, points: list[tuple]) -> dict[str, Any]:
-    known = [point for point in points if point[1] is not None]
-    x, y, n = ([point[i] for point in known] for i in range(3))
+    valued = [point for point in points if point[1] is not None]
+    x, y, n = ([point[i] for point in valued] for i in range(3))
     return {"name": name, "group": group, "x": x, "y": y, "n": n}
 
 

@@ -100,12 +100,12 @@ class ChatEngine:
         """What was said after the prompt, up to this context."""
         if self._known is None:
             return []
-        said, known = self._said, len(self._known)
-        if context[:known] == self._known:
-            added = self.codec.decode(context[known:])
+        said, length = self._said, len(self._known)
+        if context[:length] == self._known:
+            added = self.codec.decode(context[length:])
         else:  # rewritten: the prompt, and what the policy wrote last
-            kept = self.codec.decode(context[self._prompt_tokens :])
-            said, added = [{"role": "assistant", "content": kept}], ""
+            text = self.codec.decode(context[self._prompt_tokens :])
+            said, added = [{"role": "assistant", "content": text}], ""
         return [*said, {"role": "user", "content": added if added.strip() else GO_ON}]
 
 

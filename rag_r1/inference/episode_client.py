@@ -46,10 +46,10 @@ class EpisodeClient:
     ) -> Reply:
         """The answer to the next turn's request. Raises EngineFailure, and RunError on a full disk."""
         turn, request = self._turn, request_bytes(body)
-        if (known := self.cache.get(self.request_id, turn, request)) is not None:
-            self.usage.add(known["usage"])
+        if (entry := self.cache.get(self.request_id, turn, request)) is not None:
+            self.usage.add(entry["usage"])
             self._turn += 1
-            return Reply(**known["answer"])
+            return Reply(**entry["answer"])
         limits = ResponseLimits.of(body, 0)
 
         async def attempt() -> tuple[Reply, Usage]:

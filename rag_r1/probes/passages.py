@@ -80,9 +80,9 @@ class Passages:
     def distractors(self, gold: GoldEvidence) -> Sequence[Document]:
         """The random passages that are neither a question's gold ones nor of their pages."""
         by_id, by_title = self._places
-        held = {place for name in gold.ids for place in by_id.get(name, ())}
-        held |= {place for title in gold.titles for place in by_title.get(title, ())}
-        return [passage for i, passage in enumerate(self.random) if i not in held] if held else self.random
+        own = {place for name in gold.ids for place in by_id.get(name, ())}
+        own |= {place for title in gold.titles for place in by_title.get(title, ())}
+        return [passage for i, passage in enumerate(self.random) if i not in own] if own else self.random
 
     @cached_property
     def _places(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:

@@ -34,13 +34,13 @@ def card_of(
 ) -> dict[str, Any]:
     """The card. `usage`: of each model, with its cost; `stopped`: why the run was stopped before its end. All
     that it says follows from the outcomes, so a run that was killed ends with the same one."""
-    kept = Counter(outcome.seed.kind for outcome in outcomes if outcome.is_kept)
+    yields = Counter(outcome.seed.kind for outcome in outcomes if outcome.is_kept)
     seeds = Counter(outcome.seed.kind for outcome in outcomes)
     reasons = Counter(outcome.reason for outcome in outcomes if outcome.reason)
     by_kind = {
         kind: {
             "seeds": count,
-            "kept": kept[kind],
+            "kept": yields[kind],
             "refused": dict(
                 sorted(Counter(o.reason for o in outcomes if o.reason and o.seed.kind == kind).items())
             ),
@@ -50,9 +50,9 @@ def card_of(
     left = sum(outcome.is_open for outcome in outcomes)
     return {
         "seeds": len(outcomes),
-        "kept": sum(kept.values()),
+        "kept": sum(yields.values()),
         "open": left,
-        "yield": round(sum(kept.values()) / len(outcomes), 4) if outcomes else None,
+        "yield": round(sum(yields.values()) / len(outcomes), 4) if outcomes else None,
         "rows": dict(rows),
         "by_kind": by_kind,
         "refused": {reason: reasons[reason] for reason in STEP_OF if reasons[reason]},

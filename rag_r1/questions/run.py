@@ -148,8 +148,8 @@ class QuestionsRun:
         plan = SeedPlan(self.links, spec.kinds, spec.per_kind, spec.seed, spec.obscure_share)
         starts = plan.needs_similar()
         jobs = [partial(self._similar, passage) for passage in starts]
-        found = await self._jobs(jobs, "search", _SEARCHES)
-        similar = {start.id: ids for start, ids in zip(starts, found, strict=True) if ids is not None}
+        results = await self._jobs(jobs, "search", _SEARCHES)
+        similar = {start.id: ids for start, ids in zip(starts, results, strict=True) if ids is not None}
         seeds = plan.draw(similar)
         if not seeds:
             raise RunError(
@@ -214,9 +214,9 @@ class QuestionsRun:
         """Why a draft's passages cannot be found, and the texts of what is found beside them; of a bridge
         also where these lead to, since another answer may stand at the end of another chain."""
         rules = self.spec.verification
-        found = await self.search([draft.question, *(passage.query for passage in draft.passages)])
-        ids = [[document.id for document in documents[: rules.topk]] for documents in found]
-        beside = found_beside(draft.passages, found[0], found[1:], rules.neighbours)
+        results = await self.search([draft.question, *(passage.query for passage in draft.passages)])
+        ids = [[document.id for document in documents[: rules.topk]] for documents in results]
+        beside = found_beside(draft.passages, results[0], results[1:], rules.neighbours)
         texts = [document.contents for document in beside]
         if draft.kind == "bridge":
             led_to = self._led_to([document.id for document in beside], draft)
@@ -229,8 +229,8 @@ class QuestionsRun:
         targets = [
             link.target for passage in beside for link in self.links.of(passage) if link.how == "title"
         ]
-        known = {*ids, *(passage.id for passage in draft.passages)}
-        return [self.pool.by_id[name] for name in dict.fromkeys(targets) if name not in known]
+        own_ids = {*ids, *(passage.id for passage in draft.passages)}
+        return [self.pool.by_id[name] for name in dict.fromkeys(targets) if name not in own_ids]
 
     async def _similar(self, passage: SourcePassage) -> list[str] | None:
         """The ids of similar passages; None if the search failed, which the next start asks again."""
@@ -244,12 +244,12 @@ class QuestionsRun:
         """Raises RunError if a search finds no passage of this corpus."""
         probes = self.pool.passages[:_PROBES]
         try:
-            found = await self.search([passage.contents[:_QUERY_CHARS] for passage in probes])
+            results = await self.search([passage.contents[:_QUERY_CHARS] for passage in probes])
         except SearchFailedError as error:
             raise RunError(
                 f"the retrieval server does not answer ({error}): run the same command again"
             ) from error
-        if not any(document.id in self.pool.by_id for documents in found for document in documents):
+        if not any(document.id in self.pool.by_id for documents in results for document in documents):
             raise RunError(
                 f"--retriever-url {self.spec.retriever_url} finds no passage of --corpus: build the index "
                 "of this corpus (`rag-r1 index build`) and serve it"

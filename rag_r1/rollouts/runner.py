@@ -167,8 +167,8 @@ class EpisodeRunner:
 
     def _show(self) -> None:
         if (bar := self.pool.bar) is not None:
-            known = self.spending is not None and self.spending.has_prices
-            cost = self.spending.cost if known else None
+            has_cost = self.spending is not None and self.spending.has_prices
+            cost = self.spending.cost if has_cost else None
             share = bar.n / bar.total if bar.total else 0.0
             bar.set_postfix(self.counts.shown(cost, share), refresh=False)
 

@@ -126,7 +126,7 @@ class RunFolder:
 
     def _check(self, settings: dict[str, Any]) -> None:
         try:
-            before = known = _read(self.out / PROVENANCE).get("settings")
+            before = recorded = _read(self.out / PROVENANCE).get("settings")
             if before is None and (old := _read(self.journal / _OLD_SETTINGS)):
                 before = _without_secrets(old["settings"])
             if before is not None:
@@ -135,7 +135,7 @@ class RunFolder:
             raise RunError(
                 f"{self.out} has no settings of a run ({error!r}): choose another --out"
             ) from error
-        if known != settings:
+        if recorded != settings:
             write_provenance(self.out, {"settings": settings})
 
 
@@ -153,8 +153,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as they may be shown to others, with a hash of what was removed."""
     public, before = without_secrets(settings), flatten(settings)
-    kept = flatten(public)
-    if removed := {key: value for key, value in before.items() if kept.get(key) != value}:
+    public_values = flatten(public)
+    if removed := {key: value for key, value in before.items() if public_values.get(key) != value}:
         text = json.dumps(removed, sort_keys=True)
         public["secrets_sha256"] = hashlib.sha256(text.encode()).hexdigest()
     return public

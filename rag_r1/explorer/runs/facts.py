@@ -62,8 +62,8 @@ class RunFacts:
 def runs_below(top: Path) -> list[RunFacts]:
     """The runs in a folder and below it, by name. Raises OSError if it is no folder."""
     next(os.scandir(top), None)
-    held = _held_inodes()
-    return [_facts(top, folder, held) for folder in sorted(_run_folders(top.resolve()))]
+    inodes = _held_inodes()
+    return [_facts(top, folder, inodes) for folder in sorted(_run_folders(top.resolve()))]
 
 
 def _run_folders(top: Path) -> Iterator[Path]:

@@ -92,11 +92,11 @@ class CandidateStore(ResultJournal):
 
     def passages(self, trajectories: TrajectoryReader) -> Iterator[PassageRecord]:
         """The text of all candidates, each passage once."""
-        known: set[str] = set()
+        ids: set[str] = set()
         for _, documents in self.rounds(trajectories):
             for document in documents:
-                if document.id not in known:
-                    known.add(document.id)
+                if document.id not in ids:
+                    ids.add(document.id)
                     yield PassageRecord(id=document.id, contents=document.contents)
 
     def fingerprint(self, trajectories: TrajectoryReader) -> str:

@@ -68,7 +68,7 @@ class BatchTable:
         return cls(
             torch.tensor(passages),
             torch.tensor(queries),
-            torch.tensor([number for known in positives for number in known], dtype=torch.long),
+            torch.tensor([number for row in positives for number in row], dtype=torch.long),
             torch.tensor(offsets),
             torch.tensor(relevance),
         )
@@ -95,9 +95,9 @@ def info_nce(
     positives   (queries, any): numbers of the passages known to answer each query
     """
     logits = cosines(queries, passages) / temperature
-    known = (numbers[None, :, None] == positives[:, None, :]).any(-1)
-    known[torch.arange(len(targets), device=targets.device), targets] = False
-    return functional.cross_entropy(logits.masked_fill(known, -torch.inf), targets, reduction="none")
+    is_positive = (numbers[None, :, None] == positives[:, None, :]).any(-1)
+    is_positive[torch.arange(len(targets), device=targets.device), targets] = False
+    return functional.cross_entropy(logits.masked_fill(is_positive, -torch.inf), targets, reduction="none")
 
 
 def rank_loss(cosine: Tensor, relevance: Tensor, temperature: float, rank_temperature: float) -> Tensor:

@@ -232,7 +232,7 @@ class RetrievalClient(SearchTool):
                 "search failed at %s (%s), %d queries", self.config.endpoint, problem, len(problems)
             )
             return
-        left = [kept for turn in turns if (kept := [query for query in turn if query in problems])]
+        left = [part for turn in turns if (part := [query for query in turn if query in problems])]
         if not refused:
             attempt += 1
             self.stats.retried += len(left)
