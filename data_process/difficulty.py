@@ -153,7 +153,7 @@ def select(
         make_up = merged
     rng = random.Random(seed)
     first: dict[tuple[str, frozenset[str]], Question] = {}
-    drawn, counts, repeats = [], [], []
+    sample, counts, repeats = [], [], []
     for source in dict.fromkeys(source for source, _ in make_up):
         pools: dict[str | None, list[Question]] = defaultdict(list)
         for question in questions.get(source, ()):
@@ -170,14 +170,14 @@ def select(
             if of != source:
                 continue
             pool = [q for members in pools.values() for q in members] if name == ANY else pools[name]
-            chosen = set(map(id, rng.sample(pool, min(count, len(pool)))))
-            drawn += [question for question in pool if id(question) in chosen]
+            ids = set(map(id, rng.sample(pool, min(count, len(pool)))))
+            sample += [question for question in pool if id(question) in ids]
             for pool in pools.values():
-                pool[:] = [question for question in pool if id(question) not in chosen]
+                pool[:] = [question for question in pool if id(question) not in ids]
             counts.append(
-                {"source": source, "class": name, "asked": count, "taken": len(chosen), "there": there}
+                {"source": source, "class": name, "asked": count, "taken": len(ids), "there": there}
             )
-    return QuestionSelection(drawn, counts, repeats)
+    return QuestionSelection(sample, counts, repeats)
 
 
 def _shortfall(entry: Mapping[str, Any]) -> str:

@@ -48,10 +48,8 @@ def _opened(entry: MixEntry) -> Iterator[Rows]:
                 kind.check_columns(entry.place, columns, SOURCES)
             yield rows
         return
-    there = entry.hub
+    hub = entry.hub
     remedy = f"give a file instead: --{FLAGS[entry.split]} {kind.name}=FILE"
-    rows, columns = hub_rows(
-        str(there), there.dataset, there.config, there.split, kind.columns, remedy, there.files
-    )
-    kind.check_columns(str(there), columns, SOURCES)
+    rows, columns = hub_rows(str(hub), hub.dataset, hub.config, hub.split, kind.columns, remedy, hub.files)
+    kind.check_columns(str(hub), columns, SOURCES)
     yield iter(rows)

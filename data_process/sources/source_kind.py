@@ -103,8 +103,8 @@ class SourceKind:
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns that are read of a table."""
-        named = [column for layout in self.layouts for column in layout]
-        return tuple(dict.fromkeys([*named, *self.marks, *self.more, *IDS, "metadata"]))
+        columns = [column for layout in self.layouts for column in layout]
+        return tuple(dict.fromkeys([*columns, *self.marks, *self.more, *IDS, "metadata"]))
 
     def check_columns(self, name: str, columns: Collection[str], others: Mapping[str, SourceKind]) -> None:
         """Raise DataError, naming the table and its columns, if it is not one of this source."""

@@ -114,8 +114,8 @@ def _moved(world: World, entities: Sequence[str], rng: random.Random) -> dict[st
         if count > len(free):
             raise ValueError(f"split {world.split!r} has {len(free)} free names ({relation}), not {count}")
         familiar = [name for name in free if words.issuperset(name.split())]
-        chosen = rng.sample(familiar if count <= len(familiar) else free, count)
-        moved |= zip(rng.sample(of_kind, count), chosen, strict=True)
+        sample = rng.sample(familiar if count <= len(familiar) else free, count)
+        moved |= zip(rng.sample(of_kind, count), sample, strict=True)
     return moved
 
 

@@ -81,8 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(
                 f"--trajectories {args.trajectories}: there are {', '.join(evaluated) or 'none'}"
             )
-        drawn = random.Random(args.seed).sample(evaluated[args.trajectories], 10)
-        write_text(args.out / "trajectories.md", "\n\n".join(map(as_text, drawn)) + "\n")
+        sample = random.Random(args.seed).sample(evaluated[args.trajectories], 10)
+        write_text(args.out / "trajectories.md", "\n\n".join(map(as_text, sample)) + "\n")
     print(f"tables and picture: {args.out}")
     return 0
 

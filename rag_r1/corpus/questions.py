@@ -88,8 +88,8 @@ def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], Cor
         return
     with open_rows(path, _READ, (*_GOLDS, *COLUMNS)) as (columns, rows):
         if columns is not None and "question" not in columns:
-            there = f"its columns are {', '.join(columns)}"
-            raise DataError(f"{path} has no column `question`: {there}. Rename the column of questions")
+            present = f"its columns are {', '.join(columns)}"
+            raise DataError(f"{path} has no column `question`: {present}. Rename the column of questions")
         yield from ((number, row, _of_data_set) for number, row in rows)
 
 

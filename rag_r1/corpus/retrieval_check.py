@@ -72,8 +72,8 @@ def retrieve(
     store.parent.mkdir(parents=True, exist_ok=True)
     lines = JsonLinesFile(store, load, header)
     try:
-        left = [question for question in questions if question.key not in results]
-        failures = asyncio.run(_ask_all(left, table, config, save, doing, progress)) if left else []
+        unasked = [question for question in questions if question.key not in results]
+        failures = asyncio.run(_ask_all(unasked, table, config, save, doing, progress)) if unasked else []
     finally:
         lines.close()
     if not results:

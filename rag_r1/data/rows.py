@@ -240,8 +240,8 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
 
     check_parquet(path, COLUMNS_READ)
     with pq.ParquetFile(path) as file:
-        there = [name for name in COLUMNS_READ if name in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=there):
+        columns = [name for name in COLUMNS_READ if name in file.schema_arrow.names]
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
             yield from batch.to_pylist()
 
 

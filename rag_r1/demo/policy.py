@@ -35,9 +35,9 @@ def policy_path(protocol: str) -> Path:
     """Folder of the committed warm start for a protocol name. Raises FileNotFoundError with the remedy."""
     folder = POLICIES / protocol
     if not (folder / "config.json").exists():
-        there = " and ".join(sorted(path.parent.name for path in POLICIES.glob("*/config.json")))
+        names = " and ".join(sorted(path.parent.name for path in POLICIES.glob("*/config.json")))
         raise FileNotFoundError(
-            f"no demo policy for protocol {protocol!r} (there is one for {there}); "
+            f"no demo policy for protocol {protocol!r} (there is one for {names}); "
             f"make one: python -m rag_r1.demo.warm_start --protocol {protocol} --out {folder}"
         )
     return folder

@@ -191,8 +191,8 @@ def neighbouring_words(question: Question, rng: random.Random) -> str:
 
 def write_copy_row(rng: random.Random) -> tuple[str, list[Segment]]:
     """An exercise in copying words, including names of forms: the request, and the answer."""
-    said = " ".join(rng.sample([*FORMS, QUERY], rng.randint(2, 4)))
-    return f"Say {said}.", [Segment(_ending("I know enough.", said), True)]
+    forms = " ".join(rng.sample([*FORMS, QUERY], rng.randint(2, 4)))
+    return f"Say {forms}.", [Segment(_ending("I know enough.", forms), True)]
 
 
 def _ending(thought: str, answer: str) -> str:

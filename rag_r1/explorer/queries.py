@@ -89,7 +89,7 @@ def trajectories(
     """A part of the rows of a selection, sorted by a column, and counts of all of them."""
     order = f'"{sort}" {"DESC" if descending else "ASC"} NULLS LAST, tid'
     # One look at the rows, since a search for text is slow; and of the chosen ones only, all columns.
-    total, right, wrong, chosen = connection.execute(
+    total, right, wrong, tids = connection.execute(
         f"""WITH found AS MATERIALIZED (
                 SELECT tid, "right", "{sort}" FROM trajectories WHERE {selection.where}),
             chosen AS (SELECT tid FROM found ORDER BY {order} LIMIT ? OFFSET ?)
@@ -97,7 +97,7 @@ def trajectories(
             (SELECT list(tid) FROM chosen) FROM found""",
         [*selection.values, limit, offset],
     ).fetchall()[0]
-    cases = rows(connection, f"WHERE list_contains(?, tid) ORDER BY {order}", [chosen or []])
+    cases = rows(connection, f"WHERE list_contains(?, tid) ORDER BY {order}", [tids or []])
     return {"total": total, "right": right, "wrong": wrong, "unjudged": total - right - wrong, "rows": cases}
 
 

@@ -185,24 +185,24 @@ class Endpoint:
     async def _refused(self, response: HttpResponse) -> None:
         """Raise what a status other than 200 means, or end the run."""
         status = response.status
-        said = self._scrub(f"HTTP {status}{error_message(response.body)}")
+        message = self._scrub(f"HTTP {status}{error_message(response.body)}")
         first = not self._answered
         if status in _ACCOUNT or (first and status in _ADDRESS) or b'"insufficient_quota"' in response.body:
             remedy = f"check the key in ${self.options.key_variable}, the address, the model and the account"
-            self.stop(f"{self.base} refuses requests: {said}; {remedy}")
+            self.stop(f"{self.base} refuses requests: {message}; {remedy}")
             await self.stop.block_if_cancelled()
         if 300 <= status < 400:
-            self.stop(f"{self.base} redirects ({said}), which is not followed: give the address itself")
+            self.stop(f"{self.base} redirects ({message}), which is not followed: give the address itself")
             await self.stop.block_if_cancelled()
         if is_transient(status):
             wait_s = retry_after(response.headers)
             if wait_s > self.options.longest_wait_s:
-                self.stop(f"{self.base} wants to be asked again in {wait_s:.0f} s ({said})")
+                self.stop(f"{self.base} wants to be asked again in {wait_s:.0f} s ({message})")
                 await self.stop.block_if_cancelled()
             if wait_s:
                 self.pace.pause(wait_s)
-            raise TransientError(said, wait_s)
-        raise RequestRejectedError(f"refused: {said}")
+            raise TransientError(message, wait_s)
+        raise RequestRejectedError(f"refused: {message}")
 
     def _scrub(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text

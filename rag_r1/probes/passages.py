@@ -73,9 +73,9 @@ class Passages:
     def evidence(self, metadata: Mapping[str, Any], golds: Sequence[str], topk: int) -> GoldEvidence:
         """What a row names of its gold passages, with those that `gold` shows: `topk`, and at least one of
         each page; none if one is missing here. `metadata`: of the row (rag_r1/data/rows.py)."""
-        named = GoldEvidence.of(metadata)
-        gold = self.gold_passages(named, golds)
-        return GoldEvidence.of(metadata, gold[: max(topk, len(named.ids), len(named.titles))])
+        evidence = GoldEvidence.of(metadata)
+        gold = self.gold_passages(evidence, golds)
+        return GoldEvidence.of(metadata, gold[: max(topk, len(evidence.ids), len(evidence.titles))])
 
     def distractors(self, gold: GoldEvidence) -> Sequence[Document]:
         """The random passages that are neither a question's gold ones nor of their pages."""

@@ -116,10 +116,10 @@ def read_calls(body: str, form: CallFormat) -> list[Call]:
         return _json_calls(body, form)
     tool = form.tool
     if form.syntax == "named":
-        named = _NAMED.fullmatch(body)
-        if named is None:
+        match = _NAMED.fullmatch(body)
+        if match is None:
             raise ValueError("a call must begin with the name of a tool, as in [name]: words")
-        tool, body = form.registered(well_formed(named[1]).strip()), named[2].strip()
+        tool, body = form.registered(well_formed(match[1]).strip()), match[2].strip()
     return [Call(tool, {"query": query}) for query in split_queries(body, form)]
 
 

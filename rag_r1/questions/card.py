@@ -47,18 +47,18 @@ def card_of(
         }
         for kind, count in seeds.items()
     }
-    left = sum(outcome.is_open for outcome in outcomes)
+    n_open = sum(outcome.is_open for outcome in outcomes)
     return {
         "seeds": len(outcomes),
         "kept": sum(yields.values()),
-        "open": left,
+        "open": n_open,
         "yield": round(sum(yields.values()) / len(outcomes), 4) if outcomes else None,
         "rows": dict(rows),
         "by_kind": by_kind,
         "refused": {reason: reasons[reason] for reason in STEP_OF if reasons[reason]},
-        "steps": _steps(reasons, len(outcomes) - left),
+        "steps": _steps(reasons, len(outcomes) - n_open),
         "usage": {name: {**vars(used), "cost": round(cost, 6)} for name, (used, cost) in usage.items()},
-        "stopped": stopped or (f"{left:,} drafts are open" if left else None),
+        "stopped": stopped or (f"{n_open:,} drafts are open" if n_open else None),
         "settings": dict(settings),
         "limits": list(_LIMITS),
     }

@@ -43,8 +43,8 @@ async def open_endpoint(
     if most is not None and most <= spent:
         stop(f"{spent:.4f} of --max-cost {most:g} is spent")
         spent = 0.0
-    left = None if most is None else most - spent
-    spending = CostTracker(stop, model.price_in, model.price_out, left, cache.usage)
+    remaining = None if most is None else most - spent
+    spending = CostTracker(stop, model.price_in, model.price_out, remaining, cache.usage)
     endpoint = Endpoint(limits.endpoint(model), stop, spending, RateLimiter(limits.rpm, limits.tpm))
     try:
         yield endpoint

@@ -75,8 +75,8 @@ def _option_faults(
             elif one_of is not None and value not in one_of:
                 yield f"{key}.{name} must be one of {', '.join(map(str, one_of))}, not {value!r}"
         elif name in parameters or not takes_any:
-            there = [*keywords, *(["timeout_s"] if "timeout_s" in reserved else [])]
-            yield f"{key}.{name}: {path!r} has no such option (its options: {', '.join(there) or 'none'})"
+            names = [*keywords, *(["timeout_s"] if "timeout_s" in reserved else [])]
+            yield f"{key}.{name}: {path!r} has no such option (its options: {', '.join(names) or 'none'})"
     for name, parameter in keywords.items():
         if parameter.default is parameter.empty and name not in options:
             yield f"{key}.{name} is missing: {path!r} needs it"

@@ -204,8 +204,8 @@ async def open_session(
 
 def endpoint_options(args: RolloutArguments, url: str) -> EndpointOptions:
     """The options of requests to the model's server at this address."""
-    named = args.model_dump(include={"timeout_s", "retries", "backoff_s", "in_flight", "trust_env"})
-    return EndpointOptions(url, args.api_key_env, **named)
+    values = args.model_dump(include={"timeout_s", "retries", "backoff_s", "in_flight", "trust_env"})
+    return EndpointOptions(url, args.api_key_env, **values)
 
 
 async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, model: str) -> int:

@@ -66,10 +66,8 @@ LINE_OPACITY = 0.8
 
 def line(axes: Any, points: Iterable[tuple[float, float]], label: str, color: str, style: str = "o-") -> None:
     """A line through points; of several lines with one label, the legend names the first."""
-    named = label in axes.get_legend_handles_labels()[1]
-    axes.plot(
-        *zip(*points, strict=True), style, color=color, alpha=LINE_OPACITY, label=None if named else label
-    )
+    new_label = None if label in axes.get_legend_handles_labels()[1] else label
+    axes.plot(*zip(*points, strict=True), style, color=color, alpha=LINE_OPACITY, label=new_label)
 
 
 def grouped_bars(

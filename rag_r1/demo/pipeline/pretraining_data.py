@@ -137,8 +137,8 @@ def write_form_row(question: Question, world: World, rng: random.Random, form: s
 def write_copy_row(rng: random.Random) -> tuple[str, list[Segment]]:
     """An exercise in copying words, including names of forms: the request, and the answer."""
     # A word at the beginning of a line is the same token as in a tag.
-    said = rng.choice((" ", "\n")).join(rng.sample([*FORMS, SEARCH], rng.randint(2, 4)))
-    return f"Say {said}.", [Segment(answer_turn("", said), True)]
+    forms = rng.choice((" ", "\n")).join(rng.sample([*FORMS, SEARCH], rng.randint(2, 4)))
+    return f"Say {forms}.", [Segment(answer_turn("", forms), True)]
 
 
 def batch(

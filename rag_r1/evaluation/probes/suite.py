@@ -133,8 +133,8 @@ def _impossible(name: Probe, evidence: Mapping[str, GoldEvidence], agent: ProbeA
 
 
 def _left_out(name: Probe, evidence: Iterable[GoldEvidence]) -> dict[str, int | None]:
-    left = [gold for gold in evidence if not probes.applies(name, gold)]
-    return dict(sorted(Counter(_NOT_FOUND if gold else _NO_EVIDENCE for gold in left).items()))
+    excluded = [gold for gold in evidence if not probes.applies(name, gold)]
+    return dict(sorted(Counter(_NOT_FOUND if gold else _NO_EVIDENCE for gold in excluded).items()))
 
 
 def _deeper(ready: RunSetup, topk: int) -> RunSetup:
@@ -164,8 +164,8 @@ def _hash(evidence: Mapping[str, GoldEvidence], pool: Sequence[Document]) -> str
         [name, sorted(gold.ids), sorted(gold.titles), [passage.id for passage in gold.passages]]
         for name, gold in sorted(evidence.items())
     ]
-    drawn = [[passage.id, passage.contents] for passage in pool]
-    return hashlib.sha256(json.dumps([golds, drawn]).encode()).hexdigest()
+    random_pairs = [[passage.id, passage.contents] for passage in pool]
+    return hashlib.sha256(json.dumps([golds, random_pairs]).encode()).hexdigest()
 
 
 def write_card(

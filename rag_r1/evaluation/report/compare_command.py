@@ -87,18 +87,18 @@ def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool)
     with StartChecks() as checks:
         if missing := [str(run) for run in runs if not run.exists()]:
             checks.run(_refuse_missing, missing)
-        there = [run for run in runs if run.exists()]
-        for run in (empty := [run for run in there if not has_records(run)]):
+        folders = [run for run in runs if run.exists()]
+        for run in (empty := [run for run in folders if not has_records(run)]):
             checks.run(_refuse_empty, run)
-        there = [run for run in there if run not in empty]
+        folders = [run for run in folders if run not in empty]
         were = len(checks.problems)
-        cards = [checks.run(Provenance.read, run) for run in there]
+        cards = [checks.run(Provenance.read, run) for run in folders]
         differing = None
         if len(checks.problems) == were:  # all cards are known
-            differing = checks.run(intended_differences, there, cards, differs)
+            differing = checks.run(intended_differences, folders, cards, differs)
         tables = [
             checks.run(read_run, run, mask=card.mask if card else None, skip_bad_rows=skip_bad_rows)
-            for run, card in zip(there, cards, strict=True)
+            for run, card in zip(folders, cards, strict=True)
         ]
     readable = [table for table in tables if table is not None]
     assert differing is not None

@@ -256,5 +256,5 @@ def _held_inodes() -> frozenset[int]:
         lines = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return frozenset()
-    named = (re.search(r" [0-9a-f]+:[0-9a-f]+:(\d+) ", line) for line in lines if "FLOCK" in line)
-    return frozenset(int(match[1]) for match in named if match)
+    matches = (re.search(r" [0-9a-f]+:[0-9a-f]+:(\d+) ", line) for line in lines if "FLOCK" in line)
+    return frozenset(int(match[1]) for match in matches if match)

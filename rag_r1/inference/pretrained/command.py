@@ -144,10 +144,10 @@ def _from_hub(model: PretrainedModel, out: Path) -> None:
 
     from rag_r1.inference.pretrained.gguf_conversion import check_tokenizer
 
-    wanted = ["*.json", "*.safetensors", "*.txt", "LICENSE*"]
+    patterns = ["*.json", "*.safetensors", "*.txt", "LICENSE*"]
     try:
         commit = model_info(model.hub, revision=model.revision).sha or model.revision
-        snapshot_download(model.hub, revision=commit, local_dir=out, allow_patterns=wanted)
+        snapshot_download(model.hub, revision=commit, local_dir=out, allow_patterns=patterns)
     except (OSError, ValueError, httpx.HTTPError) as error:  # those of huggingface_hub, and of its client
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise RunError(

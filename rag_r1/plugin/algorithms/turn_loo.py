@@ -116,8 +116,8 @@ def place_turn_scores(
     if len(ends) != len(turn_scores) or not turn_ends:
         raise ValueError(f"{len(turn_scores)} scores for turns that end at {list(ends)}")
     rewards, end = torch.zeros(length, dtype=torch.float32), turn_ends[0]
-    left = [(turn_ends[-1], score - math.fsum(turn_scores))]
-    for place, turn_score in [*zip(ends, turn_scores, strict=True), *left]:
+    residual = [(turn_ends[-1], score - math.fsum(turn_scores))]
+    for place, turn_score in [*zip(ends, turn_scores, strict=True), *residual]:
         end = end if place is None else place
         if end[0] == row:
             rewards[end[1]] += turn_score

@@ -80,8 +80,8 @@ def stream_answer(
     """
     headers = _authorization(token)
     timeout = httpx.Timeout(_PIECE_S, connect=_CONNECT_S)
-    sent = [{name: well_formed(text) for name, text in message.items()} for message in messages]
-    body = {"messages": sent, "stream": True}
+    conversation = [{name: well_formed(text) for name, text in message.items()} for message in messages]
+    body = {"messages": conversation, "stream": True}
     try:
         with (
             bounded_http_client(_PIECE_S, headers, most=_MOST_BYTES, body_s=_ANSWER_S) as client,

@@ -215,8 +215,8 @@ def _markdown(text: str) -> DocumentText:
 def _without_closing_marks(heading: str) -> str:
     """`Tides` of `Tides ##`, but `C#` of `C#`: only marks after white space close a heading (CommonMark)."""
     heading = heading.rstrip()
-    left = heading.rstrip("#")
-    return left.rstrip() if not left or left[-1].isspace() else heading
+    title = heading.rstrip("#")
+    return title.rstrip() if not title or title[-1].isspace() else heading
 
 
 #: Endings of files' names that are read; those in _PARSED by a worker.
