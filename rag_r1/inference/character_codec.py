@@ -1,9 +1,9 @@
 """A character codec for endpoints that accept only text: its tokens are Unicode code points.
 
 The agent core counts and cuts in tokens. Without the tokenizer of the model behind an endpoint, an episode is
-played in characters, and its limits, which are given in tokens, are multiplied by `PER_TOKEN`, the usual
-length of a token in English; so its budget is about that of the same limits in tokens, and the counts of its
-record are characters. With the tokenizer (`--tokenizer`) both are exact.
+played in characters: its limits, which the settings give in tokens, are multiplied by `PER_TOKEN`, the usual
+length of a token in English, and the counts of its record are characters. With the tokenizer (`--tokenizer`)
+both are exact.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CharacterCodec:
             raise UnknownTokenError(f"not a character: {error}") from error
 
     def chat(self, messages: Messages) -> list[int]:
-        """Chat messages as a text. No model reads it: it is the room that a prompt takes."""
+        """Chat messages as code points. No model reads them; they only measure the length of a prompt."""
         return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
 
 

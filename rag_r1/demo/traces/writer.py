@@ -55,13 +55,13 @@ def write_trace(
         case _:
             raise ValueError(f"unknown strategy {strategy!r}")
     segments: list[Segment] = []
-    known: list[Lookup] = []
+    facts: list[Lookup] = []
     for step in rounds:
         queries = [fact.entity for fact in step]
-        segments.append(Segment(search_turn(question, known, step), True))
+        segments.append(Segment(search_turn(question, facts, step), True))
         segments.append(Segment(protocol.observation(queries, search(queries)), False))
-        known += step
-    thought, answer = conclude(question, known, rng, entity_value_text)
+        facts += step
+    thought, answer = conclude(question, facts, rng, entity_value_text)
     segments.append(Segment(answer_turn(thought, answer), True))
     return segments
 

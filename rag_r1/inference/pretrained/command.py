@@ -91,7 +91,7 @@ def get(arguments: Sequence[str] | None = None) -> int:
 def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
     """The model, whether it is there, and its folder. Raises StartError with all that is wrong."""
     with StartChecks() as checks:
-        model = checks.run(_known, args.name)
+        model = checks.run(_model_of, args.name)
         out = args.out or Path("models") / args.name
         is_there = checks.run(_is_there, out, args.name, args.source)
         if not is_there:
@@ -102,7 +102,7 @@ def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
     return model, bool(is_there), out
 
 
-def _known(name: str) -> PretrainedModel:
+def _model_of(name: str) -> PretrainedModel:
     if name not in MODELS:
         near = did_you_mean(name, MODELS)
         raise RunError(f"there is no model {name!r}: {near or 'use one of ' + ', '.join(MODELS)}")

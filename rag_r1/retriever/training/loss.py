@@ -33,7 +33,7 @@ from sentence_transformers.util import all_gather, all_gather_with_grad, get_ran
 from torch import Tensor, nn
 from torch.nn import functional
 
-#: Fills up rows of `BatchTable.known`; no passage has this number.
+#: Fills up rows of `BatchTable.all_positives`; no passage has this number.
 NO_PASSAGE = -1
 
 
@@ -73,7 +73,7 @@ class BatchTable:
             torch.tensor(relevance),
         )
 
-    def known(self, labels: Tensor) -> Tensor:
+    def all_positives(self, labels: Tensor) -> Tensor:
         """Of these rows all passages known to answer the query, (labels, the most of any of them); NO_PASSAGE
         fills them up."""
         query = self.queries[labels]
@@ -175,7 +175,7 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
             passages = torch.cat([all_gather_with_grad(column) for column in documents])
         targets = torch.arange(len(labels), device=queries.device) + get_rank() * len(labels)
         numbers = table.passages[rows].T.reshape(-1)  # column by column, as the passages are
-        losses = info_nce(queries, passages, numbers, targets, table.known(labels), self.temperature)
+        losses = info_nce(queries, passages, numbers, targets, table.all_positives(labels), self.temperature)
         if self.rank_weight:
             ranked = torch.stack(documents, 1)
             with torch.autocast(queries.device.type, enabled=False):
