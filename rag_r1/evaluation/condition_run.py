@@ -128,7 +128,7 @@ async def _play(
     run: RunSession, condition: Condition, row: QuestionRow, sample: int, args: PolicyArguments
 ) -> EpisodeOutcome:
     setup = _setup_of(condition, row)
-    ask = make_request(
+    request = make_request(
         row,
         setup.protocol,
         sample=sample,
@@ -139,7 +139,7 @@ async def _play(
         search_first=condition.search_first,
         metadata=row.metadata,
     )
-    return await run.runner.play(ask)
+    return await run.runner.play(request)
 
 
 def _setup_of(condition: Condition, row: QuestionRow) -> AgentSetup:

@@ -140,8 +140,8 @@ def make_request(
     own_prompt: bool = False,
     **more: Any,
 ) -> EpisodeRequest:
-    """The ask that plays a row for the `sample`th time; `seed` is the run's. With `own_prompt` the protocol's
-    prompt is used even if the row has one. `more`: further fields of Ask."""
+    """The request that plays a row for the `sample`th time; `seed` is the run's. With `own_prompt` the
+    protocol's prompt is used even if the row has one. `more`: further fields of EpisodeRequest."""
     usable = row.prompt and row.protocol == protocol.name and not own_prompt
     return EpisodeRequest(
         question_id=row.id,

@@ -41,8 +41,8 @@ _OLD_SETTINGS = "settings.json"
 
 @dataclass(frozen=True)
 class EpisodeOutcome:
-    """How the last episode of an ask ended. `right`: None if it was not judged, because the infrastructure
-    `failed`; `tries`: how often the ask has been played, of which all but the last have failed."""
+    """How the last episode of a request ended. `right`: None if it was not judged, because the infrastructure
+    `failed`; `tries`: how often it has been played, of which all but the last have failed."""
 
     id: str
     right: bool | None
@@ -102,7 +102,7 @@ class RunFolder:
         self._opened.close()
 
     def outcome(self, request_id: str) -> EpisodeOutcome | None:
-        """How an ask ended, or None if it was not played to its end."""
+        """How a request ended, or None if it was not played to its end."""
         return self._outcomes.get(request_id)
 
     def write(self, record: Mapping[str, Any]) -> EpisodeOutcome:
@@ -112,12 +112,12 @@ class RunFolder:
         return outcome
 
     def record(self, request_id: str) -> dict[str, Any] | None:
-        """The last record of an ask."""
+        """The last record of a request."""
         place = self._places.get(request_id)
         return None if place is None else self._records.at(place)
 
     def records(self, request_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """The last record of each ask that has one, in this order."""
+        """The last record of each request that has one, in this order."""
         return (record for request_id in request_ids if (record := self.record(request_id)) is not None)
 
     def _index(self, record: dict[str, Any], place: Place) -> None:

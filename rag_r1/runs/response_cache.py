@@ -2,7 +2,7 @@
 
 A line is `{"ask", "turn", "sha256", "answer", "usage"}`. It is appended as soon as the answer has arrived and
 before it is used. An episode that is played again asks the cache first: an answer counts if it is of the same
-ask, the same turn and the same request, to the byte. So only requests that were in flight at the kill are
+episode, the same turn and the same request, to the byte. So only requests that were in flight at the kill are
 sent again; those after a search that now finds something else are other requests. An answer that was
 useless, but has to be paid for, is a line without `answer`: it is counted and never replayed.
 

@@ -65,7 +65,7 @@ def test_one_shot_shows_its_passages_in_the_prompt_and_not_as_a_message():
     agent = baseline("one_shot", setup()).setup(row)
     agent = replace(agent, tools=lambda: search_tools(Searcher([Document("1", "Ulm lies on the Danube.")])))
     request = asyncio.run(prepare_one_shot(make_request(row, agent.protocol), agent))
-    (message,) = request.ask.messages
+    (message,) = request.request.messages
     assert "\n\nDoc 1: Ulm lies on the Danube.\n\nQuestion: Who?" in message["content"]
 
 

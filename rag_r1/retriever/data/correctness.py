@@ -36,7 +36,7 @@ from rag_r1.retriever.records import Continuation, ContinuationMetrics, Correctn
 from rag_r1.rollouts.requests import EpisodeRequest, seeded_fraction
 from rag_r1.rollouts.session import RunSession
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.folder import EpisodeOutcome, RunFolder
+from rag_r1.runs.folder import EpisodeOutcome
 
 #: Passages from which distractors are drawn.
 POOL = 2000
@@ -51,8 +51,7 @@ class CorrectnessScorer:
     ):
         self.run, self.candidates, self.args, self._pool = run, candidates, args, pool
         self._distractors: dict[Key, list[Document]] = {}
-        # The runner uses nothing else of its folder: an outcome, and to write a record.
-        run.runner.folder = _ScoreFolder(run.folder)  # type: ignore[assignment]
+        run.runner.written_fields = _score_fields
 
     async def play(self, trajectories: TrajectoryReader, total: int) -> bool:
         """Play what is missing of `total` continuations; returns whether all were played (or have failed). If
@@ -150,19 +149,12 @@ def _name(search: SearchRound, documents: Sequence[Document]) -> str:
     return f"{search.played.id}/{search.index}/{documents[0].id}/{whole}"
 
 
-class _ScoreFolder:
-    """A run's folder that keeps of each record only what a score and a resumed run need. (The whole records
-    would repeat each trajectory for each of its candidates.)"""
-
-    def __init__(self, folder: RunFolder):
-        self._folder = folder
-        self.outcome = folder.outcome
-
-    def write(self, record: Mapping[str, Any]) -> EpisodeOutcome:
-        """As RunFolder.write."""
-        fields = {name: record[name] for name in ("id", "right", "try", "status", "answer", "failures")}
-        turns = [
-            {"status": turn["status"], "calls": [call["tool"] for call in turn["calls"]]}
-            for turn in record["turns"]
-        ]
-        return self._folder.write({**fields, "turns": turns})
+def _score_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a score and a resumed run need of a record. (The whole records would repeat each trajectory for
+    each of its candidates.)"""
+    turns = [
+        {"status": turn["status"], "calls": [call["tool"] for call in turn["calls"]]}
+        for turn in record["turns"]
+    ]
+    names = ("id", "right", "try", "status", "answer", "failures")
+    return {**{name: record[name] for name in names}, "turns": turns}
