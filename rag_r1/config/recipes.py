@@ -191,12 +191,12 @@ def _content(path: Path) -> dict[str, Any]:
     would end the process or fill memory."""
     try:
         state = path.stat()
-        read = _read(path.resolve(), state.st_mtime_ns, state.st_size)
+        content = _read(path.resolve(), state.st_mtime_ns, state.st_size)
     except YamlLimitError as error:
         raise RunError(f"{path}: {error}") from None
     except (OSError, YamlError):
         return {}
-    return read if isinstance(read, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 @lru_cache(maxsize=256)

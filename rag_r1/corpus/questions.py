@@ -112,18 +112,18 @@ def has_verl_columns(path: Path) -> bool:
 def _of_verl(row: Mapping[str, Any], path: Path, number: int) -> CorpusQuestion:
     if fault := row_fault(row):
         raise ValueError(fault)
-    read = QuestionRow.from_row(row)
-    ids, titles = evidence_of(read.metadata)
-    question_id = read.id or f"row-{number}"
-    parts = _parts(read.metadata) or ((read.question, read.golds),)
-    return CorpusQuestion(read.data_source or path.stem, question_id, parts, ids, titles)
+    data_row = QuestionRow.from_row(row)
+    ids, titles = evidence_of(data_row.metadata)
+    question_id = data_row.id or f"row-{number}"
+    parts = _parts(data_row.metadata) or ((data_row.question, data_row.golds),)
+    return CorpusQuestion(data_row.data_source or path.stem, question_id, parts, ids, titles)
 
 
 def _of_data_set(row: Any, path: Path, number: int) -> CorpusQuestion:
-    read = parse_row(row)
+    item = parse_row(row)
     ids, titles = evidence_of(row)
     source = path.name.partition(".")[0] or path.name
-    return CorpusQuestion(source, read.id or f"row-{number}", ((read.question, read.golds),), ids, titles)
+    return CorpusQuestion(source, item.id or f"row-{number}", ((item.question, item.golds),), ids, titles)
 
 
 def _parts(metadata: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:

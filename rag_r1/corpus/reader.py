@@ -107,8 +107,8 @@ class Corpus:
                 def report(done: int, before: int = before) -> None:
                     bar.update(before + done - bar.n)
 
-                read = _ROWS.get(path.suffix.lower(), _line_rows)
-                yield from read(path, first, self.ids, report)
+                reader = _ROWS.get(path.suffix.lower(), _line_rows)
+                yield from reader(path, first, self.ids, report)
                 report(sizes[number])
 
 

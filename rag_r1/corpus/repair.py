@@ -82,12 +82,12 @@ def _all_passages(
         last = max(last, _supplied_number(row.id))
     _refuse(bad, skip_bad_rows)
     missing = _MissingEvidence(done.ids_left, done.titles_left)
-    written: set[bytes] = set()
+    digests: set[bytes] = set()
     for row in _passages(supply, BadRows(), progress, "adding passages"):
         digest = hashlib.sha256(f"{row.id}\n{row.contents}".encode()).digest()[:12]
-        if not missing.has(row) or digest in written:
+        if not missing.has(row) or digest in digests:
             continue
-        written.add(digest)
+        digests.add(digest)
         if row.id is None or row.id in used_ids:
             last += 1
             row = replace(row, id=f"supplied-{last}")

@@ -113,12 +113,12 @@ async def run_condition(args: PolicyArguments, ready: RunSetup, condition: Condi
             for row in rows
             for sample in range(args.samples)
         )
-        played = await run.runner.run(jobs, len(rows) * args.samples, "question")
+        results = await run.runner.run(jobs, len(rows) * args.samples, "question")
         if run.stop.reason is not None:
             print(usage_line(run))
-            print(stop_message(run.stop.reason, f"{played.count(None)} episodes are missing"))
+            print(stop_message(run.stop.reason, f"{results.count(None)} episodes are missing"))
             return 3
-        outcomes = [outcome for outcome in played if outcome is not None]
+        outcomes = [outcome for outcome in results if outcome is not None]
         verdicts = await _write_records(args, run, outcomes, out)
     _report(args, run, condition, outcomes, verdicts, out)
     return 0 if verdicts is None or verdicts.stopped is None else 3

@@ -169,13 +169,13 @@ class _GoldSearch(_ProbedSearch):
         results = await call_tool(self.tool, arguments, context)
         gold = {_key(passage): passage for passage in self.evidence.passages}
         # What the real run would show of each result; the search behind it returns more.
-        shown = [set() if isinstance(r, Failure) else {_key(d) for d in r[: self.topk]} for r in results]
-        missed = gold.keys() - set().union(*shown)
+        documents = [set() if isinstance(r, Failure) else {_key(d) for d in r[: self.topk]} for r in results]
+        missed = gold.keys() - set().union(*documents)
         return [
             result
             if isinstance(result, Failure)
             else self._with_gold(args["query"], result, [gold[key] for key in gold if key in keys | missed])
-            for args, result, keys in zip(arguments, results, shown, strict=True)
+            for args, result, keys in zip(arguments, results, documents, strict=True)
         ]
 
     def _with_gold(self, query: str, result: Sequence[Document], gold: Sequence[Document]) -> list[Document]:

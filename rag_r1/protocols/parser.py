@@ -125,11 +125,11 @@ def read_calls(body: str, form: CallFormat) -> list[Call]:
 
 def _json_calls(body: str, form: CallFormat) -> list[Call]:
     try:
-        read = json.loads(body)
+        value = json.loads(body)
     except (ValueError, RecursionError):  # hostile nesting exhausts the JSON reader's stack
         raise ValueError("a call must be JSON with a name and arguments") from None
     calls: list[Call] = []
-    for item in read if isinstance(read, list) else [read]:
+    for item in value if isinstance(value, list) else [value]:
         item = item if isinstance(item, dict) else {}
         name, arguments = item.get("name"), item.get("arguments", item.get("parameters", {}))
         if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):

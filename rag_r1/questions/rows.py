@@ -167,6 +167,6 @@ def _refused_lines(outcomes: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
         if outcome.reason is not None:
             draft = {} if outcome.draft is None else _line(outcome.draft)
             seed = outcome.seed
-            shown = {"passages": [passage.id for passage in seed.passages]}
+            fields = {"passages": [passage.id for passage in seed.passages]}
             why = {"step": STEP_OF[outcome.reason], "reason": outcome.reason, "detail": outcome.detail}
-            yield {"id": seed.id, "kind": seed.kind, "split": seed.split, **shown, **why, **draft}
+            yield {"id": seed.id, "kind": seed.kind, "split": seed.split, **fields, **why, **draft}

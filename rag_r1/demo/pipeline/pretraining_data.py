@@ -124,14 +124,14 @@ def write_unrelated_row(
 def write_form_row(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
     """A part of the question in the given form, announced in a thought, and a guess; without a form, only the
     guess."""
-    written = []
+    segments = []
     if form is not None:
         label, text = draw_note(question, rng, ", ")
         # A segment of its own ends with the closing tag's token, as a turn does in a rollout.
         note = f"<think> I take a note of {label}. </think>\n<{form}> {text} </{form}>"
-        written.append(Segment(note, True))
+        segments.append(Segment(note, True))
     guessed = f"<think> I can guess. </think>\n<answer> {guess(question, world, rng)} </answer>"
-    return [*written, Segment("\n" + guessed if written else guessed, True)]
+    return [*segments, Segment("\n" + guessed if segments else guessed, True)]
 
 
 def write_copy_row(rng: random.Random) -> tuple[str, list[Segment]]:

@@ -167,17 +167,17 @@ def _scan_rest(
     scan: _PassageScan, corpus: Corpus, file: StateFile, save_every: int, progress: bool
 ) -> BadRows:
     """Read the corpus from the scan's place on; returns the passages with the id of an earlier one."""
-    seen = SeenIds.until(scan.place, corpus, progress=progress)
+    seen_ids = SeenIds.until(scan.place, corpus, progress=progress)
     for number, (row, place) in enumerate(corpus.rows(scan.place, progress=progress), 1):
         scan.place = place
         if isinstance(row, ValueError):
             scan.bad.add(corpus.location(place), row)
         else:
-            seen.add(row.id)
+            seen_ids.add(row.id)
             scan.add(Document(row.id or "", row.contents))
         if number % save_every == 0:
             _save(scan, file)
-    return seen.repeated(corpus, progress=progress)
+    return seen_ids.repeated(corpus, progress=progress)
 
 
 def _save(scan: _PassageScan, file: StateFile) -> None:

@@ -98,7 +98,7 @@ def gather(
     be left out.
     """
     inputs = inputs or check_start(args)
-    read = inputs.read
+    read = inputs.questions
     gold = [
         GoldEvidence.of({"supporting_ids": question.ids, "supporting_titles": question.titles})
         for question in read.questions

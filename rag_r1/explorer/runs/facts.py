@@ -152,7 +152,7 @@ def _is_finished(folder: Path) -> bool:
         return True
     records = _time(folder / "journal" / "records.ndjson")
     for name in _RESULTS:
-        if (written := _time(folder / name)) and written >= records:
+        if (time := _time(folder / name)) and time >= records:
             try:
                 return name not in _MAY_BE_PARTIAL or not read_json_file(folder / name).get("stopped")
             except _WRONG_FILE:
