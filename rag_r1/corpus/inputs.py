@@ -28,7 +28,7 @@ class CorpusInputs:
     supply: Corpus
 
     def __str__(self) -> str:
-        return f"{len(self.read.questions):,} questions and a corpus of {len(self.corpus.files):,} files"
+        return f"{len(self.questions.questions):,} questions and a corpus of {len(self.corpus.files):,} files"
 
 
 def read_inputs(

@@ -98,10 +98,10 @@ def gather(
     be left out.
     """
     inputs = inputs or check_start(args)
-    read = inputs.questions
+    data = inputs.questions
     gold = [
         GoldEvidence.of({"supporting_ids": question.ids, "supporting_titles": question.titles})
-        for question in read.questions
+        for question in data.questions
     ]
     passages, bad = find_passages(
         inputs.corpus,
@@ -121,4 +121,4 @@ def gather(
         f"random passages: {len(passages.random):,}",
         f"passages: {args.out}",
     ]
-    return lines, read.bad + bad
+    return lines, data.bad + bad
