@@ -21,10 +21,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from rag_r1.agent.failures import FailurePolicy
+from rag_r1.agent.failures import FailurePolicy, error_line, failure_text
 from rag_r1.agent.interfaces import Tool, call_tool
 from rag_r1.agent.trajectory import CallRecord
-from rag_r1.agent.validation import checked_results, error_line, failure_text
+from rag_r1.agent.validation import checked_results
 from rag_r1.io.call_timeout import CallTimeoutError, with_timeout
 from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import CachedDocuments, Document, Failure, Refusal, text_result

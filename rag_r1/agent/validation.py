@@ -18,35 +18,11 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
+from rag_r1.agent.failures import error_line
 from rag_r1.agent.interfaces import Generation
-from rag_r1.io.call_timeout import CallTimeoutError
-from rag_r1.io.terminal_text import terminal_text
-from rag_r1.protocols import SEARCH, CachedDocuments, Document, Failure, Refusal
-from rag_r1.protocols.actions import well_formed
+from rag_r1.protocols import CachedDocuments, Document, Failure, Refusal
 
-#: What the policy reads when a search failed. A fixed text: a tool's own may be hostile.
-NO_ANSWER = "The search engine did not answer. Try another query, or answer with what is known."
-TIMED_OUT = "The search did not answer in time. Try another query, or answer with what is known."
-
-_NO_TOOL = "The tool {name} did not answer. Try another call, or answer with what is known."
 _TOOL_KINDS = ("retriever", "tool")
-
-
-def failure_text(tool: str, late: bool = False) -> str:
-    """What the policy reads when a call of this tool failed, or (`late`) took too long."""
-    if tool != SEARCH:
-        return _NO_TOOL.format(name=tool)
-    return TIMED_OUT if late else NO_ANSWER
-
-
-def error_line(error: Exception) -> str:
-    """An error on one line of at most 200 characters for people, even if it cannot be turned into text."""
-    if isinstance(error, CallTimeoutError):
-        return str(error)
-    try:
-        return terminal_text(well_formed(f"{type(error).__name__}: {error}"), 200)
-    except Exception:
-        return type(error).__name__
 
 
 def checked_ids(ids: Any) -> list[int]:
@@ -81,9 +57,7 @@ def _checked_logprobs(logprobs: Any, count: int) -> list[float]:
     return values
 
 
-def checked_results(
-    results: Any, count: int, message: str = NO_ANSWER
-) -> list[list[Document] | Failure | Refusal]:
+def checked_results(results: Any, count: int, message: str) -> list[list[Document] | Failure | Refusal]:
     """What a tool returned for `count` calls; a result that is not a list of documents becomes a Failure with
     the text `message` for the policy. Raises TypeError or ValueError unless there is one for each call."""
     if not isinstance(results, Sequence):

@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.agent.failures import FailureRecord
+from rag_r1.agent.failures import FailureRecord, error_line
 from rag_r1.agent.tool_executor import ToolExecutor
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.agent.truncation import fit_observation
-from rag_r1.agent.validation import error_line
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.protocols import SEARCH, Document, Failure, Search
 from rag_r1.protocols.protocol import ObservationFormat
