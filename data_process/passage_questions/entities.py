@@ -14,9 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from data_process.passage_questions.ambiguity import Rivals
-from data_process.passage_questions.kinds import PageFacts, base_title, first_sentence, read_facts
+from data_process.passage_questions.kinds import PageFacts, first_sentence, name_key, read_facts
 from data_process.passage_questions.vocabulary import NATION, OCCUPATIONS, UPPER
 from rag_r1.corpus.reader import Passage
+from rag_r1.data.evidence import base_title
 
 
 @dataclass(frozen=True)
@@ -137,13 +138,13 @@ class Links:
     def __init__(self, entities: Iterable[Entity]) -> None:
         self._by_name: dict[str, list[Entity]] = {}
         for entity in entities:
-            self._by_name.setdefault(_key(entity.base), []).append(entity)
+            self._by_name.setdefault(name_key(entity.base), []).append(entity)
 
     def follow(self, entity: Entity, relation: str) -> Entity | None:
         """The entity that the fact names; None unless there is one of the right kind."""
         value = entity.value(relation)
         kinds, says = LINKS[relation]
-        matches = [other for other in self._by_name.get(_key(value or ""), ()) if other.kind in kinds]
+        matches = [other for other in self._by_name.get(name_key(value or ""), ()) if other.kind in kinds]
         if len(matches) != 1 or matches[0].id == entity.id:
             return None
         [other] = matches
@@ -166,7 +167,3 @@ class Links:
                 break
             seen.append(page)
         return seen[-1].title
-
-
-def _key(name: str) -> str:
-    return name.casefold().removeprefix("the ")

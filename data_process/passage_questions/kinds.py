@@ -18,6 +18,7 @@ from data_process.passage_questions import facts
 from data_process.passage_questions.facts import IS, LIFE, Fact, Values
 from data_process.passage_questions.vocabulary import COUNTRIES, NATION, OCCUPATIONS, STATES, UPPER
 from rag_r1.data.answer_forms import YEAR
+from rag_r1.data.evidence import base_title
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ def read_facts(title: str, text: str) -> PageFacts | None:
     return None
 
 
-def base_title(title: str) -> str:
-    """The title without the words in parentheses at its end."""
-    return re.sub(r" \([^()]*\)$", "", title)
+def name_key(name: str) -> str:
+    """A key that is the same for a name with and without its article."""
+    return name.casefold().removeprefix("the ")
 
 
 def first_sentence(text: str) -> str:

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rag_r1.data.evidence import base_title
 from rag_r1.questions.documents import PassagePool, SourcePassage
 
 #: Passages that may share a name; one that more have says little.
@@ -76,11 +77,6 @@ class Links:
             sharing = self._sharing[name] if name not in passage.title else ()
             if 1 < len(sharing) <= MOST_SHARING:
                 yield from (self.pool.by_id[other] for other in sorted(sharing))
-
-
-def base_title(title: str) -> str:
-    """The title without the words in parentheses at its end."""
-    return re.sub(r" \([^()]*\)$", "", title)
 
 
 def _key(title: str) -> str:

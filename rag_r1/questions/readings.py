@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rag_r1.data.evidence import base_title
 from rag_r1.questions.documents import SourcePassage
 from rag_r1.questions.drafts import STEP_OF, Draft
-from rag_r1.questions.links import base_title
 from rag_r1.questions.prompts import truncated
 from rag_r1.questions.rules import YES_NO
 from rag_r1.rewards import cover_exact_match, normalise
