@@ -30,7 +30,7 @@ from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, MakeUp, read_di
 from rag_r1.data.files.bad_rows import BadRows  # noqa: E402
 from rag_r1.data.files.duplicates import question_key  # noqa: E402
 from rag_r1.data.files.qa_parquet import Split, make_splits  # noqa: E402
-from rag_r1.data.files.questions import QuestionFile, read_file  # noqa: E402
+from rag_r1.data.files.question_file import QuestionFile, read_file
 from rag_r1.io.errors import DataError  # noqa: E402
 from rag_r1.options.command_line import argument, with_defaults  # noqa: E402
 

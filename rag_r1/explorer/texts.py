@@ -51,10 +51,6 @@ class TextTables:
         self._recent: set[int] = set()
         self._older: set[int] = set()
 
-    def forget(self) -> None:
-        """Forget which passages are in the tables."""
-        self._recent, self._older = set(), set()
-
     def of(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
         """The rows of each table for trajectories with `tid`, their own `texts` and `passages`."""
         texts: list[tuple[int, str]] = []

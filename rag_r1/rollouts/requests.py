@@ -25,7 +25,7 @@ from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.duplicates import RepeatedRow, drop_duplicates
 from rag_r1.data.files.qa_parquet import make_rows
-from rag_r1.data.files.questions import QuestionFile, read_file
+from rag_r1.data.files.question_file import QuestionFile, read_file
 from rag_r1.data.rows import COLUMNS_READ, QuestionRow, read_rows, row_fault
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import Protocol

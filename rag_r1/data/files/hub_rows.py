@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from rag_r1.data.files.questions import KEYS, QuestionFile, collect
+from rag_r1.data.files.question_file import QuestionFile, collect
+from rag_r1.data.files.questions import KEYS
 from rag_r1.io.errors import DataError
 from rag_r1.io.hub import hub_answers
 

@@ -1,31 +1,28 @@
-"""Reads questions with their gold answers from the rows of a file.
+"""A question with its gold answers, and how a row of a file is read as one.
 
 A row is `{"question", "golden_answers" | "answers" | "answer", "id" | "_id" | "idx"}`, where the answers are
 a string or a list of strings and the id may be missing. That covers RAG-R1's own JSON, FlashRAG's and
 R1-Searcher's JSONL, and the raw files of HotpotQA and 2WikiMultihopQA. A list `supporting_titles`, the titles
 of the gold passages, is preserved, so that their recall can be measured. Other layouts are in
-`data_process/sources/`. row_files.py reads the file formats, hub_rows.py the Hub; bad_rows.py counts rows
-that cannot be used. What is read is data, and is never used as anything but text.
+`data_process/sources/`. question_file.py reads whole files. What is read is data, and is never used as
+anything but text.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.data.files.row_files import ACCEPTED, open_rows, short_text
-from rag_r1.io.errors import DataError
+from rag_r1.data.files.row_files import short_text
 
-_ANSWER_KEYS = ("golden_answers", "answers", "answer")
+ANSWER_KEYS = ("golden_answers", "answers", "answer")
 _ID_KEYS = ("id", "_id", "idx")
 #: The titles of a question's gold passages.
 _TITLES = "supporting_titles"
 #: All keys of a row.
-KEYS = ("question", *_ANSWER_KEYS, *_ID_KEYS, _TITLES)
+KEYS = ("question", *ANSWER_KEYS, *_ID_KEYS, _TITLES)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -44,65 +41,6 @@ class Question:
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
-@dataclass
-class QuestionFile:
-    """The usable rows of one file or split, and those that are not."""
-
-    name: str
-    questions: list[Question] = field(default_factory=list)
-    n_read: int = 0
-    bad: BadRows = field(default_factory=BadRows)
-
-    @property
-    def n_malformed(self) -> int:
-        """Rows that cannot be used."""
-        return self.bad.count
-
-    @property
-    def malformed(self) -> list[str]:
-        """The first of these rows, as `row 3: no answer`."""
-        return [row.removeprefix(f"{self.name}, ") for row in self.bad.first]
-
-
-def read_file(path: str | Path) -> QuestionFile:
-    """All questions of a file (see row_files.py). Raises DataError if none is usable."""
-    path = Path(path)
-    with open_rows(path, KEYS, _ANSWER_KEYS) as (columns, rows):
-        return collect(str(path), rows, columns, f". Accepted are {ACCEPTED}")
-
-
-def collect(
-    name: str, rows: Iterable[tuple[int, Any]], columns: Collection[str] | None = None, hint: str = ""
-) -> QuestionFile:
-    """The questions of numbered rows; a ValueError in place of a row says why it could not be decoded.
-
-    `columns`: all columns of a table; `hint`: the end of the message if no row is usable. Raises DataError
-    then, and if a required column is missing.
-    """
-    file = QuestionFile(name)
-    if columns:
-        _check_columns(name, columns)
-    for number, row in rows:
-        file.n_read += 1
-        try:
-            file.questions.append(replace(parse_row(row), row=number))
-        except ValueError as error:
-            file.bad.add(f"{name}, row {number}", error)
-    if not file.questions:
-        reasons = "; ".join(file.malformed) or "it has no rows"
-        raise DataError(f"no usable question in {name}: {reasons}{hint}")
-    return file
-
-
-def _check_columns(name: str, columns: Collection[str]) -> None:
-    present = f"its columns are {keys_of(columns)}"
-    if "question" not in columns:
-        raise DataError(f"{name} has no column `question`: {present}. Rename the column of questions")
-    if not set(columns) & set(_ANSWER_KEYS):
-        accepted = ", ".join(_ANSWER_KEYS)
-        raise DataError(f"{name} has no column of answers: {present}. Name it one of {accepted}")
-
-
 def parse_row(row: Any) -> Question:
     """One row as a Question. Raises ValueError saying what is wrong with it."""
     if isinstance(row, ValueError):
@@ -112,9 +50,9 @@ def parse_row(row: Any) -> Question:
     if "question" not in row:
         raise ValueError(f"`question` is missing; the row has {keys_of(row)}")
     question = text_of(row, "question")
-    key = next((key for key in _ANSWER_KEYS if row.get(key) is not None), None)
+    key = next((key for key in ANSWER_KEYS if row.get(key) is not None), None)
     if key is None:
-        raise ValueError(f"no answer: needs one of {', '.join(_ANSWER_KEYS)}; the row has {keys_of(row)}")
+        raise ValueError(f"no answer: needs one of {', '.join(ANSWER_KEYS)}; the row has {keys_of(row)}")
     titles = texts_of(row, _TITLES) if isinstance(row.get(_TITLES), list) else None
     metadata = {_TITLES: [str(title) for title in titles]} if titles else None
     return clean_question(question, texts_of(row, key), id_of(row), metadata, empty=f"`{key}` is empty")
