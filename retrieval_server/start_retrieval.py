@@ -89,18 +89,13 @@ def _is_loopback(host: str) -> bool:
 
 def _set_up_process() -> None:
     """Set how this process uses CPU and memory; called before anything imports torch or FAISS."""
-    from retrieval_server.encode.cpu_settings import (
-        set_mkl_reproducible,
-        set_passive_wait,
-        set_switch_interval,
-    )
-    from retrieval_server.encode.malloc import limit_heaps, trim_heap_regularly
+    from retrieval_server.encode import cpu_settings, malloc
 
-    limit_heaps()
-    trim_heap_regularly()
-    set_switch_interval()
-    set_passive_wait()
-    set_mkl_reproducible()
+    malloc.limit_heaps()
+    malloc.trim_heap_regularly()
+    cpu_settings.set_switch_interval()
+    cpu_settings.set_passive_wait()
+    cpu_settings.set_mkl_reproducible()
 
 
 def serve(command: ServeCommand, sources: ServedSources, token: str | None) -> int:
