@@ -26,7 +26,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # Run as a script: find the package beside this file, and let no module here shadow one from elsewhere.
 if __package__ in (None, ""):
@@ -40,8 +40,6 @@ from retrieval_server.server.log_format import set_up_logs
 from retrieval_server.web.options import WEB
 
 if TYPE_CHECKING:
-    import socket
-
     import uvicorn
     from fastapi import FastAPI
 
@@ -114,9 +112,17 @@ def serve(command: ServeCommand, sources: ServedSources, token: str | None) -> i
 
     app = make_app(command, sources, token, on_ready=ready, on_load_failure=fail)
     server = uvicorn.Server(_configure(command, app))
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    # uvicorn stops gracefully by itself: it closes the port, answers what it has accepted, and then raises
+    # the signal once more. This handler receives that one, so that an ordered stop ends with status 0.
+    _handle_stop_signals(stop)
     for description in _descriptions(command, sources):
         print(f"loading {description}", flush=True)
-    _run_until_signal(server, sources.listener)
+    server.run(sockets=[sources.listener])
+    _handle_stop_signals(signal.SIG_IGN)  # a second signal does not change the status either
     if sources.ray is not None:
         sources.ray.close()
     if failures:
@@ -125,22 +131,9 @@ def serve(command: ServeCommand, sources: ServedSources, token: str | None) -> i
     return 0
 
 
-def _run_until_signal(server: uvicorn.Server, listener: socket.socket) -> None:
-    """Run the server. It stops gracefully at SIGTERM and SIGINT, and the process goes on.
-
-    uvicorn itself closes the port, answers what it has accepted, and then raises the signal once more. The
-    handler set here receives that one, so that an ordered stop ends with status 0.
-    """
-
-    def stop(*_: object) -> None:
-        server.should_exit = True
-
-    stop_signals = (signal.SIGTERM, signal.SIGINT)
-    for number in stop_signals:
-        signal.signal(number, stop)
-    server.run(sockets=[listener])
-    for number in stop_signals:  # a second signal does not change the status either
-        signal.signal(number, signal.SIG_IGN)
+def _handle_stop_signals(handler: Any) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
 
 
 def make_app(
