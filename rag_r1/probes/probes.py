@@ -76,9 +76,8 @@ def probe_setup(
             raise ValueError(f"the probe `random` needs at least {topk} passages, not {len(pool)}")
         return _with(setup, lambda tools: _RandomSearch(question_id, pool, topk))
     assert evidence is not None
-    if probe == "gold":
-        if not evidence.passages:
-            raise ValueError(f"{question_id}: the probe `gold` needs the text of the gold passages")
+    if probe == "gold" and not evidence.passages:
+        raise ValueError(f"{question_id}: the probe `gold` needs the text of the gold passages")
     kind = _GoldSearch if probe == "gold" else _WithoutGoldSearch
     return _with(setup, lambda tools: kind(tools[SEARCH], evidence, topk))
 

@@ -66,7 +66,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 ROWS = [row_of(one, "run", None) for one in made()]
-COLUMN_OF = {**{name: name for name in CHOICES}, **RANGES}
 
 
 def choices(name: str) -> list[str]:

@@ -139,9 +139,8 @@ def test_a_secret_is_compared_but_not_kept(tmp_path: Path):
 
 
 def test_a_second_process_is_refused_while_the_first_holds_the_folder(tmp_path: Path):
-    with folder_at(tmp_path):
-        with pytest.raises(RunError, match="is in use by another process"):
-            folder_at(tmp_path)
+    with folder_at(tmp_path), pytest.raises(RunError, match="is in use by another process"):
+        folder_at(tmp_path)
     folder_at(tmp_path).close()
 
 

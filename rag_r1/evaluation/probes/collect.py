@@ -6,9 +6,6 @@ The random ones are a sample without replacement: those with the smallest hashes
 they depend neither on the order of reading nor on what else is collected. The results are written to a file
 (rag_r1/probes/passages.py) every `save_every` rows, with the place that was reached, so a scan that was
 killed goes on from there. It ends with an error as soon as the file is too large to be read.
-
-Without a corpus, a retrieval server that serves documents by their ids (`POST /documents`, as ours does) has
-the text of those passages that a data set names by id.
 """
 
 from __future__ import annotations
@@ -16,18 +13,15 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import httpx
 
 from rag_r1.corpus.reader import Corpus, CorpusPosition
 from rag_r1.corpus.scan import SeenIds, refusal
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import json_file_bytes
 from rag_r1.io.errors import DataError, TooLargeError
 from rag_r1.probes.passages import (
@@ -40,9 +34,7 @@ from rag_r1.probes.passages import (
     random_passages,
 )
 from rag_r1.protocols import Document
-from rag_r1.runs.errors import RunError
 from rag_r1.runs.state_file import StateFile
-from rag_r1.tools.retrieval.client import token_header
 
 #: Most passages that are kept of one page.
 PAGE = 50
@@ -52,8 +44,6 @@ POOL = 2000
 SAVE_EVERY = 200_000
 #: Changes with what a scan of the same corpus collects: a file of an earlier version is not continued.
 _VERSION = 1
-#: Documents of one request, as many as our server gives.
-_DOCUMENTS_PER_REQUEST = 64
 
 
 class _ScanState(PassagesFile):
@@ -187,41 +177,6 @@ def _save(scan: _PassageScan, file: StateFile) -> None:
         json_file_bytes(file.path, file.most_bytes, file.most_values)
     except TooLargeError as error:
         raise DataError(f"{file.path} has too many passages ({error}): {FEWER_QUESTIONS}") from error
-
-
-def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
-    """The gold passages that these questions name by id, from the retrieval server at `base`; none if it does
-    not serve documents by id. Raises RunError if nothing answers there."""
-    ids = sorted({name for gold in evidence for name in gold.ids})
-    passages = Passages()
-    try:
-        with bounded_http_client(60.0, token_header()) as client:
-            for start in range(0, len(ids), _DOCUMENTS_PER_REQUEST):
-                batch = ids[start : start + _DOCUMENTS_PER_REQUEST]
-                response = client.post(f"{base}/documents", json={"ids": batch})
-                if response.status_code != 200:
-                    return Passages()
-                passages.by_id.update(_documents_of(response.json(), batch))
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
-        raise RunError(
-            f"the retrieval server at {base} gives no documents ({type(error).__name__}: {error}): start it, "
-            "or give the corpus with --corpus"
-        ) from error
-    return passages
-
-
-def _documents_of(data: Any, ids: Sequence[str]) -> dict[str, Document]:
-    """The documents of a server's answer, by id, without those that it does not have. Raises ValueError for
-    an answer of another shape."""
-    result = data.get("result") if isinstance(data, dict) else None
-    if not isinstance(result, list) or len(result) != len(ids):
-        raise ValueError("no `result` with a document for each id")
-    texts = [row.get("contents") if isinstance(row, dict) else None for row in result]
-    return {
-        id_: Document(id_, text)
-        for id_, text in zip(ids, texts, strict=True)
-        if isinstance(text, str) and text.strip()
-    }
 
 
 def _pair(document: Document) -> tuple[str, str]:
