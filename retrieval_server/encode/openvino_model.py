@@ -34,7 +34,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer
 from transformers.modeling_outputs import BaseModelOutput
 
-from retrieval_server.determinism import Determinism, ProbeResult, stable_digest
+from retrieval_server.determinism import Determinism, ProbeResult
+from retrieval_server.encode.batch_probe import stable_digest
 from retrieval_server.encode.conversion_cache import cached_conversion
 from retrieval_server.encode.options import OpenVinoOptions
 from retrieval_server.errors import UserError
