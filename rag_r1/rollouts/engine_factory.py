@@ -1,17 +1,16 @@
-"""Creates the engine and the tokenizer of a run.
+"""Creates the agent and the engine of a run, in the tokens of a tokenizer or in characters.
 
     answers     engine             endpoint
     chat        ChatEngine         any OpenAI-compatible chat endpoint
-    token ids   CompletionEngine   vLLM, which is given token ids and returns them
+    token ids   CompletionEngine   vLLM, which takes token ids and returns them
     text        CompletionEngine   a completions endpoint that takes token ids and returns text
 
-With a tokenizer, tokens are its tokens; without one, they are characters
-(rag_r1/inference/character_codec.py).
+response_format.py asks the endpoint which of the three it is. With a tokenizer, tokens are its tokens;
+without one, they are characters (rag_r1/inference/character_codec.py).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,21 +21,18 @@ from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.character_codec import CharacterCodec, character_budget
 from rag_r1.inference.chat import ChatEngine
-from rag_r1.inference.client import Endpoint, EngineFailure
-from rag_r1.inference.completions import CompletionEngine, returns_token_ids
+from rag_r1.inference.client import Endpoint
+from rag_r1.inference.completions import CompletionEngine
 from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.inference.streaming import OnText
 from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded
 from rag_r1.protocols import ChatTemplateError
 from rag_r1.rollouts.requests import EpisodeRequest
-from rag_r1.rollouts.server_check import check_endpoint
+from rag_r1.rollouts.response_format import CHAT, IDS
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import ResponseCache
 from rag_r1.system.installation import pip_command
 from rag_r1.tools import shared_tools
-
-#: What an endpoint returns; the run's settings hold it under `answers`.
-CHAT, IDS, TEXT = "chat", "token ids", "text"
 
 
 @dataclass(frozen=True)
@@ -64,31 +60,6 @@ class TokenUnit:
                 f"--tokenizer {tokenizer} cannot be loaded: {why}; give --tokenizer a folder that "
                 "has one, as a checkpoint does, or ask with --engine chat, which needs none"
             ) from error
-
-
-async def response_format(
-    engine: str, endpoint: Endpoint, model: str, extra_body: Mapping[str, Any], setup: AgentSetup
-) -> str:
-    """CHAT, IDS or TEXT: what the endpoint returns to this engine. Raises RunError if it has no such API, or
-    no model server answers there."""
-    if engine == "chat" and setup.protocol.turns == "chat":
-        raise RunError(
-            f"--engine chat cannot play the protocol {setup.protocol.name}: its turns and tools are "
-            "put into the model's chat template here; use --engine completions"
-        )
-    if not endpoint.options.trust_env:  # through a proxy, the server may be unknown here
-        server = (endpoint.base, endpoint.options.key_variable, "model server", "--base-url", model)
-        await asyncio.to_thread(check_endpoint, *server)
-    if engine == "chat":
-        return CHAT
-    try:
-        has_ids = await returns_token_ids(endpoint, model, setup.prompt_ids("Who?"), extra_body)
-    except EngineFailure as error:
-        raise RunError(
-            f"{endpoint.base} does not continue token ids ({error}): correct the address, or use "
-            "--engine chat"
-        ) from error
-    return IDS if has_ids else TEXT
 
 
 def agent_setup(

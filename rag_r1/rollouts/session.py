@@ -27,8 +27,9 @@ from rag_r1.options.import_path import add_working_directory
 from rag_r1.rewards import RewardSum
 from rag_r1.rollouts.arguments import RolloutArguments, config_of, keys_of
 from rag_r1.rollouts.checks import try_first_search
-from rag_r1.rollouts.engine_factory import IDS, TokenUnit, agent_setup, engine_maker, response_format
+from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
+from rag_r1.rollouts.response_format import IDS, response_format
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
 from rag_r1.rollouts.server_check import check_replies
 from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
@@ -146,7 +147,7 @@ def search_settings(retriever: Mapping[str, Any]) -> dict[str, Any]:
 @dataclass
 class RunSession:
     """A run under way: see the top of the module. `answers`: what the endpoint returns
-    (engine_factory.py)."""
+    (response_format.py)."""
 
     ready: RunSetup
     folder: RunFolder

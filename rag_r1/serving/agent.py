@@ -28,8 +28,9 @@ from rag_r1.inference.streaming import OnText
 from rag_r1.io.atomic_files import error_text
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.rollouts.checks import all_problems, run_in_thread, try_first_search
-from rag_r1.rollouts.engine_factory import IDS, engine_maker, response_format
+from rag_r1.rollouts.engine_factory import engine_maker
 from rag_r1.rollouts.requests import EpisodeRequest
+from rag_r1.rollouts.response_format import IDS, response_format
 from rag_r1.rollouts.server_check import check_replies
 from rag_r1.rollouts.session import endpoint_options, prepare_agent, requires_token_ids, sampling_of
 from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
@@ -49,7 +50,7 @@ class ChatAgent:
         self.args, self.setup, self.retriever = args, setup, retriever
         self.sampling = {"model": args.model, **sampling_of(args)}
         self.body = json.loads(args.body)
-        self.answers = ""  # what the endpoint returns (rag_r1/rollouts/engine_factory.py)
+        self.answers = ""  # what the endpoint returns (rag_r1/rollouts/response_format.py)
         self._endpoint = self._connected()
 
     def prompt_fits(self, question: str) -> bool:

@@ -17,9 +17,10 @@ from rag_r1.evaluation.baselines import baseline
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import Document
-from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup, response_format
+from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup
 from rag_r1.rollouts.one_shot import prepare_one_shot
 from rag_r1.rollouts.requests import make_request
+from rag_r1.rollouts.response_format import response_format
 from rag_r1.rollouts.session import open_session, prepare
 from rag_r1.runs.errors import RunError
 from rag_r1.sft.data import _protocol
