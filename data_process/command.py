@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rag_r1.data.files.bad_rows import HELP, BadRows
+from rag_r1.data.files.hub_rows import read_hub
 from rag_r1.data.files.qa_parquet import REPEATED, Split, make_splits, write_splits
-from rag_r1.data.files.questions import QuestionFile, read_file, read_hub
+from rag_r1.data.files.question_file import QuestionFile, read_file
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments, with_defaults

@@ -54,8 +54,8 @@ class DifficultyTable:
 
     def of(self, question: Question) -> str | None:
         """The class of a question, or None if it has none."""
-        known = self.by_id.get(question.id) if question.id is not None else None
-        return known or self.by_question.get(question_key(question.question))
+        label = self.by_id.get(question.id) if question.id is not None else None
+        return label or self.by_question.get(question_key(question.question))
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ def _read_line(
         raise ValueError("needs `question` or `id`")
     rollouts = row.get("rollouts")
     if isinstance(rollouts, int) and not isinstance(rollouts, bool) and rollouts > 0:
-        known = difficulty_class(rollouts, right=True)
+        label = difficulty_class(rollouts, right=True)
         if isinstance(question, str):
-            by_question[question_key(question)] = known
+            by_question[question_key(question)] = label
         else:
-            by_id[str(own_id)] = known
+            by_id[str(own_id)] = label
         return
     rewards = row.get("rewards")
     if not isinstance(rewards, dict) or "cover_em" not in rewards or not isinstance(question, str):
@@ -154,7 +154,7 @@ def select(
         make_up = merged
     rng = random.Random(seed)
     first: dict[tuple[str, frozenset[str]], Question] = {}
-    drawn, counts, repeats = [], [], []
+    sample, counts, repeats = [], [], []
     for source in dict.fromkeys(source for source, _ in make_up):
         pools: dict[str | None, list[Question]] = defaultdict(list)
         for question in questions.get(source, ()):
@@ -171,14 +171,14 @@ def select(
             if of != source:
                 continue
             pool = [q for members in pools.values() for q in members] if name == ANY else pools[name]
-            chosen = set(map(id, rng.sample(pool, min(count, len(pool)))))
-            drawn += [question for question in pool if id(question) in chosen]
+            ids = set(map(id, rng.sample(pool, min(count, len(pool)))))
+            sample += [question for question in pool if id(question) in ids]
             for pool in pools.values():
-                pool[:] = [question for question in pool if id(question) not in chosen]
+                pool[:] = [question for question in pool if id(question) not in ids]
             counts.append(
-                {"source": source, "class": name, "asked": count, "taken": len(chosen), "there": there}
+                {"source": source, "class": name, "asked": count, "taken": len(ids), "there": there}
             )
-    return QuestionSelection(drawn, counts, repeats)
+    return QuestionSelection(sample, counts, repeats)
 
 
 def _shortfall(entry: Mapping[str, Any]) -> str:

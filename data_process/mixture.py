@@ -89,8 +89,8 @@ def read_entries(flags: dict[str, Sequence[str]], mix: Path | None, checks: Star
     entries += [checks.run(_of_flag, split, value) for split, values in flags.items() for value in values]
     if not entries and not mix:
         checks.run(_refuse_nothing)
-    known = [entry for entry in entries if entry is not None]
-    return sorted(known, key=lambda entry: list(FLAGS).index(entry.split), reverse=True)
+    readable = [entry for entry in entries if entry is not None]
+    return sorted(readable, key=lambda entry: list(FLAGS).index(entry.split), reverse=True)
 
 
 def _refuse_nothing() -> None:

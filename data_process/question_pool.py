@@ -82,7 +82,7 @@ class QuestionPool:
         text = question_key(question.question)
         key = _digest(text)
         answers = _digest("\n".join(sorted(golds_key(question))))
-        drawn = hashlib.blake2b(f"{self.seed}\n{name}\n".encode() + key + answers, digest_size=8).digest()
+        digest = hashlib.blake2b(f"{self.seed}\n{name}\n".encode() + key + answers, digest_size=8).digest()
         return (
             question.row,
             question.id,
@@ -91,7 +91,7 @@ class QuestionPool:
             json.dumps(dict(question.metadata), ensure_ascii=False),
             key,
             answers,
-            int.from_bytes(drawn, "big", signed=True),
+            int.from_bytes(digest, "big", signed=True),
         )
 
     def _insert(self, batch: list[tuple]) -> None:

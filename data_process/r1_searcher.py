@@ -30,7 +30,7 @@ from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, MakeUp, read_di
 from rag_r1.data.files.bad_rows import BadRows  # noqa: E402
 from rag_r1.data.files.duplicates import question_key  # noqa: E402
 from rag_r1.data.files.qa_parquet import Split, make_splits  # noqa: E402
-from rag_r1.data.files.questions import QuestionFile, read_file  # noqa: E402
+from rag_r1.data.files.question_file import QuestionFile, read_file
 from rag_r1.io.errors import DataError  # noqa: E402
 from rag_r1.options.command_line import argument, with_defaults  # noqa: E402
 from rag_r1.runs.start_checks import StartChecks  # noqa: E402
@@ -80,22 +80,22 @@ def _read(args: StageArguments) -> tuple[list[Split], dict[str, Any]]:
     difficulties = read_difficulties(args.difficulty, args.skip_bad_rows) if args.difficulty else None
     kept_out = {question_key(q.question) for q in test.questions} if test else set()
     questions = {name: source.questions for name, source in raw.items()}
-    drawn = select(questions, make_up, difficulties.of if difficulties else None, kept_out, args.seed)
-    if not drawn.questions:
-        raise DataError("nothing could be drawn: " + "; ".join(drawn.shortfalls))
+    sample = select(questions, make_up, difficulties.of if difficulties else None, kept_out, args.seed)
+    if not sample.questions:
+        raise DataError("nothing could be drawn: " + "; ".join(sample.shortfalls))
     notes = [] if difficulties else ["no --difficulty: drawn from all questions, whatever their difficulty"]
-    for note in notes + drawn.shortfalls:
+    for note in notes + sample.shortfalls:
         print(f"note: {note}", file=sys.stderr)
     bad = sum((source.bad for source in raw.values()), BadRows())
     train = QuestionFile(
         " + ".join(source.name for source in raw.values()),
-        drawn.questions,
-        n_read=len(drawn.questions) + len(drawn.repeats) + bad.count,
+        sample.questions,
+        n_read=len(sample.questions) + len(sample.repeats) + bad.count,
         bad=bad,
     )
     splits = make_splits(train, test)
-    splits[0].repeats.extend(drawn.repeats)
-    more = {"stage": args.stage, "seed": args.seed, "drawn": drawn.counts}
+    splits[0].repeats.extend(sample.repeats)
+    more = {"stage": args.stage, "seed": args.seed, "drawn": sample.counts}
     return splits, {**more, BAD_ROWS: difficulties.bad} if difficulties else more
 
 

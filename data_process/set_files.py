@@ -107,11 +107,11 @@ def _questions(pool: QuestionPool, number: int, repeated: set[str]) -> Iterator[
     """The questions of an entry. If several are joined in a row, these are chosen by chance, since neighbours
     in a file may resemble each other; what is left over is too little for a row."""
     size = pool.entries[number].join
-    kept = (pooled.question for pooled in pool.kept(entry=number, drawn=size > 1))
+    questions = (pooled.question for pooled in pool.kept(entry=number, drawn=size > 1))
     if size == 1:
-        yield from kept
+        yield from questions
         return
-    while len(group := list(islice(kept, size))) == size:
+    while len(group := list(islice(questions, size))) == size:
         ids = [hashed_id(q, True) if q.id is None or q.id in repeated else q.id for q in group]
         yield replace(join(group, "+".join(ids)), row=group[0].row)
 

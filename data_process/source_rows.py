@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from data_process.mixture import FLAGS, MixEntry
 from data_process.sources import SOURCES
-from rag_r1.data.files.questions import Question, hub_rows
+from rag_r1.data.files.hub_rows import hub_rows
+from rag_r1.data.files.questions import Question
 from rag_r1.data.files.row_files import ACCEPTED, Rows, open_rows
 from rag_r1.io.errors import DataError
 
@@ -47,10 +48,8 @@ def _opened(entry: MixEntry) -> Iterator[Rows]:
                 kind.check_columns(entry.place, columns, SOURCES)
             yield rows
         return
-    there = entry.hub
+    hub = entry.hub
     remedy = f"give a file instead: --{FLAGS[entry.split]} {kind.name}=FILE"
-    rows, columns = hub_rows(
-        str(there), there.dataset, there.config, there.split, kind.columns, remedy, there.files
-    )
-    kind.check_columns(str(there), columns, SOURCES)
+    rows, columns = hub_rows(str(hub), hub.dataset, hub.config, hub.split, kind.columns, remedy, hub.files)
+    kind.check_columns(str(hub), columns, SOURCES)
     yield iter(rows)

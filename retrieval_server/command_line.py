@@ -215,15 +215,15 @@ def _beside(
     faults: Sequence[str], check: Callable[[Any], Any], command: Any, options: Sequence[_Option]
 ) -> list[str]:
     """What the checks refuse beside these faults."""
-    found: list[str] = []
+    messages: list[str] = []
     try:
         check(command)
     except UserError as error:
-        found = getattr(error, "messages", [str(error)])
+        messages = getattr(error, "messages", [str(error)])
     except (TypeError, AttributeError, AssertionError):  # for want of an option
         return []
     named = {name for option in options for name in option.names} & set(" ".join(faults).split())
-    return [text for text in found if not named & set(text.replace(":", " ").split())]
+    return [text for text in messages if not named & set(text.replace(":", " ").split())]
 
 
 def _options(

@@ -1,14 +1,10 @@
-"""Determinism: what an index guarantees about its answers under load, and the probe that measures it.
+"""Determinism: what an index guarantees about its answers under load.
 
 A query is encoded in one batch with whichever other queries are waiting. Whether that changes its vector
 depends on the library that multiplies matrices: Intel MKL in its strict mode (encode/cpu_settings.py) gives a
 row the same bits alone as in a batch on Intel CPUs, but not on AMD's; CUDA never promises it. So nothing is
-assumed: when a model has been loaded, its own linear layers multiply some rows alone and in batches, in the
-process that will encode; where OpenVINO encodes, its whole transformer computes some texts so
-(encode/openvino_model.py). The result is a ``Determinism``, shown by ``/ready`` and in the log.
-
-The probe is evidence, not proof: of linear layers, each multiplies some two hundred rows. A single row is the
-first to differ, since libraries multiply one row (a matrix by a vector) in another way than several.
+assumed: each process that encodes measures it (encode/batch_probe.py). The result is a ``Determinism``, shown
+by ``/ready`` and in the log.
 
 What follows the encoder needs no probe: the candidates that FAISS finds are scored again in float64, query by
 query (search/vectors/faiss_search.py), and BM25 adds up the scores of a query's own words.
@@ -16,23 +12,12 @@ query (search/vectors/faiss_search.py), and BM25 adds up the scores of a query's
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
-
-    Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
-    Make = Callable[[tuple[int, int], torch.Generator], torch.Tensor]
 
 #: How far apart the scores of a query alone and in a batch may be where the guarantee is ``order``.
 TIE = 1e-6
-_TOKENS = (1, 8)  # rows of a text: one as in a classifier's head, and a bucket of the encoder
-_BATCHES = (2, 5, 16)  # the last texts, as many at once
-_ALONE = (0, 7, 14, 15)  # texts that are multiplied alone as well, the last of every batch among them
 
 
 class Determinism(str, Enum):
@@ -66,7 +51,7 @@ def weakest_determinism(guarantees: Iterable[Determinism]) -> Determinism:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What one process found. With BITS, ``fingerprint`` is a hash of the products.
+    """The result of the probe in one process. With BITS, ``fingerprint`` is a hash of the products.
 
     A model has the same fingerprint in all processes that multiply alike. ``otherwise`` is what its data type
     allows where the bits differ after all: NONE in 16 and 8 bits.
@@ -88,64 +73,3 @@ def combine_probes(probes: Iterable[ProbeResult]) -> Determinism:
     if len(distinct) > 1:
         distinct = {probe.without_bits() for probe in distinct}
     return weakest_determinism(probe.guarantee for probe in distinct)
-
-
-def probe_model(model: torch.nn.Module) -> ProbeResult:
-    """Find out what holds for the products of this model, on its device and in its data type.
-
-    One linear layer of each shape is tried, on a CPU only: elsewhere kernels are chosen by the size of the
-    batch, and a few sizes say little about the others.
-    """
-    import torch
-
-    linear = (module for module in model.modules() if isinstance(module, torch.nn.Linear))
-    layers = {layer.weight.shape: layer for layer in linear}
-    otherwise = Determinism.ORDER
-    if any(layer.weight.dtype != torch.float32 for layer in layers.values()):
-        otherwise = Determinism.NONE
-    if any(layer.weight.device.type != "cpu" for layer in layers.values()):
-        return ProbeResult(otherwise)
-    digests = []
-    for layer in layers.values():
-        same, digest = try_product(layer.weight, layer.bias)
-        if not same:
-            return ProbeResult(otherwise)
-        digests.append(digest)
-    fingerprint = hashlib.sha256("".join(digests).encode()).hexdigest()
-    return ProbeResult(Determinism.BITS, fingerprint, otherwise)
-
-
-def try_product(
-    weight: torch.Tensor, bias: torch.Tensor | None = None, multiply: Multiply | None = None
-) -> tuple[bool, str]:
-    """Whether rows times ``weight``, (outputs, inputs), are the same bits alone and in every batch tried,
-    and, if so, a hash of the products. The rows are the same in every process."""
-    import torch
-
-    product = multiply or torch.nn.functional.linear
-
-    def make(shape: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
-        return torch.randn((*shape, weight.shape[1]), generator=generator).to(weight.dtype)
-
-    return try_batches(make, lambda texts: product(texts, weight, bias))
-
-
-def try_batches(make: Make, compute: Callable[[torch.Tensor], torch.Tensor]) -> tuple[bool, str]:
-    """Whether ``compute`` gives a text the same bits alone and in every batch tried, and, if so, a hash of
-    the results. ``make`` gives the texts, (texts, tokens, ...), the same in every process."""
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    digest = hashlib.sha256()
-    with torch.inference_mode():
-        for tokens in _TOKENS:
-            texts = make((max(_BATCHES), tokens), generator)
-            alone = {i: compute(texts[i : i + 1])[0] for i in _ALONE}
-            for size in _BATCHES:
-                first = len(texts) - size
-                product = compute(texts[first:])
-                if not all(torch.equal(product[i - first], row) for i, row in alone.items() if i >= first):
-                    return False, ""
-            for row in alone.values():
-                digest.update(row.float().numpy().tobytes())
-    return True, digest.hexdigest()

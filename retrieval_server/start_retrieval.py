@@ -26,7 +26,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # Run as a script: find the package beside this file, and let no module here shadow one from elsewhere.
 if __package__ in (None, ""):
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index serve") ->
     if not token and not _is_loopback(command.host):
         print(_NO_TOKEN.format(host=command.host), file=sys.stderr, flush=True)
     _set_up_process()
-    try:  # what can be known now is reported now, before an index is loaded
+    try:  # before an index is loaded, which may take minutes
         sources = check_sources(command)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -87,18 +87,13 @@ def _is_loopback(host: str) -> bool:
 
 def _set_up_process() -> None:
     """Set how this process uses CPU and memory; called before anything imports torch or FAISS."""
-    from retrieval_server.encode.cpu_settings import (
-        set_mkl_reproducible,
-        set_passive_wait,
-        set_switch_interval,
-    )
-    from retrieval_server.encode.malloc import limit_heaps, trim_heap_regularly
+    from retrieval_server.encode import cpu_settings, malloc
 
-    limit_heaps()
-    trim_heap_regularly()
-    set_switch_interval()
-    set_passive_wait()
-    set_mkl_reproducible()
+    malloc.limit_heaps()
+    malloc.trim_heap_regularly()
+    cpu_settings.set_switch_interval()
+    cpu_settings.set_passive_wait()
+    cpu_settings.set_mkl_reproducible()
 
 
 def serve(command: ServeCommand, sources: ServedSources, token: str | None) -> int:
@@ -116,27 +111,29 @@ def serve(command: ServeCommand, sources: ServedSources, token: str | None) -> i
         print(f"serving on {_address(command, sources)}", flush=True)
 
     app = make_app(command, sources, token, on_ready=ready, on_load_failure=fail)
-    config = _configure(command, app)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(_configure(command, app))
 
-    def stop_gracefully(*_: object) -> None:
+    def stop(*_: object) -> None:
         server.should_exit = True
 
     # uvicorn stops gracefully by itself: it closes the port, answers what it has accepted, and then raises
     # the signal once more. This handler receives that one, so that an ordered stop ends with status 0.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop_gracefully)
+    _handle_stop_signals(stop)
     for description in _descriptions(command, sources):
         print(f"loading {description}", flush=True)
     server.run(sockets=[sources.listener])
-    for number in (signal.SIGTERM, signal.SIGINT):  # a second signal does not change the status either
-        signal.signal(number, signal.SIG_IGN)
+    _handle_stop_signals(signal.SIG_IGN)  # a second signal does not change the status either
     if sources.ray is not None:
         sources.ray.close()
     if failures:
         print(f"error: {failures[0]}", file=sys.stderr)
         return 2
     return 0
+
+
+def _handle_stop_signals(handler: Any) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
 
 
 def make_app(
@@ -147,17 +144,17 @@ def make_app(
     on_ready: Callable[[], None],
     on_load_failure: Callable[[BaseException], None],
 ) -> FastAPI:
-    """The app; it loads the indexes when it is started."""
+    """The app; it loads the indexes when it is started, and then calls `on_ready`, or `on_load_failure`."""
     from retrieval_server.server.app import create_app
     from retrieval_server.server.http.origin_check import HostNames, server_names
     from retrieval_server.server.indexes import Loader, LoadProgress
     from retrieval_server.server.reload import IndexLocation, Reloader
 
     encoder = command.opening.encoder
-    places = {name: IndexLocation(folder, encoder) for name, folder in command.folders.items()}
+    locations = {name: IndexLocation(folder, encoder) for name, folder in command.folders.items()}
     progress = LoadProgress()
-    reloader = Reloader(places, _opener(command, sources, progress), command.reload_root)
-    loaders: dict[str, Loader] = {name: reloader.loader(place) for name, place in places.items()}
+    reloader = Reloader(locations, _opener(command, sources, progress), command.reload_root)
+    loaders: dict[str, Loader] = {name: reloader.loader(location) for name, location in locations.items()}
     if (web := sources.web) is not None:
         loaders[WEB] = lambda: web
     return create_app(
@@ -186,20 +183,20 @@ def _opener(
 
     ray, reranker, depth = sources.ray, sources.reranker, command.rerank.rerank_depth
 
-    def open_index(place: IndexLocation) -> StagedSource:
-        options = command.opening.model_copy(update={"encoder": place.encoder})
+    def open_index(location: IndexLocation) -> StagedSource:
+        options = command.opening.model_copy(update={"encoder": location.encoder})
         source: StagedSource
         if ray is not None:
-            on_step(f"{place.path.name}: its replicas on Ray")
+            on_step(f"{location.path.name}: its replicas on Ray")
             deadline_s = command.engine.deadline_s
-            source = ray.open(place.path, options, verify=command.verify, deadline_s=deadline_s)
+            source = ray.open(location.path, options, verify=command.verify, deadline_s=deadline_s)
         else:
-            source = IndexSource.open(place.path, verify=command.verify, options=options, on_step=on_step)
+            source = IndexSource.open(location.path, verify=command.verify, options=options, on_step=on_step)
         if reranker is not None:
             on_step(f"the cross-encoder {reranker.name}")
             reranker.load()  # now: a model that does not load ends the start
             source = RerankedSource(source, reranker, depth) if depth else source
-        on_step(f"{place.path.name}: a first query")
+        on_step(f"{location.path.name}: a first query")
         return source
 
     return open_index

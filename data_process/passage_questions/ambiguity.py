@@ -11,9 +11,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from data_process.passage_questions.kinds import base_title
+from data_process.passage_questions.kinds import name_key
 from data_process.passage_questions.vocabulary import NAME
 from rag_r1.data.answer_forms import DATE, YEAR, date_forms
+from rag_r1.data.evidence import base_title
 
 _QUOTED_YEAR = re.compile(rf'"([^"]{{2,80}})" \((?:[\w ]+, )?({YEAR})\)')
 _LIFE_YEAR = re.compile(rf"({NAME}) \((?:born )?(?:[^()]{{0,20}} )?({YEAR})\s?[)–-]")
@@ -36,20 +37,20 @@ class Rivals:
             self._texts[own_id] = f"{title}\n{text}"
             names = {base_title(title)} | {match[1] for match in [_FIRST_NAME.match(text)] if match}
             for name in names:
-                self._owners[_key(name)].add(title)
+                self._owners[name_key(name)].add(title)
             for relation, pattern in _YEAR_RELATIONS.items():
                 for match in pattern.finditer(text):
-                    self._years[relation, _key(match[1])].add(match[2])
+                    self._years[relation, name_key(match[1])].add(match[2])
             for date in re.findall(DATE, text):
                 self._dates[date_forms(date)[1]].add(own_id)
 
     def shares_name(self, title: str) -> bool:
         """Whether another page has this name."""
-        return len(self._owners[_key(base_title(title))] | {title}) > 1
+        return len(self._owners[name_key(base_title(title))] | {title}) > 1
 
     def contradict(self, title: str, relation: str, value: str) -> bool:
         """Whether a passage states another year for an entity of this name."""
-        return bool(self._years.get((relation, _key(base_title(title))), set()) - {value})
+        return bool(self._years.get((relation, name_key(base_title(title))), set()) - {value})
 
     def holders(self, values: Sequence[str]) -> set[str]:
         """The passages that name all of these values: names, years, or dates in any of their forms."""
@@ -70,7 +71,3 @@ class Rivals:
 def tells_its_answer(question: str, golds: Iterable[str]) -> bool:
     """Whether an answer stands in the question, in whole words."""
     return any(re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", question, re.IGNORECASE) for gold in golds)
-
-
-def _key(name: str) -> str:
-    return name.casefold().removeprefix("the ")

@@ -185,13 +185,13 @@ def _as_many_of_both(pairs: Sequence[tuple[MadeQuestion, str]]) -> list[tuple[Ma
     of_each: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for question, split in pairs:
         of_each[split, question.relation][question.golds[0]] += 1
-    kept, taken = [], Counter[tuple[str, str, str]]()
+    questions, counts = [], Counter[tuple[str, str, str]]()
     for question, split in pairs:
         group, answer = (split, question.relation), question.golds[0]
-        if taken[*group, answer] < min(of_each[group][each] for each in answers):
-            taken[*group, answer] += 1
-            kept.append((question, split))
-    return kept
+        if counts[*group, answer] < min(of_each[group][each] for each in answers):
+            counts[*group, answer] += 1
+            questions.append((question, split))
+    return questions
 
 
 def _row(question: MadeQuestion, split: str, seed: int) -> dict[str, Any]:

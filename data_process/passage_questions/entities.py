@@ -14,9 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from data_process.passage_questions.ambiguity import Rivals
-from data_process.passage_questions.kinds import PageFacts, base_title, first_sentence, read_facts
+from data_process.passage_questions.kinds import PageFacts, first_sentence, name_key, read_facts
 from data_process.passage_questions.vocabulary import NATION, OCCUPATIONS, UPPER
 from rag_r1.corpus.reader import Passage
+from rag_r1.data.evidence import base_title
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,9 @@ def read_entities(passages: Iterable[Passage], rivals: Rivals, dropped: Counter[
         elif (name := name_of(title, page, text)) is None:
             dropped["an entity without a name that tells it from others"] += 1
         else:
-            known = {k: f for k, f in page.facts.items() if not rivals.contradict(title, k, f.value)}
-            dropped["a fact with another value in another passage"] += len(page.facts) - len(known)
-            page = PageFacts(page.kind, known, page.noun)
+            facts = {k: f for k, f in page.facts.items() if not rivals.contradict(title, k, f.value)}
+            dropped["a fact with another value in another passage"] += len(page.facts) - len(facts)
+            page = PageFacts(page.kind, facts, page.noun)
             entities.append(Entity(passage.id, title, base_title(title), name, page, text))
     return entities
 
@@ -137,16 +138,16 @@ class Links:
     def __init__(self, entities: Iterable[Entity]) -> None:
         self._by_name: dict[str, list[Entity]] = {}
         for entity in entities:
-            self._by_name.setdefault(_key(entity.base), []).append(entity)
+            self._by_name.setdefault(name_key(entity.base), []).append(entity)
 
     def follow(self, entity: Entity, relation: str) -> Entity | None:
         """The entity that the fact names; None unless there is one of the right kind."""
         value = entity.value(relation)
         kinds, says = LINKS[relation]
-        found = [other for other in self._by_name.get(_key(value or ""), ()) if other.kind in kinds]
-        if len(found) != 1 or found[0].id == entity.id:
+        matches = [other for other in self._by_name.get(name_key(value or ""), ()) if other.kind in kinds]
+        if len(matches) != 1 or matches[0].id == entity.id:
             return None
-        [other] = found
+        [other] = matches
         if relation == "album" and entity.value("artist") != other.value("artist"):
             return None  # an album of the same name, of somebody else
         if other.kind in ("film", "novel") and (other.value("release year") or "?") not in entity.text:
@@ -162,11 +163,7 @@ class Links:
         seen = [entity]
         while len(seen) < 5:
             followed = (self.follow(seen[-1], relation) for relation in LINKS if seen[-1].value(relation))
-            if (found := next(filter(None, followed), None)) is None or found in seen:
+            if (page := next(filter(None, followed), None)) is None or page in seen:
                 break
-            seen.append(found)
+            seen.append(page)
         return seen[-1].title
-
-
-def _key(name: str) -> str:
-    return name.casefold().removeprefix("the ")

@@ -124,8 +124,8 @@ def _of_subject(pattern: str, first: str, text: str) -> list[re.Match[str]]:
     rest = re.findall(
         rf"(?<=\. )(?:(?:{own})\b|Directed|Created|Released|Written|Produced|Published)[^.]*", text
     )
-    found = list(re.finditer(pattern, text))
-    return found if any(re.search(pattern, sentence) for sentence in [first, *rest]) else []
+    matches = list(re.finditer(pattern, text))
+    return matches if any(re.search(pattern, sentence) for sentence in [first, *rest]) else []
 
 
 def released(nouns: str, first: str, text: str) -> Values:
@@ -159,16 +159,16 @@ def artist(nouns: str, first: str, text: str) -> Values:
         "released|issued|from|which|that|recorded|on|featuring|produced|taken|in|with|preceded|"
         "for (?:his|her|their|its)"
     )
-    found = re.search(
+    match = re.search(
         rf"\b(?:{nouns}) {recorded}(?:by|from) {_DESCRIPTOR}"
         rf"((?:[Tt]he )?{word}(?: (?:of the|of|and the|the|and his|&) (?={UPPER})| {word})*)"
         rf"(?=,? (?:{end})\b|,? and (?:is|was)\b|\.$|\. |, (?!{UPPER}))",
         first,
     )
-    if found and not re.match(
-        r"(?:American|British|English|Various|Canadian|Australian)\b|.*Records$", found[1]
+    if match and not re.match(
+        r"(?:American|British|English|Various|Canadian|Australian)\b|.*Records$", match[1]
     ):
-        name = found[1].rstrip(".")
+        name = match[1].rstrip(".")
         yield name, tuple(dict.fromkeys((name, re.sub("^[Tt]he ", "", name))))
 
 
@@ -194,7 +194,7 @@ def place(names: str, first: str, text: str) -> Values:
         return
     no_place = "n|'s| County| City| Avenue| Street"
     names = rf"(?<!New South )(?<!New )(?:{names})"
-    found = {match[0] for match in re.finditer(rf"\b{names}\b(?!{no_place})", text)}
-    if len(found) == 1 and re.search(rf"\b(?:in|near|of) [^.;]*\b{next(iter(found))}\b", first):
-        [name] = found
+    places = {match[0] for match in re.finditer(rf"\b{names}\b(?!{no_place})", text)}
+    if len(places) == 1 and re.search(rf"\b(?:in|near|of) [^.;]*\b{next(iter(places))}\b", first):
+        [name] = places
         yield name, (name,)

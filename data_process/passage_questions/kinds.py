@@ -18,6 +18,7 @@ from data_process.passage_questions import facts
 from data_process.passage_questions.facts import IS, LIFE, Fact, Values
 from data_process.passage_questions.vocabulary import COUNTRIES, NATION, OCCUPATIONS, STATES, UPPER
 from rag_r1.data.answer_forms import YEAR
+from rag_r1.data.evidence import base_title
 
 
 @dataclass(frozen=True)
@@ -37,22 +38,22 @@ def read_facts(title: str, text: str) -> PageFacts | None:
     for kind, (noun_of, rules) in KINDS.items():
         if (noun := noun_of(base, first)) is None:
             continue
-        found = {relation: dict(rule(first, text)) for relation, rule in rules.items()}
+        facts = {relation: dict(rule(first, text)) for relation, rule in rules.items()}
         known = {
-            relation: next(iter(values.items())) for relation, values in found.items() if len(values) == 1
+            relation: next(iter(values.items())) for relation, values in facts.items() if len(values) == 1
         }
         return PageFacts(
             kind,
             {relation: Fact(relation, *value) for relation, value in known.items()},
             noun,
-            tuple(relation for relation, values in found.items() if len(values) > 1),
+            tuple(relation for relation, values in facts.items() if len(values) > 1),
         )
     return None
 
 
-def base_title(title: str) -> str:
-    """The title without the words in parentheses at its end."""
-    return re.sub(r" \([^()]*\)$", "", title)
+def name_key(name: str) -> str:
+    """A key that is the same for a name with and without its article."""
+    return name.casefold().removeprefix("the ")
 
 
 def first_sentence(text: str) -> str:

@@ -141,9 +141,9 @@ class Writer:
         a, b = one.value(relation) or "", other.value(relation) or ""
         if relation != "nationality" or a == b:
             return a != b
-        named = any(word in other.text for word in (a, *NATIONS[a]))
-        named = named or any(word in one.text for word in (b, *NATIONS[b]))
-        return not named and not are_related(a, b)
+        is_named = any(word in other.text for word in (a, *NATIONS[a]))
+        is_named = is_named or any(word in one.text for word in (b, *NATIONS[b]))
+        return not is_named and not are_related(a, b)
 
     def _pairs(
         self, kind: str, relation: str, group_of: Callable[[Entity], str | None]

@@ -103,8 +103,8 @@ class SourceKind:
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns that are read of a table."""
-        named = [column for layout in self.layouts for column in layout]
-        return tuple(dict.fromkeys([*named, *self.marks, *self.more, *IDS, "metadata"]))
+        columns = [column for layout in self.layouts for column in layout]
+        return tuple(dict.fromkeys([*columns, *self.marks, *self.more, *IDS, "metadata"]))
 
     def check_columns(self, name: str, columns: Collection[str], others: Mapping[str, SourceKind]) -> None:
         """Raise DataError, naming the table and its columns, if it is not one of this source."""
@@ -120,12 +120,12 @@ class SourceKind:
             raise ValueError(f"not an object with keys but {type(row).__name__}")
         inner = row.get("metadata")
         parts = [inner, row] if isinstance(inner, dict) else [row]
-        known = {key: value for part in parts for key, value in part.items() if value is not None}
-        if fault := self._fault(set(known), others):
+        fields = {key: value for part in parts for key, value in part.items() if value is not None}
+        if fault := self._fault(set(fields), others):
             null = [key for key, value in row.items() if value is None]
             empty = f" ({', '.join(map(repr, null))} null)" if null else ""
             raise ValueError(f"{fault}; the row has {keys_of(row)}{empty}")
-        return self.convert(known)
+        return self.convert(fields)
 
     def _fault(self, columns: set[str], others: Mapping[str, SourceKind]) -> str | None:
         """Why something with these columns is not of this source."""

@@ -24,7 +24,7 @@ from rag_r1.demo.world import PROMPT_FILE
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.io.atomic_files import write_text
 from rag_r1.iterate.commands import query_keys
-from rag_r1.iterate.plan import Query
+from rag_r1.protocols.retriever_query import Mode
 from rag_r1.retriever.training.options import read_recipe
 from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.retrieval.local_server import build_index
@@ -131,7 +131,7 @@ def agent_keys() -> list[str]:
 
 
 def eval_arguments(
-    policy: Path, policy_url: str, retriever_url: str, questions: Path, out: Path, query: Query
+    policy: Path, policy_url: str, retriever_url: str, questions: Path, out: Path, query: Mode
 ) -> EvalArguments:
     """The evaluation of a served policy, as in the loop: with these limits and keys."""
     return EvalArguments(

@@ -36,9 +36,9 @@ def recall_of(
                 for start in range(0, len(texts), _BATCH)
                 for ids in _first(url, texts[start : start + _BATCH], max(KS))
             ]
-    wanted = [world.passage_of(question.lookups[number])["id"] for question, number in facts]
+    gold_ids = [world.passage_of(question.lookups[number])["id"] for question, number in facts]
     return {
-        f"recall@{k}": sum(w in ids[:k] for w, ids in zip(wanted, results, strict=True)) / len(wanted)
+        f"recall@{k}": sum(w in ids[:k] for w, ids in zip(gold_ids, results, strict=True)) / len(gold_ids)
         for k in KS
     }
 

@@ -83,13 +83,13 @@ class ScriptedSearcher(Script):
     search: NoisySearch
     rng: random.Random
     habits: BehaviourRates = MIXED
-    _known: list[Lookup] = field(default_factory=list)
+    _lookups: list[Lookup] = field(default_factory=list)
     _searches: int = 0  # searches for the present fact
 
     def turn(self, context: str) -> str:
-        fact = self.question.lookups[len(self._known)]
+        fact = self.question.lookups[len(self._lookups)]
         if not self._searches:
-            first = not self._known
+            first = not self._lookups
             return self._search(fact) if not first or self._draws(self.habits.search) else self._guess()
         if _text(self.world.passage_of(fact)) in context[context.rfind("<information>") :]:
             return self._after_fact(fact)
@@ -98,18 +98,18 @@ class ScriptedSearcher(Script):
         return self._guess()
 
     def _after_fact(self, fact: Lookup) -> str:
-        self._known.append(fact)
+        self._lookups.append(fact)
         self._searches = 0
-        if len(self._known) < len(self.question.lookups) and self._draws(self.habits.go_on):
-            return self._search(self.question.lookups[len(self._known)])
-        thought, answer = conclude(self.question, self._known, self.rng, entity_value_text)
+        if len(self._lookups) < len(self.question.lookups) and self._draws(self.habits.go_on):
+            return self._search(self.question.lookups[len(self._lookups)])
+        thought, answer = conclude(self.question, self._lookups, self.rng, entity_value_text)
         return answer_turn(thought, answer)
 
     def _search(self, fact: Lookup) -> str:
         query = fact.entity if not self._searches else f"{fact.entity} {WORDING[fact.relation][2]}"
         self._searches += 1
         self.search.wanted = self.world.passage_of(fact)
-        return search_turn(self.question, self._known, [replace(fact, entity=query)])
+        return search_turn(self.question, self._lookups, [replace(fact, entity=query)])
 
     def _guess(self) -> str:
         answer = guess(self.question, self.world.world, self.rng)

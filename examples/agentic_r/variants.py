@@ -37,10 +37,10 @@ from examples.common.comparison import write_page
 from rag_r1.evaluation.command import run as evaluate
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.atomic_files import write_json
-from rag_r1.iterate.plan import Query
 from rag_r1.iterate.results import evaluation_metrics
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.protocols.retriever_query import Mode
 from rag_r1.retriever.selection.command import SelectArguments
 from rag_r1.retriever.selection.command import main as select_rows
 from rag_r1.retriever.training.command import main as train_retriever
@@ -54,7 +54,7 @@ class Variant(NamedTuple):
     """Which scores select the rows (none: nothing is trained), and what a query is sent with."""
 
     utility: str | None
-    query: Query
+    query: Mode
 
 
 VARIANTS = {
@@ -144,7 +144,7 @@ def _folder(inputs: LoopInputs, name: str) -> Path:
     return inputs.folder / "variants" / name.replace(" ", "_")
 
 
-def _trained(inputs: LoopInputs, seed: int, utility: str, query: Query, folder: Path) -> tuple[int, Path]:
+def _trained(inputs: LoopInputs, seed: int, utility: str, query: Mode, folder: Path) -> tuple[int, Path]:
     """Select rows and train an encoder on them; returns how many rows, and the encoder."""
     scores, rows, training = _last_data(inputs), folder / "rows.jsonl", folder / "training"
     files = {name: scores / f"{name}.jsonl" for name in ("candidates", "relevance", "correctness")}

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.demo.names import TRADE
 from rag_r1.demo.world import (
-    TRADE,
     DemoData,
     Lookup,
     Question,
@@ -102,21 +102,18 @@ def draw_questions(world: World, count: int, seed: int | str) -> list[Question]:
 
 
 def _draw_question(world: World, kind: str, rng: random.Random, id_: str) -> Question:
-    def look(relation: str, entity: str) -> Lookup:
-        return Lookup(entity, relation, world.facts[relation][entity])
-
     relation = rng.choice(("birthplace", "year"))
     people, companies = list(world.facts["birthplace"]), list(world.facts["founder"])
     when = {"birthplace": "Where", "year": "When"}[relation]
     if kind == "one_hop":
-        lookups = [look(relation, rng.choice(people))]
+        lookups = [world.lookup(relation, rng.choice(people))]
         text = f"{when} was {lookups[0].entity} born?"
     elif kind == "both":
-        lookups = [look(relation, person) for person in rng.sample(people, 2)]
+        lookups = [world.lookup(relation, person) for person in rng.sample(people, 2)]
         text = f"{when} were {lookups[0].entity} and {lookups[1].entity} born?"
     else:
-        first = look("founder", rng.choice(companies))
-        lookups = [first, look(relation, first.value)]
+        first = world.lookup("founder", rng.choice(companies))
+        lookups = [first, world.lookup(relation, first.value)]
         text = f"{when} was the founder of {first.entity} born?"
     gold = " and ".join(fact.value for fact in lookups) if kind == "both" else lookups[-1].value
     return Question(id_, kind, text, gold, tuple(lookups))

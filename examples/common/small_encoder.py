@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from rag_r1.demo.world import NAME_WORDS, TRADE, YEARS
+from rag_r1.demo.names import NAME_WORDS, TRADE, YEARS
 from rag_r1.io.atomic_files import atomic_file
 
 _OTHERS = 'the was born in a town year company founded by where when were and of founder ? . , " :'

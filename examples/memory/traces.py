@@ -57,7 +57,7 @@ class ScriptedMemory(Script):
     codec: Codec
     rng: random.Random
     habits: BehaviourRates = MIXED
-    _known: list[Lookup] = field(default_factory=list)  # with the names of the pages that had the facts
+    _lookups: list[Lookup] = field(default_factory=list)  # with the names of the pages that had the facts
     _expects_page: bool = False  # is a page expected?
     _referred: bool = False  # has a page referred to the name that is searched for?
     _written: bool = False  # are the facts in a summary?
@@ -66,7 +66,7 @@ class ScriptedMemory(Script):
         if not self._expects_page:
             return self._search()
         self._expects_page = False
-        fact = self.question.lookups[len(self._known)]
+        fact = self.question.lookups[len(self._lookups)]
         last = self.pages.last(fact.entity)
         page = context[context.rfind(self.protocol.tags.information.open) :]
         if self.pages.fact[fact.entity] in page:
@@ -76,9 +76,9 @@ class ScriptedMemory(Script):
         return self._guess()
 
     def _after_fact(self, fact: Lookup) -> str:
-        self._known.append(fact)
+        self._lookups.append(fact)
         self._referred = self._written = False
-        if len(self._known) == len(self.question.lookups):
+        if len(self._lookups) == len(self.question.lookups):
             return self._answer()
         does = self._draw(self.habits[0])
         if does == "summary":
@@ -94,16 +94,16 @@ class ScriptedMemory(Script):
         return self._guess() if does == "guess" else self._search()
 
     def _search(self) -> str:
-        entity = self.question.lookups[len(self._known)].entity
+        entity = self.question.lookups[len(self._lookups)].entity
         self._expects_page = True
         tool = self.protocol.queries.names[0][0]
-        recall = f"{self._facts()}. " if self._known and not self._written else ""
+        recall = f"{self._facts()}. " if self._lookups and not self._written else ""
         name = self.pages.last(entity) if self._referred else entity
         query = self._block("call", f"[{tool}]: {name}")
         return self._block("think", f"{recall}I need to search.") + "\n" + query
 
     def _answer(self) -> str:
-        thought, answer = conclude(self.question, self._known, self.rng, entity_value_text)
+        thought, answer = conclude(self.question, self._lookups, self.rng, entity_value_text)
         return self._block("think", f"{thought}I know enough.") + "\n" + self._block("answer", answer)
 
     def _guess(self) -> str:
@@ -111,12 +111,12 @@ class ScriptedMemory(Script):
         return self._block("think", "I can guess.") + "\n" + self._block("answer", answer)
 
     def _facts(self) -> str:
-        return ", ".join(map(entity_value_text, self._known))
+        return ", ".join(map(entity_value_text, self._lookups))
 
     def _draw(self, habit: Behaviour) -> str:
         roles = {block.role for block in self.protocol.blocks}
-        known = {name: share for name, share in habit.items() if name in roles | {"early", "guess", "on"}}
-        return self.rng.choices(list(known), list(known.values()))[0]
+        shares = {name: share for name, share in habit.items() if name in roles | {"early", "guess", "on"}}
+        return self.rng.choices(list(shares), list(shares.values()))[0]
 
     def _block(self, role: str, text: str) -> str:
         block = next(block for block in self.protocol.blocks if block.role == role)

@@ -31,12 +31,13 @@ from rag_r1 import demo
 from rag_r1.agent import Budget
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.config.recipes import RECIPES
+from rag_r1.demo.names import YEARS
 from rag_r1.demo.phase_trainer import Row, TrainingPhase
 from rag_r1.demo.pipeline.pretraining_data import name_tokens
 from rag_r1.demo.policy import load_policy, policy_path
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts, scores_by_kind
-from rag_r1.demo.world import PROMPT, YEARS, DemoData
+from rag_r1.demo.world import PROMPT, DemoData
 from rag_r1.protocols import Protocol, load_protocol
 
 #: The embedded policy from which the base is made, and the protocol that the base learns.
@@ -108,9 +109,9 @@ def add_memory_tokens(protocol: Protocol) -> tuple[Qwen2ForCausalLM, PreTrainedT
     tool = protocol.queries.names[0][0]
     tags = [tag for block in protocol.blocks for tag in (block.open, block.close)]
     new = [*tags, f" [{tool}]:", "List", " see"]
-    known = tokenizer.get_vocab()
+    vocabulary = tokenizer.get_vocab()
     tokenizer.add_tokens(
-        [AddedToken(text, special=False, normalized=False) for text in new if text not in known]
+        [AddedToken(text, special=False, normalized=False) for text in new if text not in vocabulary]
     )
     torch.manual_seed(0)
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)

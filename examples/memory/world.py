@@ -22,22 +22,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from rag_r1.demo.world import (
-    COMPANY,
-    FIRST,
-    LAST,
-    STEM,
-    TOWN,
-    TRADE,
-    YEARS,
-    DemoData,
-    World,
-    fresh_world,
-    make_questions,
-    make_world,
-    names,
-    write_demo,
-)
+from rag_r1.demo.names import COMPANY, FIRST, LAST, STEM, TOWN, TRADE, YEARS, names
+from rag_r1.demo.world import DemoData, World, fresh_world, make_questions, make_world, write_demo
 from rag_r1.protocols import Protocol
 
 #: Comparisons are left out: this policy learns to order two years only in part, whatever its memory.
@@ -127,9 +113,9 @@ def _moved(world: World, entities: Sequence[str], rng: random.Random) -> dict[st
         count = len(of_kind) // 2
         if count > len(free):
             raise ValueError(f"split {world.split!r} has {len(free)} free names ({relation}), not {count}")
-        known = [name for name in free if words.issuperset(name.split())]
-        chosen = rng.sample(known if count <= len(known) else free, count)
-        moved |= zip(rng.sample(of_kind, count), chosen, strict=True)
+        familiar = [name for name in free if words.issuperset(name.split())]
+        sample = rng.sample(familiar if count <= len(familiar) else free, count)
+        moved |= zip(rng.sample(of_kind, count), sample, strict=True)
     return moved
 
 

@@ -81,8 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(
                 f"--trajectories {args.trajectories}: there are {', '.join(evaluated) or 'none'}"
             )
-        drawn = random.Random(args.seed).sample(evaluated[args.trajectories], 10)
-        write_text(args.out / "trajectories.md", "\n\n".join(map(as_text, drawn)) + "\n")
+        sample = random.Random(args.seed).sample(evaluated[args.trajectories], 10)
+        write_text(args.out / "trajectories.md", "\n\n".join(map(as_text, sample)) + "\n")
     print(f"tables and picture: {args.out}")
     return 0
 
@@ -114,13 +114,13 @@ def training_log(run: Path) -> dict[int, Mapping[str, float]]:
 
 def evaluations(folder: Path) -> dict[str, list[Record]]:
     """The records of each evaluation, by MODEL/QUESTIONS. Raises ValueError if there are none."""
-    found = {
+    facts = {
         "/".join(file.parts[-4:-2]): list(read_records(file))
         for file in sorted(folder.glob("*/*/trajectories/records.jsonl"))
     }
-    if not found:
+    if not facts:
         raise ValueError(f"--evals {folder}: no EVALS/MODEL/QUESTIONS/trajectories/records.jsonl")
-    return found
+    return facts
 
 
 def by_kind(records: Iterable[Record]) -> dict[str, list[Record]]:

@@ -125,14 +125,14 @@ async def _write(
 ) -> tuple[list[dict[str, Any]], Counter[str]]:
     """The records, and how many traces of each strategy were left out."""
     rng = random.Random(f"traces-{args.seed}")
-    drawn = rng.sample(questions, min(args.number or len(questions), len(questions)))
+    sample = rng.sample(questions, min(args.number or len(questions), len(questions)))
     answers: dict[str, list[str]] = {}
     for question in questions:
         answers.setdefault(question.kind, []).append(question.golds[0])
     records, left_out = [], Counter[str]()
     client = RetrievalClient(RetrieverConfig(url=url, topk=args.topk))
     try:
-        for question in tqdm(drawn, "traces", unit="trace", mininterval=5):
+        for question in tqdm(sample, "traces", unit="trace", mininterval=5):
             strategy = draw_strategy(MIXES[args.mix][question.kind], rng)
             # Of two that are compared, one of them; else the answer to another question of the kind.
             possible = question.titles if question.kind == "comparison" else answers[question.kind]
@@ -165,7 +165,7 @@ async def write_trace(
         queries = [_query(question, title).replace('"', "") for _, title in step]
         results = await client.search(queries)
         for (passage_id, _), documents in zip(step, results, strict=True):
-            if not isinstance(documents, list) or passage_id not in {found.id for found in documents}:
+            if not isinstance(documents, list) or passage_id not in {document.id for document in documents}:
                 return None
         thought = "I need to search for both." if len(queries) > 1 else "I need to search."
         text = turn(thought, "search", ", ".join(map(_quoted, queries)))

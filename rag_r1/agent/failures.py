@@ -1,4 +1,4 @@
-"""Infrastructure failures, and the policy that says how an episode handles them.
+"""Infrastructure failures: the policy that says how an episode handles them, and the texts about them.
 
 A failure is not an action of the policy. It gets its type where the episode calls an engine or a tool
 (episode.py, tool_executor.py), is retried there as often as the FailurePolicy allows, and, if it persists, is
@@ -19,8 +19,12 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Strict
 
+from rag_r1.io.call_timeout import CallTimeoutError
 from rag_r1.io.retry import backoff
+from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.declare import Constraint, Count, PositiveSeconds, Seconds, options, options_from
+from rag_r1.protocols import SEARCH
+from rag_r1.protocols.actions import well_formed
 
 #: retriever: the retrieval server did not answer; tool: another tool failed; engine: a generation was
 #: aborted, raised, timed out or is impossible (ids outside the vocabulary, NaN log-probs); judge: the judge
@@ -35,6 +39,12 @@ Kinds = Annotated[
     Strict(),
     Constraint(f"a list of some of {', '.join(KINDS)}"),
 ]
+
+#: What the policy reads when a search failed. A fixed text: a tool's own may be hostile.
+NO_ANSWER = "The search engine did not answer. Try another query, or answer with what is known."
+TIMED_OUT = "The search did not answer in time. Try another query, or answer with what is known."
+
+_NO_TOOL = "The tool {name} did not answer. Try another call, or answer with what is known."
 
 
 @dataclass(frozen=True)
@@ -85,3 +95,20 @@ FOR_TRAINING: dict[str, Any] = {
 
 #: The defaults outside training: a failed search is shown to the policy, and the episode goes on.
 NO_RETRIES = FailurePolicy()
+
+
+def failure_text(tool: str, late: bool = False) -> str:
+    """What the policy reads when a call of this tool failed, or (`late`) took too long."""
+    if tool != SEARCH:
+        return _NO_TOOL.format(name=tool)
+    return TIMED_OUT if late else NO_ANSWER
+
+
+def error_line(error: Exception) -> str:
+    """An error on one line of at most 200 characters for people, even if it cannot be turned into text."""
+    if isinstance(error, CallTimeoutError):
+        return str(error)
+    try:
+        return terminal_text(well_formed(f"{type(error).__name__}: {error}"), 200)
+    except Exception:
+        return type(error).__name__

@@ -57,8 +57,8 @@ def make_replay(
     engine: Engine, tools: Mapping[str, Tool], past: Sequence[ReplayTurn]
 ) -> tuple[Engine, dict[str, Any]]:
     """An engine and tools for one episode, which play the past turns back before they use those given."""
-    played = ReplayEngine(engine, past)
-    return played, {name: _ReplayTool(name, tool, played) for name, tool in tools.items()}
+    engine_with_past = ReplayEngine(engine, past)
+    return engine_with_past, {name: _ReplayTool(name, tool, engine_with_past) for name, tool in tools.items()}
 
 
 class ReplayEngine:

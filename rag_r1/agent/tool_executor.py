@@ -21,10 +21,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from rag_r1.agent.failures import FailurePolicy
+from rag_r1.agent.failures import FailurePolicy, error_line, failure_text
 from rag_r1.agent.interfaces import Tool, call_tool
 from rag_r1.agent.trajectory import CallRecord
-from rag_r1.agent.validation import CallTimeoutError, checked_results, error_line, failure_text, with_timeout
+from rag_r1.agent.validation import checked_results
+from rag_r1.io.call_timeout import CallTimeoutError, with_timeout
 from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import CachedDocuments, Document, Failure, Refusal, text_result
 from rag_r1.protocols.retriever_query import CallContext, Context
@@ -112,27 +113,27 @@ class ToolExecutor:
         retries = failures.retries if limits.retries is None else limits.retries
         timeout_s = failures.tool_timeout_s if limits.timeout_s is None else limits.timeout_s
         results: dict[int, Result | Refusal] = {}
-        left: Sequence[int] = range(len(calls))
+        pending: Sequence[int] = range(len(calls))
         for attempt in range(retries + 1):
             if attempt:
                 await self.wait(attempt - 1)
             context = Context(self.context)
             try:
-                answer = call_tool(self.tools[name], [calls[i].arguments for i in left], context)
+                answer = call_tool(self.tools[name], [calls[i].arguments for i in pending], context)
                 answers = checked_results(
-                    await with_timeout(timeout_s, answer), len(left), failure_text(name)
+                    await with_timeout(timeout_s, answer), len(pending), failure_text(name)
                 )
             except Exception as error:
                 logger.warning("a call of the tool %s failed: %s", name, error_line(error))
                 message = failure_text(name, late=isinstance(error, CallTimeoutError))
-                answers = [Failure(message, "tool", error_line(error))] * len(left)
-            results.update(zip(left, answers, strict=True))
-            for i in left if context.sent else ():
+                answers = [Failure(message, "tool", error_line(error))] * len(pending)
+            results.update(zip(pending, answers, strict=True))
+            for i in pending if context.sent else ():
                 query = str(calls[i].arguments.get("query"))
                 text = context.sent.get(query, query)
                 calls[i].sent = None if text == query else {"query": text}
-            left = [i for i in left if isinstance(results[i], Failure)]
-            if not left:
+            pending = [i for i in pending if isinstance(results[i], Failure)]
+            if not pending:
                 break
         seconds = time.perf_counter() - started
         return [self._settled(call, results[i], seconds) for i, call in enumerate(calls)]

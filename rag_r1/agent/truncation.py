@@ -98,15 +98,15 @@ class _Truncation:
 
     def fit_query(self, documents: Sequence[Document], room: int) -> list[Document]:
         """The best-ranked documents of one query within `room` tokens."""
-        kept: list[Document] = []
+        shown: list[Document] = []
         for rank, document in enumerate(documents, 1):
             fitted = self.fit(rank, document, room)
             if fitted is not None:
-                kept.append(fitted)
+                shown.append(fitted)
             if fitted is not document:
                 break
             room -= self.cost(rank, document)
-        return kept
+        return shown
 
     def fit_ranks(self, results: Sequence[Sequence[Document]], room: int) -> list[list[Document]]:
         """Rank by rank, the documents of all queries within `room` tokens together."""

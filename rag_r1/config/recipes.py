@@ -191,14 +191,14 @@ def _content(path: Path) -> dict[str, Any]:
     on which Hydra's reader would end the process or fill memory."""
     try:
         state = path.stat()
-        read = _read(path.resolve(), state.st_mtime_ns, state.st_size)
+        content = _read(path.resolve(), state.st_mtime_ns, state.st_size)
     except YamlLimitError as error:
         raise RunError(f"{path}: {error}") from None
     except (OSError, YamlError):
         return {}
-    if not isinstance(read, dict | None):
+    if not isinstance(content, dict | None):
         raise RunError(f"{path} is no recipe: it must have keys, `defaults:` first")
-    return read or {}
+    return content or {}
 
 
 @lru_cache(maxsize=256)

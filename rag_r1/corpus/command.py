@@ -110,30 +110,30 @@ def check_corpus(
     for the next run.
     """
     inputs = inputs or check_start(args)
-    read, corpus = inputs.read, inputs.corpus
-    titles, bad_redirects = _titles(args, read)
+    data, corpus = inputs.questions, inputs.corpus
+    titles, bad_redirects = _titles(args, data)
     answers = AnswerMatcher(
-        gold for question in read.questions for _, golds in question.parts for gold in golds
+        gold for question in data.questions for _, golds in question.parts for gold in golds
     )
-    retrieved = _ask(args, read, answers)
-    ids = frozenset(passage_id for question in read.questions for passage_id in question.ids)
+    retrieved = _ask(args, data, answers)
+    ids = frozenset(passage_id for question in data.questions for passage_id in question.ids)
     scan = _scan(args, corpus, ScanTargets(ids, titles, answers, _probe(retrieved)), save_every)
-    foreign = _foreign(args, read.questions, scan)
+    foreign = _foreign(args, data.questions, scan)
     evidence = CorpusFindings(scan, titles, answers, foreign=foreign, **retrieved)
-    judged = report.judge_questions(read.questions, evidence)
-    notes = _notes(read.questions, evidence, retrieved, args)
+    judged = report.judge_questions(data.questions, evidence)
+    notes = _notes(data.questions, evidence, retrieved, args)
     summary = {**report.summarise(judged, evidence), "notes": notes}
     missing = report.missing_evidence(judged)
     repaired = _repair(args, corpus, inputs.supply, missing) if args.supply else None
     report.write_report(args.out, judged, summary)
     offered = write_supply(args.questions, _named(missing, "title"), args.out / SUPPLY)
-    bad = sum([bad_redirects, scan.bad, repaired.bad if repaired else BadRows()], read.bad)
+    bad = sum([bad_redirects, scan.bad, repaired.bad if repaired else BadRows()], data.bad)
     return CheckResult(judged, summary, evidence, repaired, offered, bad)
 
 
-def _titles(args: CheckArguments, read: CorpusQuestions) -> tuple[TitleIndex, BadRows]:
+def _titles(args: CheckArguments, data: CorpusQuestions) -> tuple[TitleIndex, BadRows]:
     """The titles that the questions name, with their redirects, and the bad rows of these."""
-    titles, bad = TitleIndex(title for question in read.questions for title in question.titles), BadRows()
+    titles, bad = TitleIndex(title for question in data.questions for title in question.titles), BadRows()
     if args.redirects:
         titles.add_redirects(read_redirects(args.redirects, bad, progress=not args.no_progress))
         _refuse(bad, args)
@@ -169,13 +169,13 @@ def _refuse(bad: BadRows, args: CheckArguments) -> None:
         raise DataError(f"no report was written, because of {bad.refusal()}")
 
 
-def _ask(args: CheckArguments, read: CorpusQuestions, answers: AnswerMatcher) -> dict[str, _Results]:
+def _ask(args: CheckArguments, data: CorpusQuestions, answers: AnswerMatcher) -> dict[str, _Results]:
     """The results of each server with an address: "retriever" and "bm25"."""
     retrieved = {}
     for _, config, store in args.servers():
         doing, progress = f"asking the {store.stem}", not args.no_progress
         retrieved[store.stem] = retrieve(
-            read.questions, answers, config, store, doing=doing, progress=progress
+            data.questions, answers, config, store, doing=doing, progress=progress
         )
     return retrieved
 

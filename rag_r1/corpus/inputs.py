@@ -23,12 +23,12 @@ _ROW = "a passage has an `id`, and `contents` or `title` and `text`"
 class CorpusInputs:
     """The questions, the corpus, and the passages for a repaired one."""
 
-    read: CorpusQuestions
+    questions: CorpusQuestions
     corpus: Corpus
     supply: Corpus
 
     def __str__(self) -> str:
-        return f"{len(self.read.questions):,} questions and a corpus of {len(self.corpus.files):,} files"
+        return f"{len(self.questions.questions):,} questions and a corpus of {len(self.corpus.files):,} files"
 
 
 def read_inputs(
@@ -42,20 +42,20 @@ def read_inputs(
     """What these files hold; None if something is wrong, which is then among the problems of `checks`."""
 
     def read_all(paths: Sequence[Path]) -> CorpusQuestions:
-        read = read_questions(paths)
-        if read.bad.count and not skip_bad_rows:
-            raise DataError(f"nothing was written, because of {read.bad.refusal()}")
-        return read
+        data = read_questions(paths)
+        if data.bad.count and not skip_bad_rows:
+            raise DataError(f"nothing was written, because of {data.bad.refusal()}")
+        return data
 
     def open_all(paths: Sequence[Path], ids: bool = True) -> Corpus:
         opened = Corpus(paths, ids=ids)
         check_first_rows(opened, skip_bad_rows)
         return opened
 
-    read = checks.run_on_all(read_all, questions)
+    data = checks.run_on_all(read_all, questions)
     passages = checks.run_on_all(open_all, corpus)
     supplied = checks.run_on_all(partial(open_all, ids=False), supply)
-    return CorpusInputs(read, passages, supplied) if read and passages and supplied else None
+    return CorpusInputs(data, passages, supplied) if data and passages and supplied else None
 
 
 def check_first_rows(corpus: Corpus, skip_bad_rows: bool = False) -> None:

@@ -88,8 +88,8 @@ def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], Cor
         return
     with open_rows(path, _READ, (*_GOLDS, *COLUMNS)) as (columns, rows):
         if columns is not None and "question" not in columns:
-            there = f"its columns are {', '.join(columns)}"
-            raise DataError(f"{path} has no column `question`: {there}. Rename the column of questions")
+            present = f"its columns are {', '.join(columns)}"
+            raise DataError(f"{path} has no column `question`: {present}. Rename the column of questions")
         yield from ((number, row, _of_data_set) for number, row in rows)
 
 
@@ -112,18 +112,18 @@ def has_verl_columns(path: Path) -> bool:
 def _of_verl(row: Mapping[str, Any], path: Path, number: int) -> CorpusQuestion:
     if fault := row_fault(row):
         raise ValueError(fault)
-    read = QuestionRow.from_row(row)
-    ids, titles = evidence_of(read.metadata)
-    question_id = read.id or f"row-{number}"
-    parts = _parts(read.metadata) or ((read.question, read.golds),)
-    return CorpusQuestion(read.data_source or path.stem, question_id, parts, ids, titles)
+    data_row = QuestionRow.from_row(row)
+    ids, titles = evidence_of(data_row.metadata)
+    question_id = data_row.id or f"row-{number}"
+    parts = _parts(data_row.metadata) or ((data_row.question, data_row.golds),)
+    return CorpusQuestion(data_row.data_source or path.stem, question_id, parts, ids, titles)
 
 
 def _of_data_set(row: Any, path: Path, number: int) -> CorpusQuestion:
-    read = parse_row(row)
+    item = parse_row(row)
     ids, titles = evidence_of(row)
     source = path.name.partition(".")[0] or path.name
-    return CorpusQuestion(source, read.id or f"row-{number}", ((read.question, read.golds),), ids, titles)
+    return CorpusQuestion(source, item.id or f"row-{number}", ((item.question, item.golds),), ids, titles)
 
 
 def _parts(metadata: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -108,8 +108,8 @@ class Corpus:
                 def report(done: int, before: int = before) -> None:
                     bar.update(before + done - bar.n)
 
-                read = _ROWS.get(path.suffix.lower(), _line_rows)
-                yield from read(path, first, self.ids, report)
+                reader = _ROWS.get(path.suffix.lower(), _line_rows)
+                yield from reader(path, first, self.ids, report)
                 report(sizes[number])
 
 
@@ -124,20 +124,20 @@ def _files(path: Path) -> list[Path]:
             return [path / INDEX_FILE]
         if (path / "manifest.json").is_file():
             raise DataError(f"{path}: an index without {INDEX_FILE}. Give the file it was built from")
-        inside = sorted(p for p in path.iterdir() if p.is_file() and _known(p))
+        inside = sorted(p for p in path.iterdir() if p.is_file() and _is_corpus_file(p))
         if not inside:
             raise DataError(
                 f"{path}: no index, and no file in it ends in {', '.join(SUFFIXES)}: give another"
             )
         return inside
-    if not _known(path):
+    if not _is_corpus_file(path):
         raise DataError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}, or be an index folder")
     if not path.is_file():
         raise DataError(f"{path}: there is no such file: correct the path")
     return [path]
 
 
-def _known(path: Path) -> bool:
+def _is_corpus_file(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES) and not path.name.startswith(".")
 
 

@@ -71,29 +71,29 @@ def _all_passages(
 ) -> Iterator[Passage]:
     """The corpus, then the supplied passages that are missing in it, counted in `done`. `offered`: the ids of
     the supply. Raises DataError for bad rows in the corpus."""
-    taken: set[str] = set()
+    used_ids: set[str] = set()
     last = 0
     bad = BadRows()
     for row in _passages(corpus, bad, progress, "copying corpus"):
         yield row
         done.passages += 1
         if row.id in offered:
-            taken.add(row.id)
+            used_ids.add(row.id)
         last = max(last, _supplied_number(row.id))
     _refuse(bad, skip_bad_rows)
     missing = _MissingEvidence(done.ids_left, done.titles_left)
-    written: set[bytes] = set()
+    digests: set[bytes] = set()
     for row in _passages(supply, BadRows(), progress, "adding passages"):
         digest = hashlib.sha256(f"{row.id}\n{row.contents}".encode()).digest()[:12]
-        if not missing.has(row) or digest in written:
+        if not missing.has(row) or digest in digests:
             continue
-        written.add(digest)
-        if row.id is None or row.id in taken:
+        digests.add(digest)
+        if row.id is None or row.id in used_ids:
             last += 1
             row = replace(row, id=f"supplied-{last}")
             done.renamed += 1
         last = max(last, _supplied_number(row.id))
-        taken.add(row.id)
+        used_ids.add(row.id)
         yield row
         done.supplied += 1
     done.ids_left -= missing.present_ids

@@ -167,14 +167,14 @@ def draw(summary: dict[str, Any], path: Path) -> list[Path]:
     sources = dict(reversed(summary["sources"].items()))
 
     def shares(axes: Any) -> None:
-        left = [0.0] * len(sources)
+        starts = [0.0] * len(sources)
         colors = (pictures.BLUE, pictures.ORANGE, pictures.GREY)
         for verdict, color in zip(VERDICTS, colors, strict=True):
             widths = [counts[verdict] / counts["questions"] for counts in sources.values()]
-            bars = axes.barh(range(len(sources)), widths, left=left, height=0.6, color=color, label=verdict)
+            bars = axes.barh(range(len(sources)), widths, left=starts, height=0.6, color=color, label=verdict)
             labels = [f"{width:.0%}" if width >= 0.05 else "" for width in widths]
             axes.bar_label(bars, labels, label_type="center", color="white", fontsize=8)
-            left = [start + width for start, width in zip(left, widths, strict=True)]
+            starts = [start + width for start, width in zip(starts, widths, strict=True)]
         names = [
             f"{terminal_text(source, 40)} ({counts['questions']:,})" for source, counts in sources.items()
         ]

@@ -72,8 +72,8 @@ def retrieve(
     store.parent.mkdir(parents=True, exist_ok=True)
     lines = JsonLinesFile(store, load, header)
     try:
-        left = [question for question in questions if question.key not in results]
-        failures = asyncio.run(_ask_all(left, table, config, save, doing, progress)) if left else []
+        unasked = [question for question in questions if question.key not in results]
+        failures = asyncio.run(_ask_all(unasked, table, config, save, doing, progress)) if unasked else []
     finally:
         lines.close()
     if not results:
@@ -88,11 +88,11 @@ async def try_server(config: RetrieverConfig, flag: str) -> None:
     """One search, before all others. Raises RunError if it fails; `flag`: of the server's address."""
     client = RetrievalClient(replace(config, **first_search(vars(config))))
     try:
-        [found] = await client.search(["Who wrote Hamlet?"])
+        [result] = await client.search(["Who wrote Hamlet?"])
     finally:
         await client.close()
-    if isinstance(found, Failure):
-        raise RunError(search_fault(config.url, found.detail, flag))
+    if isinstance(result, Failure):
+        raise RunError(search_fault(config.url, result.detail, flag))
 
 
 async def _ask_all(

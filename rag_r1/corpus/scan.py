@@ -84,14 +84,14 @@ class SeenIds:
     @classmethod
     def until(cls, end: CorpusPosition, corpus: Corpus, *, progress: bool) -> Self:
         """Those that an earlier start has read, up to this place."""
-        seen = cls()
+        ids = cls()
         if end != START:
             for row, place in corpus.rows(progress=progress, doing="reading ids again"):
                 if isinstance(row, Passage):
-                    seen.add(row.id)
+                    ids.add(row.id)
                 if place == end:
                     break
-        return seen
+        return ids
 
     def add(self, passage_id: str | None) -> None:
         """Note the id of the next passage."""
@@ -130,7 +130,7 @@ def scan_corpus(
     result = file.read(partial(_restored, targets=targets)) or ScanResult(probe=targets.probe)
     if result.done:
         return result
-    seen = SeenIds.until(result.place, corpus, progress=progress)
+    seen_ids = SeenIds.until(result.place, corpus, progress=progress)
     numbers, keys = targets.answers.keys, list(targets.answers.keys)
     counts: dict[int, list[Any]] = {numbers[key]: [*value] for key, value in result.answers.items()}
     ids, note, matches_in = targets.ids | result.probe, targets.titles.note, targets.answers.matches_in
@@ -148,7 +148,7 @@ def scan_corpus(
             result.bad.add(corpus.location(place), row)
         else:
             result.passages += 1
-            seen.add(row.id)
+            seen_ids.add(row.id)
             if row.id in ids:
                 present.add(row.id)
             if title := row.title:
@@ -157,7 +157,7 @@ def scan_corpus(
                 counts.setdefault(number, [0, row.id])[0] += 1
         if read % save_every == 0:
             save()
-    result.repeated = seen.repeated(corpus, progress=progress)
+    result.repeated = seen_ids.repeated(corpus, progress=progress)
     result.done = True
     save()
     return result

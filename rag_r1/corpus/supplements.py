@@ -20,7 +20,7 @@ def write_supply(data: Sequence[Path], titles: Collection[str], out: Path) -> in
 
 
 def _paragraphs(data: Sequence[Path], titles: frozenset[str]) -> Iterator[tuple[str, str]]:
-    written: set[bytes] = set()
+    digests: set[bytes] = set()
     for path in map(Path, data):
         if not titles or has_verl_columns(path):
             continue
@@ -28,8 +28,8 @@ def _paragraphs(data: Sequence[Path], titles: frozenset[str]) -> Iterator[tuple[
             for _, row in rows:
                 for title, text in paragraphs_of(row) if isinstance(row, dict) else ():
                     digest = hashlib.sha256(f"{title}\n{text}".encode("utf-8", "replace")).digest()[:12]
-                    if title in titles and digest not in written and _is_text(title + text):
-                        written.add(digest)
+                    if title in titles and digest not in digests and _is_text(title + text):
+                        digests.add(digest)
                         yield title, text
 
 

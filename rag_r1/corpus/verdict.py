@@ -147,8 +147,8 @@ class CorpusFindings:
 
 def foreign_sources(questions: Sequence[CorpusQuestion], scan: ScanResult) -> frozenset[str]:
     """The sources of which not a single supporting id is in the corpus, though they have some."""
-    named = {question.source for question in questions if question.ids}
-    return frozenset(named - {question.source for question in questions if scan.ids & {*question.ids}})
+    sources = {question.source for question in questions if question.ids}
+    return frozenset(sources - {question.source for question in questions if scan.ids & {*question.ids}})
 
 
 def signals_of(question: CorpusQuestion, evidence: CorpusFindings) -> QuestionSignals:

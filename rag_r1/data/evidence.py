@@ -70,6 +70,11 @@ def title_key(title: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", folded).split())
 
 
+def base_title(title: str) -> str:
+    """The title without the words in parentheses at its end."""
+    return re.sub(r" \([^()]*\)$", "", title)
+
+
 def _texts(value: Any) -> list[str]:
     """The texts of a list, or of a numpy array; none for anything else."""
     value = value.tolist() if hasattr(value, "tolist") else value

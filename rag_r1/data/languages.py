@@ -51,8 +51,8 @@ _ASKING = {language: frozenset(asking.split()) for language, (_, asking) in _WOR
 
 def is_in_another_language(question: str, texts: Sequence[str]) -> bool:
     """Is a question plainly in another language than the texts?"""
-    scripts, known = _scripts(question), set().union(*map(_scripts, texts))
-    if any(count >= _FEWEST_LETTERS and script not in known for script, count in scripts.items()):
+    scripts, text_scripts = _scripts(question), set().union(*map(_scripts, texts))
+    if any(count >= _FEWEST_LETTERS and script not in text_scripts for script, count in scripts.items()):
         return True
     language, words = _language(texts), set(_words(question))
     if language is None or words & _ASKING[language]:

@@ -111,15 +111,15 @@ class QuestionRow:
         prompt = _plain(row.get("prompt", row.get("raw_prompt")))
         index = info.get("index")
         return cls(
-            question=_text(info.get("question")),
+            question=cell_text(info.get("question")),
             golds=tuple(golds_of(row.get("reward_model"))),
             prompt=tuple(map(dict, prompt)) if usable_prompt(prompt) else (),
-            id=_text(info.get("id", row.get("uid"))),
-            split=_text(info.get("split")) or "train",
-            data_source=_text(row.get("data_source")),
-            protocol=_text(info.get("protocol")),
+            id=cell_text(info.get("id", row.get("uid"))),
+            split=cell_text(info.get("split")) or "train",
+            data_source=cell_text(row.get("data_source")),
+            protocol=cell_text(info.get("protocol")),
             index=int(index) if isinstance(index, Integral) else None,
-            ability=_text(row.get("ability")),
+            ability=cell_text(row.get("ability")),
             metadata={
                 name: _plain(value)
                 for name, value in info.items()
@@ -240,8 +240,8 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
 
     check_parquet(path, COLUMNS_READ)
     with pq.ParquetFile(path) as file:
-        there = [name for name in COLUMNS_READ if name in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=there):
+        columns = [name for name in COLUMNS_READ if name in file.schema_arrow.names]
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
             yield from batch.to_pylist()
 
 
@@ -291,6 +291,6 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _text(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """A cell as text; the empty text for an empty or a nested one."""
     return str(value) if isinstance(value, str | Real) else ""

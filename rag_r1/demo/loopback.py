@@ -60,10 +60,10 @@ class LoopbackServer:
     async def _end(self, runner: web.AppRunner) -> None:
         """Close the server, with the handlers that hang."""
         await runner.cleanup()
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass

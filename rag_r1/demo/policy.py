@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from rag_r1.agent import Budget, TokenizerCodec
 from rag_r1.config.agent_setup import AgentSetup, chat_template
 from rag_r1.demo import world
+from rag_r1.demo.names import NAME_WORDS, TRADE, YEARS
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces.writer import Segment, write_trace
 from rag_r1.protocols import Protocol, control_tokens
@@ -34,9 +35,9 @@ def policy_path(protocol: str) -> Path:
     """Folder of the committed warm start for a protocol name. Raises FileNotFoundError with the remedy."""
     folder = POLICIES / protocol
     if not (folder / "config.json").exists():
-        there = " and ".join(sorted(path.parent.name for path in POLICIES.glob("*/config.json")))
+        names = " and ".join(sorted(path.parent.name for path in POLICIES.glob("*/config.json")))
         raise FileNotFoundError(
-            f"no demo policy for protocol {protocol!r} (there is one for {there}); "
+            f"no demo policy for protocol {protocol!r} (there is one for {names}); "
             f"make one: python -m rag_r1.demo.warm_start --protocol {protocol} --out {folder}"
         )
     return folder
@@ -48,8 +49,8 @@ def demo_tokenizer() -> TokenizerBase:
 
     rng = random.Random(0)
     texts = ["user\nassistant\nsystem\n"]
-    whole = [f" {year}" for year in world.YEARS] + [f"Doc {rank}:" for rank in (1, 2, 3)]
-    for word in (*world.NAME_WORDS, *world.TRADE):
+    whole = [f" {year}" for year in YEARS] + [f"Doc {rank}:" for rank in (1, 2, 3)]
+    for word in (*NAME_WORDS, *TRADE):
         texts += [word, f" {word}"]
     for name in PROTOCOLS:
         protocol = world.demo_protocol(name)

@@ -31,22 +31,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rag_r1.demo.names import FIRST, STEM, YEARS
 from rag_r1.demo.policy import encode_trace
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.demo.traces.turns import conclude, guess, value_text
 from rag_r1.demo.traces.writer import Segment, write_drill
-from rag_r1.demo.world import (
-    FIRST,
-    KINDS,
-    STEM,
-    YEARS,
-    Question,
-    World,
-    demo_protocol,
-    fresh_world,
-    make_questions,
-)
+from rag_r1.demo.world import KINDS, Question, World, demo_protocol, fresh_world, make_questions
 from rag_r1.protocols import Document, Protocol
 
 if TYPE_CHECKING:
@@ -148,8 +139,8 @@ def _needed(question: Question, world: World) -> list[Document]:
 
 def _search_results(words: str, search: WorldSearch, needed: Sequence[Document]) -> list[Document]:
     """What a search for `words` finds, without the needed documents."""
-    known = {document.id for document in needed}
-    return [document for document in search.results([words])[0] if document.id not in known]
+    needed_ids = {document.id for document in needed}
+    return [document for document in search.results([words])[0] if document.id not in needed_ids]
 
 
 def _document_segment(documents: Sequence[Document], rng: random.Random) -> Segment:
@@ -200,8 +191,8 @@ def neighbouring_words(question: Question, rng: random.Random) -> str:
 
 def write_copy_row(rng: random.Random) -> tuple[str, list[Segment]]:
     """An exercise in copying words, including names of forms: the request, and the answer."""
-    said = " ".join(rng.sample([*FORMS, QUERY], rng.randint(2, 4)))
-    return f"Say {said}.", [Segment(_ending("I know enough.", said), True)]
+    forms = " ".join(rng.sample([*FORMS, QUERY], rng.randint(2, 4)))
+    return f"Say {forms}.", [Segment(_ending("I know enough.", forms), True)]
 
 
 def _ending(thought: str, answer: str) -> str:

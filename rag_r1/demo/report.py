@@ -121,8 +121,8 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 def mean(values: Sequence[float | None]) -> float:
     """The mean over the known values: a trajectory that ended with a failure has no reward."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else float("nan")
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else float("nan")
 
 
 class ReportArguments(Arguments):

@@ -113,8 +113,8 @@ def run_demo(
 
 def _known_recipe(text: str) -> str:
     name = text.removeprefix("recipes/").removeprefix("demo/").removesuffix(".yaml")
-    if name not in (known := recipe_names()):
-        raise ValueError(f"argument --recipe: must be one of {', '.join(known)}, not {text!r}")
+    if name not in (names := recipe_names()):
+        raise ValueError(f"argument --recipe: must be one of {', '.join(names)}, not {text!r}")
     return name
 
 

@@ -9,9 +9,8 @@ that states its facts. There are four kinds of questions:
     comparison  "Who was born earlier, Mara Torval or Belin Vesmer?"     two independent facts and a decision
     both        "Where were Mara Torval and Belin Vesmer born?"          two independent facts: "X and Y"
 
-Every name has two words. The set of all word pairs has a fixed split into `train` (the warm start and
-reinforcement learning) and `test`. Because every seed draws new facts and no test name ever occurs in
-training, an answer can only be read in a passage, never remembered.
+The names of a world are those of one split (names.py). Because every seed draws new facts and no test name
+ever occurs in training, an answer can only be read in a passage, never remembered.
 
     python -m rag_r1.demo.world --out DIR --protocol rag_r1_mq --seed 0
 
@@ -23,12 +22,12 @@ from __future__ import annotations
 
 import random
 import sys
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.demo.names import COMPANY, FIRST, LAST, RIVER, STEM, TOWN, TRADE, YEARS, names
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
@@ -38,16 +37,6 @@ KINDS = ("one_hop", "bridge", "comparison", "both")
 INDEPENDENT = ("comparison", "both")  # both facts can be looked up in one turn
 PROMPT_FILE = Path(__file__).parent / "prompt.txt"
 PROMPT = PROMPT_FILE.read_text(encoding="utf-8")
-
-FIRST = [a + b for a in "Ma Be Ti Ro Se Do".split() for b in "ra lin vo mi ten sa ric lo".split()]
-LAST = [a + b for a in "Tor Lun Ves Hal Gri Ost".split() for b in "val mer ski den ott ham rin gard".split()]
-STEM = [a + b for a in "Kar Vel Zan Mor Ila Pes".split() for b in "len da tis bor nek mu fas gol".split()]
-TOWN = "Ford Mill Bridge Haven Cross Hill Moor Gate".split()
-RIVER = "Water Brook Beck Run Stream Burn Flow Creek".split()
-COMPANY = "Works Motors Foundry Bank Press Foods Glass Steel".split()
-TRADE = "painter singer doctor writer pilot teacher farmer miner".split()
-NAME_WORDS = (*FIRST, *LAST, *STEM, *TOWN, *RIVER, *COMPANY)  # of all names
-YEARS = [str(year) for year in range(1901, 1931)]
 
 
 @dataclass(frozen=True)
@@ -78,11 +67,13 @@ class World:
     facts: dict[str, dict[str, str]]
     passages: tuple[dict[str, str], ...]
 
+    def lookup(self, relation: str, entity: str) -> Lookup:
+        """The fact of an entity."""
+        return Lookup(entity, relation, self.facts[relation][entity])
 
-def names(first: Sequence[str], second: Sequence[str], split: str) -> list[str]:
-    """All two-word names of a split, disjoint and the same for all seeds; one name in six is a test name."""
-    pairs = (f"{a} {b}" for a in first for b in second)
-    return [pair for pair in pairs if (zlib.crc32(pair.encode()) % 6 == 0) == (split == "test")]
+    def draw_lookups(self, relation: str, count: int, rng: random.Random) -> tuple[Lookup, ...]:
+        """Facts of `count` different entities."""
+        return tuple(self.lookup(relation, name) for name in rng.sample(list(self.facts[relation]), count))
 
 
 def make_world(seed: int, split: str, people: int, places: int, words: int = 48) -> World:
@@ -92,11 +83,11 @@ def make_world(seed: int, split: str, people: int, places: int, words: int = 48)
     as easy to confuse as those of a large one. Raises ValueError if the split does not have enough names.
     """
     rng = random.Random(f"world-{seed}-{split}")
-    keep = {*TOWN, *RIVER, *COMPANY}
-    keep.update(word for pool in (FIRST, LAST, STEM) for word in rng.sample(pool, words))
+    vocabulary = {*TOWN, *RIVER, *COMPANY}
+    vocabulary.update(word for pool in (FIRST, LAST, STEM) for word in rng.sample(pool, words))
 
     def draw(first: Sequence[str], second: Sequence[str], count: int) -> list[str]:
-        pool = [name for name in names(first, second, split) if keep.issuperset(name.split())]
+        pool = [name for name in names(first, second, split) if vocabulary.issuperset(name.split())]
         if count > len(pool):
             raise ValueError(f"split {split!r} has {len(pool)} such names, not {count}")
         return rng.sample(pool, count)
@@ -109,17 +100,21 @@ def make_world(seed: int, split: str, people: int, places: int, words: int = 48)
         "river": {town: rng.choice(rivers) for town in towns},
         "founder": {company: rng.choice(persons) for company in companies},
     }
-    texts = [
-        (person, f"The {rng.choice(TRADE)} {person} was born in {town} in {facts['year'][person]}.")
-        for person, town in facts["birthplace"].items()
-    ]
-    texts += [(town, f"The town {town} lies on the river {river}.") for town, river in facts["river"].items()]
-    founders = facts["founder"].items()
-    texts += [(name, f"The company {name} was founded by {person}.") for name, person in founders]
     passages = tuple(
-        {"id": f"{split}-{i}", "contents": f'"{title}"\n{text}'} for i, (title, text) in enumerate(texts)
+        {"id": f"{split}-{i}", "contents": f'"{title}"\n{text}'}
+        for i, (title, text) in enumerate(_statements(facts, rng))
     )
     return World(split, facts, passages)
+
+
+def _statements(facts: dict[str, dict[str, str]], rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Title and text of each passage; `rng` draws the trades."""
+    for person, town in facts["birthplace"].items():
+        yield person, f"The {rng.choice(TRADE)} {person} was born in {town} in {facts['year'][person]}."
+    for town, river in facts["river"].items():
+        yield town, f"The town {town} lies on the river {river}."
+    for company, person in facts["founder"].items():
+        yield company, f"The company {company} was founded by {person}."
 
 
 def fresh_world(rng: random.Random) -> World:
@@ -127,46 +122,52 @@ def fresh_world(rng: random.Random) -> World:
     return make_world(rng.randrange(1 << 48), "train", people=20, places=10, words=12)
 
 
-def _ask(world: World, kind: str, rng: random.Random, id_: str) -> Question:
-    facts = world.facts
+#: The text, the answer and the facts of a question.
+_Draw = tuple[str, str, tuple[Lookup, ...]]
 
-    def look(relation: str, entity: str) -> Lookup:
-        return Lookup(entity, relation, facts[relation][entity])
 
-    def sample(relation: str, count: int = 1) -> list[str]:
-        return rng.sample(list(facts[relation]), count)
+def _one_hop(world: World, rng: random.Random) -> _Draw:
+    relation = rng.choice(("birthplace", "birthplace", "year", "river", "founder"))
+    (fact,) = world.draw_lookups(relation, 1, rng)
+    text = {
+        "birthplace": "Where was {} born?",
+        "year": "When was {} born?",
+        "river": "Which river flows past {}?",
+        "founder": "Who founded {}?",
+    }[relation]
+    return text.format(fact.entity), fact.value, (fact,)
 
-    if kind == "one_hop":
-        relation = rng.choice(("birthplace", "birthplace", "year", "river", "founder"))
-        (entity,) = sample(relation)
-        lookups = (look(relation, entity),)
-        text = {
-            "birthplace": "Where was {} born?",
-            "year": "When was {} born?",
-            "river": "Which river flows past {}?",
-            "founder": "Who founded {}?",
-        }[relation].format(entity)
-        gold = lookups[0].value
-    elif kind == "bridge" and rng.random() < 0.5:
-        (person,) = sample("birthplace")
-        lookups = (look("birthplace", person), look("river", facts["birthplace"][person]))
-        text, gold = f"Which river flows past the birthplace of {person}?", lookups[1].value
-    elif kind == "bridge":
-        (company,) = sample("founder")
-        lookups = (look("founder", company), look("birthplace", facts["founder"][company]))
-        text, gold = f"Where was the founder of {company} born?", lookups[1].value
-    elif kind == "both":
-        relation = rng.choice(("birthplace", "founder"))
-        form = {"birthplace": "Where were {} and {} born?", "founder": "Who founded {} and {}?"}[relation]
-        lookups = tuple(look(relation, entity) for entity in sample(relation, 2))
-        text = form.format(*(lookup.entity for lookup in lookups))
-        gold = " and ".join(lookup.value for lookup in lookups)
+
+def _bridge(world: World, rng: random.Random) -> _Draw:
+    if rng.random() < 0.5:
+        relations, text = ("birthplace", "river"), "Which river flows past the birthplace of {}?"
     else:
-        a, b = sample("year", 2)
-        while facts["year"][a] == facts["year"][b]:
-            a, b = sample("year", 2)
-        lookups = (look("year", a), look("year", b))
-        text, gold = f"Who was born earlier, {a} or {b}?", min(a, b, key=facts["year"].__getitem__)
+        relations, text = ("founder", "birthplace"), "Where was the founder of {} born?"
+    (first,) = world.draw_lookups(relations[0], 1, rng)
+    second = world.lookup(relations[1], first.value)
+    return text.format(first.entity), second.value, (first, second)
+
+
+def _comparison(world: World, rng: random.Random) -> _Draw:
+    a, b = facts = world.draw_lookups("year", 2, rng)
+    if a.value == b.value:
+        return _comparison(world, rng)
+    return f"Who was born earlier, {a.entity} or {b.entity}?", (a if a.value < b.value else b).entity, facts
+
+
+def _both(world: World, rng: random.Random) -> _Draw:
+    relation = rng.choice(("birthplace", "founder"))
+    facts = world.draw_lookups(relation, 2, rng)
+    text = {"birthplace": "Where were {} and {} born?", "founder": "Who founded {} and {}?"}[relation]
+    return text.format(*(fact.entity for fact in facts)), " and ".join(fact.value for fact in facts), facts
+
+
+_DRAWS = {"one_hop": _one_hop, "bridge": _bridge, "comparison": _comparison, "both": _both}
+
+
+def draw_question(world: World, kind: str, rng: random.Random, id_: str) -> Question:
+    """A question of one of the KINDS."""
+    text, gold, lookups = _DRAWS[kind](world, rng)
     return Question(id_, kind, text, gold, lookups)
 
 
@@ -175,7 +176,7 @@ def make_questions(
     count: int,
     seed: int | str,
     kinds: Sequence[str] = KINDS,
-    ask: Callable[[World, str, random.Random, str], Question] = _ask,
+    ask: Callable[[World, str, random.Random, str], Question] = draw_question,
     name: str = "questions",
 ) -> list[Question]:
     """`count` different questions, the `kinds` (which may repeat) in equal shares, in random order.

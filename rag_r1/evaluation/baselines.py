@@ -70,10 +70,7 @@ def baseline(name: BaselineName, setup: AgentSetup) -> Condition:
     if name == "no_search":
         unsearched = replace(setup, budget=budget)
         return Condition(name, lambda row: unsearched, searches=False)
-    if setup.own_prompt:
-        prompt = setup.protocol.user_prompt
-    else:
-        prompt = _with_protocol_tags(PROMPTS[name], setup)
+    prompt = setup.protocol.user_prompt if setup.own_prompt else _with_protocol_tags(PROMPTS[name], setup)
     if name == "one_shot" and PLACE not in prompt:
         raise RunError(f"--prompt has no {PLACE}: the place where one_shot puts the passages")
     protocol = replace(setup.protocol, user_prompt=prompt, system_prompt=None)

@@ -113,12 +113,12 @@ async def run_condition(args: PolicyArguments, ready: RunSetup, condition: Condi
             for row in rows
             for sample in range(args.samples)
         )
-        played = await run.runner.run(jobs, len(rows) * args.samples, "question")
+        results = await run.runner.run(jobs, len(rows) * args.samples, "question")
         if run.stop.reason is not None:
             print(usage_line(run))
-            print(stop_message(run.stop.reason, f"{played.count(None)} episodes are missing"))
+            print(stop_message(run.stop.reason, f"{results.count(None)} episodes are missing"))
             return 3
-        outcomes = [outcome for outcome in played if outcome is not None]
+        outcomes = [outcome for outcome in results if outcome is not None]
         verdicts = await _write_records(args, run, outcomes, out)
     _report(args, run, condition, outcomes, verdicts, out)
     if verdicts is not None and verdicts.stopped is not None:
@@ -130,7 +130,7 @@ async def _play(
     run: RunSession, condition: Condition, row: QuestionRow, sample: int, args: PolicyArguments
 ) -> EpisodeOutcome:
     setup = _setup_of(condition, row)
-    ask = make_request(
+    request = make_request(
         row,
         setup.protocol,
         sample=sample,
@@ -141,7 +141,7 @@ async def _play(
         search_first=condition.search_first,
         metadata=row.metadata,
     )
-    return await run.runner.play(ask)
+    return await run.runner.play(request)
 
 
 def _setup_of(condition: Condition, row: QuestionRow) -> AgentSetup:

@@ -114,10 +114,10 @@ def _was_retrieved(record: Record) -> bool | None:
     if evidence and evidence.recall([_document(shown) for _, shown in _documents(record)]) == 1.0:
         return True
     golds = _Golds.of(record)
-    seen: set[int] = set()
+    matches: set[int] = set()
     for _, document in _documents(record):
-        seen |= golds.within(document.get("contents"))
-        if any(parts <= seen for parts in golds.answers):
+        matches |= golds.within(document.get("contents"))
+        if any(parts <= matches for parts in golds.answers):
             return True
     return False if evidence or golds.answers else None
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -27,10 +27,10 @@ from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.io.atomic_files import write_json, write_text
-from rag_r1.options.command_line import Positive, argument, read_arguments
+from rag_r1.options.command_line import Positive, argument
 from rag_r1.options.declare import Constraint
 from rag_r1.rollouts.checks import all_problems, check_search, started
-from rag_r1.rollouts.command_run import check_command, run_command
+from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.session import check_only
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import Page, number, table
@@ -45,6 +45,10 @@ _COLUMNS = (
     "best of a group",
     "searches",
     "answered",
+)
+_LEGEND = (
+    "Mixed: the answers of a group are not all equally right, so GRPO has an advantage to learn from. "
+    "Best of a group: at least one answer is right."
 )
 COMMAND = "rag-r1 eval groups"
 _DESCRIPTION = """\
@@ -81,18 +85,16 @@ class GroupsArguments(EvalArguments):
 
     def runs(self) -> dict[float, EvalArguments]:
         """The arguments of `rag-r1 eval` for each temperature, in order."""
-        plain = {name: getattr(self, name) for name in EvalArguments.model_fields}
+        common = {name: getattr(self, name) for name in EvalArguments.model_fields}
         return {
-            value: EvalArguments(**plain | {"temperature": value, "out": self.out / f"t{value:g}"})
-            for value in sorted(set(self.temperatures))
+            t: EvalArguments(**common | {"temperature": t, "out": self.out / f"t{t:g}"})
+            for t in sorted(set(self.temperatures))
         }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all runs are complete, 3 if one was stopped before, 1 if one could not begin."""
-    check = partial(check_command, COMMAND, evaluate_groups)
-    args = read_arguments(GroupsArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=check)
-    return run_command(COMMAND, evaluate_groups, args)
+    return read_and_run(COMMAND, GroupsArguments, evaluate_groups, arguments, _DESCRIPTION)
 
 
 async def evaluate_groups(args: GroupsArguments) -> int:
@@ -107,50 +109,46 @@ async def evaluate_groups(args: GroupsArguments) -> int:
     if args.check_only:
         return await check_only(resolved, ready, resolved.base_url, resolved.model)
     with serve_model(resolved) as served:
-        for place, (value, run) in enumerate(runs.items(), 1):
-            print(f"{place}/{len(runs)} temperature {value:g}")
-            at_server = served.model_copy(update={"temperature": value, "out": run.out})
-            ready = prepare_evaluation(at_server)
-            if status := await run_condition(at_server, ready, agent_condition(ready.setup), run.out):
+        for index, (temperature, run) in enumerate(runs.items(), 1):
+            print(f"{index}/{len(runs)} temperature {temperature:g}")
+            run_args = served.model_copy(update={"temperature": temperature, "out": run.out})
+            ready = prepare_evaluation(run_args)
+            if status := await run_condition(run_args, ready, agent_condition(ready.setup), run.out):
                 return status
-    print("\n".join(write_groups(args.out, {value: run.out for value, run in runs.items()})))
+    print("\n".join(write_groups(args.out, {temperature: run.out for temperature, run in runs.items()})))
     return 0
 
 
 def write_groups(out: Path, runs: dict[float, Path]) -> list[str]:
     """Write the table of finished runs, by temperature; the lines to be printed. Raises RunError."""
     try:
-        found = {value: group_figures(read_run(folder)) for value, folder in runs.items()}
+        figures = {temperature: group_figures(read_run(folder)) for temperature, folder in runs.items()}
     except WRONG_RUN as error:
         raise RunError(f"the runs are complete, but not the table: {error}") from error
-    write_json(out / GROUPS_JSON, {"format": 1, "temperatures": {f"{t:g}": one for t, one in found.items()}})
-    rows = [[f"{value:g}", *(number(one[name]) for name in _COLUMNS[1:])] for value, one in found.items()]
+    by_name = {f"{temperature:g}": values for temperature, values in figures.items()}
+    write_json(out / GROUPS_JSON, {"format": 1, "temperatures": by_name})
+    rows = [[name, *(number(values[column]) for column in _COLUMNS[1:])] for name, values in by_name.items()]
     lines = table(_COLUMNS, rows, "r" * len(_COLUMNS))
     page = Page("Groups of answers, by temperature").text("\n".join(lines))
-    page.text(
-        "Mixed: the answers of a group are not all equally right, so GRPO has an advantage to learn from. "
-        "Best of a group: at least one answer is right."
-    )
-    write_text(out / GROUPS_MD, f"{page}\n")
-    best = max(found, key=lambda value: found[value]["mixed groups"])
+    write_text(out / GROUPS_MD, f"{page.text(_LEGEND)}\n")
+    best = max(figures, key=lambda temperature: figures[temperature]["mixed groups"])
     return [*lines, f"\nmost mixed groups at temperature {best:g}; table: {out / GROUPS_MD}"]
 
 
 def group_figures(run: RunTable) -> dict[str, float]:
     """Shares of the groups of a run, and means over its episodes, by the names of the columns."""
-    questions, places = run.question_places()
+    questions, indices = run.question_places()
     right = np.nan_to_num(run.columns["em:squad"])  # a failed episode has none
-    sizes = np.bincount(places, minlength=len(questions))
-    hits = np.bincount(places, weights=right, minlength=len(questions))
-    shares: dict[str, Any] = {
+    sizes = np.bincount(indices, minlength=len(questions))
+    hits = np.bincount(indices, weights=right, minlength=len(questions))
+    shares = {
         "mixed groups": (hits > 0) & (hits < sizes),
         "all wrong": hits == 0,
         "all right": hits == sizes,
         "best of a group": hits > 0,
     }
-    figures = {name: float(np.mean(values)) for name, values in shares.items()}
     means = {"EM": right, "searches": run.columns["queries"], "answered": run.columns["answered"]}
-    return figures | {name: float(np.nanmean(values)) for name, values in means.items()}
+    return {name: float(np.nanmean(values)) for name, values in {**shares, **means}.items()}
 
 
 if __name__ == "__main__":

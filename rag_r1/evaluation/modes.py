@@ -37,11 +37,11 @@ from rag_r1.evaluation.report.report import WRONG_RUN, figure
 from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.io.atomic_files import write_json, write_text
-from rag_r1.options.command_line import argument, read_arguments
+from rag_r1.options.command_line import argument
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import ProtocolError, read_prompt
 from rag_r1.rollouts.checks import all_problems, check_search, started
-from rag_r1.rollouts.command_run import check_command, run_command
+from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.session import check_only
 from rag_r1.runs.errors import RunError
@@ -96,9 +96,7 @@ class ModesArguments(EvalArguments):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all three runs are complete, 3 if one was stopped before, 1 if one could not begin."""
-    check = partial(check_command, COMMAND, evaluate_modes)
-    args = read_arguments(ModesArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=check)
-    return run_command(COMMAND, evaluate_modes, args)
+    return read_and_run(COMMAND, ModesArguments, evaluate_modes, arguments, _DESCRIPTION)
 
 
 async def evaluate_modes(args: ModesArguments) -> int:

@@ -12,9 +12,9 @@ from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.evaluation.target import vllm_version
 from rag_r1.inference.model_folders import checkpoint_name
 from rag_r1.rollouts.arguments import RolloutArguments
-from rag_r1.rollouts.engine_factory import IDS
 from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance
 from rag_r1.rollouts.provenance_facts import PASSING
+from rag_r1.rollouts.response_format import IDS
 from rag_r1.rollouts.session import RunSession
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.settings import refuse_changes

@@ -37,12 +37,12 @@ from rag_r1.explorer.page import PAGE_FILES
 from rag_r1.explorer.store import Store
 from rag_r1.explorer.trajectory import trajectory
 from rag_r1.explorer.watcher import Watcher
-from rag_r1.http_server.request_guard import RequestError, RequestGuard, error_body
+from rag_r1.http_server.request_guard import RequestError, RequestGuard
+from rag_r1.http_server.responses import disconnected, error_response, http_error_response, serve_files
 from rag_r1.io.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-_WORDS = {404: "not_found", 405: "method_not_allowed"}
 #: Most rows that may be left out before a part of them.
 _MOST_OFFSET = 10**9
 Work = Callable[[duckdb.DuckDBPyConnection, "Parameters"], Any]
@@ -61,11 +61,11 @@ class Parameters:
     def __init__(self, items: Iterable[tuple[str, str]], own: Iterable[str], filters: bool):
         self.filters: list[tuple[str, str]] = []
         self._own: dict[str, str] = {}
-        known = set(own)
+        names = set(own)
         for name, value in items:
-            if name not in known:
+            if name not in names:
                 if not filters:
-                    raise FilterError(f"there is no parameter {name[:50]!r}: use {', '.join(sorted(known))}")
+                    raise FilterError(f"there is no parameter {name[:50]!r}: use {', '.join(sorted(names))}")
                 self.filters.append((name, value))
             elif name in self._own:
                 raise FilterError(f"{name}: only once")
@@ -106,8 +106,7 @@ def create_app(
     app = FastAPI(title="RAG-R1 explorer", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     _add_api(app, store, watcher)
     _add_error_handlers(app)
-    for address, (path, media_type) in PAGE_FILES.items():
-        app.get(address, include_in_schema=False)(_file(path.read_bytes(), media_type))
+    serve_files(app, PAGE_FILES)
     app.add_middleware(RequestGuard, names=names, allowed=allowed, token=token, open_paths=PAGE_FILES)
     return app
 
@@ -180,12 +179,8 @@ async def _unless_gone(
     generation = store.cache.generation
     connection = store.cache.connection()
 
-    async def disconnected() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
     working = asyncio.create_task(asyncio.to_thread(work, connection))
-    gone = asyncio.create_task(disconnected())
+    gone = asyncio.create_task(disconnected(request))
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -204,29 +199,16 @@ async def _unless_gone(
             connection.close()
 
 
-def _file(content: bytes, media_type: str) -> Callable[[], Any]:
-    async def serve() -> Response:
-        return Response(content, media_type=media_type)
-
-    return serve
-
-
 def _add_error_handlers(app: FastAPI) -> None:
-    def answer(status: int, code: str, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:
-        return JSONResponse(error_body(code, reason), status, headers)
+    app.exception_handler(HTTPException)(http_error_response)
 
     @app.exception_handler(FilterError)
     async def bad_input(_: Request, error: FilterError) -> JSONResponse:
-        return answer(422, "bad_input", str(error))
+        return error_response(422, "bad_input", str(error))
 
     @app.exception_handler(DataError)
     async def not_found(_: Request, error: DataError) -> JSONResponse:
-        return answer(404, "not_found", str(error))
-
-    @app.exception_handler(HTTPException)
-    async def http_error(_: Request, error: HTTPException) -> JSONResponse:
-        code = getattr(error, "code", None) or _WORDS.get(error.status_code, "bad_input")
-        return answer(error.status_code, code, str(error.detail), dict(error.headers or {}))
+        return error_response(404, "not_found", str(error))
 
     @app.exception_handler(duckdb.InterruptException)
     async def interrupted(_: Request, error: duckdb.InterruptException) -> Response:
@@ -235,4 +217,4 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> JSONResponse:
         logger.error("unexpected error", exc_info=error)
-        return answer(500, "error", "an error of the explorer; its log has the details")
+        return error_response(500, "error", "an error of the explorer; its log has the details")

@@ -47,8 +47,8 @@ def charts(connection: duckdb.DuckDBPyConnection, run: str, selection: Selection
     """The series of a run's trajectories in a selection; none for one without steps. The metrics of veRL are
     of whole steps, so a filter leaves them out."""
     series: list[dict[str, Any]] = []
-    chosen = selection.also("run = ? AND step IS NOT NULL", run)
-    where, values = chosen.where, list(chosen.values)
+    steps = selection.also("run = ? AND step IS NOT NULL", run)
+    where, values = steps.where, list(steps.values)
     means = [(group, name, of) for group, names in _MEANS.items() for name, of in names.items()]
     columns = ", ".join(f"avg({of}), count({of})" for _, _, of in means)
     counted = connection.execute(
@@ -90,8 +90,8 @@ def _by_name(rows: list[tuple], group: str) -> list[dict[str, Any]]:
 
 
 def _series(name: str, group: str, points: list[tuple]) -> dict[str, Any]:
-    known = [point for point in points if point[1] is not None]
-    x, y, n = ([point[i] for point in known] for i in range(3))
+    valued = [point for point in points if point[1] is not None]
+    x, y, n = ([point[i] for point in valued] for i in range(3))
     return {"name": name, "group": group, "x": x, "y": y, "n": n}
 
 

@@ -20,9 +20,9 @@ def export_page(connection: duckdb.DuckDBPyConnection, title: str, tids: Sequenc
     that has changed since it was read, or that is none."""
     if not 1 <= len(tids) <= MAX_TRAJECTORIES:
         raise FilterError(f"select 1 to {MAX_TRAJECTORIES} trajectories, not {len(tids)}")
-    made = datetime.now().astimezone().isoformat(" ", "minutes")
+    date = datetime.now().astimezone().isoformat(" ", "minutes")
     details = [trajectory(connection, tid) for tid in tids]
-    return static_page({"title": title, "made": made, "trajectories": details})
+    return static_page({"title": title, "made": date, "trajectories": details})
 
 
 def selected(connection: duckdb.DuckDBPyConnection, selection: Selection) -> tuple[list[int], int]:

@@ -29,8 +29,8 @@ ROW = ", ".join(f'"{name}"' for name in COLUMNS)
 
 def rows(connection: Connection, rest: str, values: Sequence[Any]) -> list[dict[str, Any]]:
     """The rows of `SELECT ... FROM trajectories` and the rest of the query, with short texts."""
-    found = connection.execute(f"SELECT {ROW} FROM trajectories {rest}", list(values)).fetchall()
-    return [json_row(dict(zip(COLUMNS, row, strict=True)), _SHORT) for row in found]
+    records = connection.execute(f"SELECT {ROW} FROM trajectories {rest}", list(values)).fetchall()
+    return [json_row(dict(zip(COLUMNS, row, strict=True)), _SHORT) for row in records]
 
 
 def overview(connection: Connection, store: Store) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def overview(connection: Connection, store: Store) -> dict[str, Any]:
         """SELECT run, mode(kind), count(*), min(step), max(step),
             count(*) FILTER ("right"), count("right") FROM trajectories GROUP BY run ORDER BY run"""
     ).fetchall()
-    known = {row[0]: row for row in counted}
+    by_run = {row[0]: row for row in counted}
     runs = [
         {
             "run": run,
@@ -60,7 +60,7 @@ def overview(connection: Connection, store: Store) -> dict[str, Any]:
             "growing": store.is_growing(run),
         }
         for run, folder in sorted(folders.items())
-        for _, kind, count, first, last, right, judged in [known.get(run, (run, None, 0, None, None, 0, 0))]
+        for _, kind, count, first, last, right, judged in [by_run.get(run, (run, None, 0, None, None, 0, 0))]
     ]
     facets = {name: _facet(connection, name) for name in FACETS}
     kinds = {"VARCHAR": "text", "BOOLEAN": "bool", "VARCHAR[]": "list", "MAP(VARCHAR, DOUBLE)": "map"}
@@ -89,7 +89,7 @@ def trajectories(
     """A part of the rows of a selection, sorted by a column, and counts of all of them."""
     order = f'"{sort}" {"DESC" if descending else "ASC"} NULLS LAST, tid'
     # One look at the rows, since a search for text is slow; and of the chosen ones only, all columns.
-    total, right, wrong, chosen = connection.execute(
+    total, right, wrong, tids = connection.execute(
         f"""WITH found AS MATERIALIZED (
                 SELECT tid, "right", "{sort}" FROM trajectories WHERE {selection.where}),
             chosen AS (SELECT tid FROM found ORDER BY {order} LIMIT ? OFFSET ?)
@@ -97,8 +97,8 @@ def trajectories(
             (SELECT list(tid) FROM chosen) FROM found""",
         [*selection.values, limit, offset],
     ).fetchall()[0]
-    found = rows(connection, f"WHERE list_contains(?, tid) ORDER BY {order}", [chosen or []])
-    return {"total": total, "right": right, "wrong": wrong, "unjudged": total - right - wrong, "rows": found}
+    cases = rows(connection, f"WHERE list_contains(?, tid) ORDER BY {order}", [tids or []])
+    return {"total": total, "right": right, "wrong": wrong, "unjudged": total - right - wrong, "rows": cases}
 
 
 def histogram(connection: Connection, selection: Selection, column: str) -> dict[str, Any]:
@@ -110,9 +110,9 @@ def histogram(connection: Connection, selection: Selection, column: str) -> dict
             list(selection.values),
         ).fetchall()
         return {"column": column, "values": [list(value) for value in values]}
-    known = selection.also(f'"{column}" IS NOT NULL')
+    valid = selection.also(f'"{column}" IS NOT NULL')
     low, high = connection.execute(
-        f'SELECT min("{column}"), max("{column}") FROM trajectories WHERE {known.where}', list(known.values)
+        f'SELECT min("{column}"), max("{column}") FROM trajectories WHERE {valid.where}', list(valid.values)
     ).fetchall()[0]
     if low is None:
         return {"column": column, "bins": []}
@@ -122,8 +122,8 @@ def histogram(connection: Connection, selection: Selection, column: str) -> dict
     begin, width = (low - 0.5, (high - low + 1) / count) if is_whole else (low, (high - low) / count or 1.0)
     counted = connection.execute(
         f"""SELECT least(? - 1, floor(("{column}" - ?) / ?))::INTEGER AS bin, count(*),
-                count(*) FILTER ("right") FROM trajectories WHERE {known.where} GROUP BY bin""",
-        [count, begin, width, *known.values],
+                count(*) FILTER ("right") FROM trajectories WHERE {valid.where} GROUP BY bin""",
+        [count, begin, width, *valid.values],
     ).fetchall()
     numbers = {bin: (n, right) for bin, n, right in counted}
     bins = [
@@ -151,12 +151,12 @@ def causes(connection: Connection, selection: Selection, examples: int = 5) -> d
         list(selection.values),
     ).fetchall()
     numbers = {name: (n, tids) for name, n, tids in counted}
-    listed = [
+    cases = [
         {"name": name, "sentence": sentence, "n": numbers[name][0], "examples": numbers[name][1]}
         for name, sentence in CAUSES.items()
         if name in numbers
     ]
-    return {"causes": listed, "failures": sum(cause["n"] for cause in listed)}
+    return {"causes": cases, "failures": sum(cause["n"] for cause in cases)}
 
 
 def compare(
@@ -186,7 +186,7 @@ def compare(
     tids = [tid for pair in pairs for tid in pair]
     by_tid = {row["tid"]: row for row in rows(connection, "WHERE list_contains(?, tid)", [tids])}
     both, a_right, b_right, gained, lost = counts
-    listed = [
+    cases = [
         {
             "question": row["question"],
             "golds": row["golds"],
@@ -203,7 +203,7 @@ def compare(
         "b_right": b_right,
         "gained": gained,
         "lost": lost,
-        "rows": listed,
+        "rows": cases,
     }
 
 

@@ -32,7 +32,7 @@ REMOVE_ORPHANS = tuple(
     f"DELETE FROM {table} WHERE tid NOT IN (SELECT tid FROM trajectories)" for table in ("texts", "shown")
 )
 #: Passages whose presence is known, at least.
-_KNOWN = 100_000
+_MOST_RECENT = 100_000
 
 
 def text_condition(count: int) -> str:
@@ -48,12 +48,8 @@ class TextTables:
     """Makes what is added to the tables for some rows; for one thread."""
 
     def __init__(self) -> None:
-        self._known: set[int] = set()
+        self._recent: set[int] = set()
         self._older: set[int] = set()
-
-    def forget(self) -> None:
-        """Know of no passage that it is there."""
-        self._known, self._older = set(), set()
 
     def of(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
         """The rows of each table for trajectories with `tid`, their own `texts` and `passages`."""
@@ -64,12 +60,12 @@ class TextTables:
             texts += [(row["tid"], part) for part in text_parts(row["texts"])]
             keys = {_key(passage): passage for passage in row["passages"]}
             shown += [(row["tid"], key) for key in keys]
-            # Not by `-`, which would go through all that is known.
-            new = [key for key in keys if key not in self._known and key not in self._older]
+            # Not by `-`, which would go through all of them.
+            new = [key for key in keys if key not in self._recent and key not in self._older]
             passages += [(key, part) for key in new for part in text_parts([keys[key]])]
-            self._known.update(keys)
-            if len(self._known) > _KNOWN:
-                self._known, self._older = set(), self._known
+            self._recent.update(keys)
+            if len(self._recent) > _MOST_RECENT:
+                self._recent, self._older = set(), self._recent
         return {
             "texts": _table(("tid", "part"), texts),
             "passages": _table(("pid", "part"), passages),

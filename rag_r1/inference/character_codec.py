@@ -1,9 +1,9 @@
 """A character codec for endpoints that accept only text: its tokens are Unicode code points.
 
 The agent core counts and cuts in tokens. Without the tokenizer of the model behind an endpoint, an episode is
-played in characters, and its limits, which are given in tokens, are multiplied by `PER_TOKEN`, the usual
-length of a token in English; so its budget is about that of the same limits in tokens, and the counts of its
-record are characters. With the tokenizer (`--tokenizer`) both are exact.
+played in characters: its limits, which the settings give in tokens, are multiplied by `PER_TOKEN`, the usual
+length of a token in English, and the counts of its record are characters. With the tokenizer (`--tokenizer`)
+both are exact.
 """
 
 from __future__ import annotations
@@ -18,17 +18,6 @@ from rag_r1.config.agent_setup import Messages
 
 #: Characters that stand for a token.
 PER_TOKEN = 4
-
-_LIMITS = (
-    "max_turn_tokens",
-    "max_query_observation_tokens",
-    "max_observation_tokens",
-    "min_turn_tokens",
-    "max_episode_tokens",
-    "max_response_tokens",
-    "max_prompt_tokens",
-    "max_context_tokens",
-)
 
 
 class CharacterCodec:
@@ -46,14 +35,14 @@ class CharacterCodec:
             raise UnknownTokenError(f"not a character: {error}") from error
 
     def chat(self, messages: Messages) -> list[int]:
-        """Chat messages as a text. No model reads it: it is the room that a prompt takes."""
+        """Chat messages as code points. No model reads them; they only measure the length of a prompt."""
         return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
 
 
 def character_budget(budget: Budget) -> Budget:
-    """A budget in tokens as one in characters."""
-    limits: dict[str, Any] = {name: getattr(budget, name) for name in _LIMITS}
-    return replace(budget, **{name: most * PER_TOKEN for name, most in limits.items() if most is not None})
+    """A budget in tokens as one in characters. Limits of tokens are the fields whose names end so."""
+    limits = {name: value for name, value in vars(budget).items() if name.endswith("_tokens")}
+    return replace(budget, **{name: value and value * PER_TOKEN for name, value in limits.items()})
 
 
 def estimate_tokens(text: Any) -> int:

@@ -54,15 +54,15 @@ class ChatEngine:
         self.client, self.codec, self.protocol = client, codec, protocol
         self.sampling, self.seed, self.extra_body = dict(sampling), seed, dict(extra_body or {})
         self._prompt = [{"role": m["role"], "content": m["content"]} for m in messages]
-        self._said: list[dict[str, str]] = []
+        self._messages: list[dict[str, str]] = []
         #: The context at the end of the last generation.
-        self._known: list[int] | None = None
+        self._context: list[int] | None = None
         self._prompt_tokens = 0
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         """The policy's next turn. Raises EngineFailure."""
-        said = self._conversation(context)
-        conversation = [*self._prompt, *said]
+        messages = self._conversation(context)
+        conversation = [*self._prompt, *messages]
         request_tokens = self._request_tokens(max_tokens)
         body = {
             **self.sampling,
@@ -76,10 +76,10 @@ class ChatEngine:
         if reply.finish == "content_filter":
             raise EngineFailure("the endpoint's filter has withheld the answer")
         text = close_at_stop(reply, self.protocol, stop)
-        if self._known is None:
+        if self._context is None:
             text = _without_opening(text, self.protocol.opening)
         ids = self.codec.encode(text)[:max_tokens]
-        self._keep(context, said, ids)
+        self._keep(context, messages, ids)
         return Generation(ids)
 
     def recall(self, context: list[int], ids: list[int]) -> None:
@@ -90,23 +90,23 @@ class ChatEngine:
         """The limit in the endpoint's tokens; a character codec counts characters."""
         return -(-max_tokens // PER_TOKEN) if isinstance(self.codec, CharacterCodec) else max_tokens
 
-    def _keep(self, context: list[int], said: Sequence[dict[str, str]], ids: list[int]) -> None:
-        if self._known is None:
+    def _keep(self, context: list[int], messages: Sequence[dict[str, str]], ids: list[int]) -> None:
+        if self._context is None:
             self._prompt_tokens = len(context)
-        self._said = [*said, {"role": "assistant", "content": self.codec.decode(ids)}]
-        self._known = [*context, *ids]
+        self._messages = [*messages, {"role": "assistant", "content": self.codec.decode(ids)}]
+        self._context = [*context, *ids]
 
     def _conversation(self, context: list[int]) -> list[dict[str, str]]:
         """What was said after the prompt, up to this context."""
-        if self._known is None:
+        if self._context is None:
             return []
-        said, known = self._said, len(self._known)
-        if context[:known] == self._known:
-            added = self.codec.decode(context[known:])
+        messages, length = self._messages, len(self._context)
+        if context[:length] == self._context:
+            added = self.codec.decode(context[length:])
         else:  # rewritten: the prompt, and what the policy wrote last
-            kept = self.codec.decode(context[self._prompt_tokens :])
-            said, added = [{"role": "assistant", "content": kept}], ""
-        return [*said, {"role": "user", "content": added if added.strip() else GO_ON}]
+            text = self.codec.decode(context[self._prompt_tokens :])
+            messages, added = [{"role": "assistant", "content": text}], ""
+        return [*messages, {"role": "user", "content": added if added.strip() else GO_ON}]
 
 
 def turn_seed(seed: int, turn: int) -> int:

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from rag_r1.inference.character_codec import estimate_tokens
 from rag_r1.inference.connection import HttpResponse, ModelServer
 from rag_r1.inference.cost_limit import CostTracker
-from rag_r1.inference.rate_limit import CancelToken, RateLimiter
+from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.inference.response_limits import MAX_ANSWER_VALUES, ResponseLimits
 from rag_r1.inference.response_metadata import error_message, usage_of
 from rag_r1.inference.streaming import OnText
@@ -39,6 +39,7 @@ from rag_r1.io.bounded_json import read_json
 from rag_r1.io.errors import TooLargeError
 from rag_r1.io.retry import RetryPolicy, TransientError, is_transient, retry_after, with_retries
 from rag_r1.options.server_address import model_server_base
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import Usage
 
@@ -137,9 +138,9 @@ class Endpoint:
             body = {**body, "stream": True, "stream_options": {"include_usage": True}}
         prompt_tokens = _prompt_tokens(body)
         estimated = prompt_tokens + most_tokens
-        await self.stop.passed()
+        await self.stop.block_if_cancelled()
         async with self.spending.reserved(prompt_tokens, most_tokens):
-            await self.pace.turn(estimated)
+            await self.pace.wait_turn(estimated)
             raw = await self._send(path, body, ResponseLimits.of(body, prompt_tokens), on_text)
             response = _parsed(raw, prompt_tokens)
             usage = response.usage
@@ -168,7 +169,7 @@ class Endpoint:
         """The body of an answer with status 200."""
         content = request_bytes(body)
         async with self._slots:
-            await self.stop.passed()
+            await self.stop.block_if_cancelled()
             self._under_way += 1
             try:
                 response = await self._server.post(path, content, limits, on_text)
@@ -178,30 +179,30 @@ class Endpoint:
             await self._refused(response)
         if not self._answered and is_web_page(response.headers):
             self.stop(f"{self.base} answers with a web page: give the address of the API, as in HOST/v1")
-            await self.stop.passed()
+            await self.stop.block_if_cancelled()
         return response.body
 
     async def _refused(self, response: HttpResponse) -> None:
         """Raise what a status other than 200 means, or end the run."""
         status = response.status
-        said = self._scrub(f"HTTP {status}{error_message(response.body)}")
+        message = self._scrub(f"HTTP {status}{error_message(response.body)}")
         first = not self._answered
         if status in _ACCOUNT or (first and status in _ADDRESS) or b'"insufficient_quota"' in response.body:
             remedy = f"check the key in ${self.options.key_variable}, the address, the model and the account"
-            self.stop(f"{self.base} refuses requests: {said}; {remedy}")
-            await self.stop.passed()
+            self.stop(f"{self.base} refuses requests: {message}; {remedy}")
+            await self.stop.block_if_cancelled()
         if 300 <= status < 400:
-            self.stop(f"{self.base} redirects ({said}), which is not followed: give the address itself")
-            await self.stop.passed()
+            self.stop(f"{self.base} redirects ({message}), which is not followed: give the address itself")
+            await self.stop.block_if_cancelled()
         if is_transient(status):
             wait_s = retry_after(response.headers)
             if wait_s > self.options.longest_wait_s:
-                self.stop(f"{self.base} wants to be asked again in {wait_s:.0f} s ({said})")
-                await self.stop.passed()
+                self.stop(f"{self.base} wants to be asked again in {wait_s:.0f} s ({message})")
+                await self.stop.block_if_cancelled()
             if wait_s:
                 self.pace.pause(wait_s)
-            raise TransientError(said, wait_s)
-        raise RequestRejectedError(f"refused: {said}")
+            raise TransientError(message, wait_s)
+        raise RequestRejectedError(f"refused: {message}")
 
     def _scrub(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text

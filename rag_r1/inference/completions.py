@@ -27,12 +27,12 @@ _FIRST_TOKEN_S = 60.0
 
 class CompletionEngine:
     """Plays one episode; see the top of the module. `ids`: whether the endpoint returns ids (see
-    `returns_token_ids`); `sampling`: keys of each request; `more`: the user's own, of which null removes a
-    key; `logprobs`: ask for those of the sampled tokens, too (only with ids)."""
+    `returns_token_ids`); `sampling`: keys of each request; `extra_body`: the user's own, of which
+    null removes a key; `logprobs`: ask for those of the sampled tokens, too (only with ids)."""
 
     def __init__(
         self,
-        exchanges: EpisodeClient,
+        client: EpisodeClient,
         codec: Codec,
         protocol: Protocol,
         sampling: Mapping[str, Any],
@@ -40,10 +40,10 @@ class CompletionEngine:
         *,
         ids: bool = True,
         logprobs: bool = False,
-        more: Mapping[str, Any] | None = None,
+        extra_body: Mapping[str, Any] | None = None,
     ):
-        self.exchanges, self.codec, self.protocol = exchanges, codec, protocol
-        self.sampling, self.seed, self.more = dict(sampling), seed, dict(more or {})
+        self.client, self.codec, self.protocol = client, codec, protocol
+        self.sampling, self.seed, self.extra_body = dict(sampling), seed, dict(extra_body or {})
         self.ids, self.logprobs = ids, logprobs and ids
         self._turn = 0
 
@@ -60,7 +60,7 @@ class CompletionEngine:
             "seed": turn_seed(self.seed, self._turn),
         }
         read = read_ids if self.ids else read_text
-        reply = await self.exchanges.ask(PATH, merge_body(body, self.more), read, max_tokens)
+        reply = await self.client.ask(PATH, merge_body(body, self.extra_body), read, max_tokens)
         self._turn += 1
         if self.ids:
             assert reply.ids is not None
@@ -108,7 +108,7 @@ def _logprobs(logprobs: Any, count: int) -> list[float] | None:
 
 
 async def returns_token_ids(
-    endpoint: Endpoint, model: str, prompt: Sequence[int], more: Mapping[str, Any]
+    endpoint: Endpoint, model: str, prompt: Sequence[int], extra_body: Mapping[str, Any]
 ) -> bool:
     """Does the endpoint return token ids? Asks for one token, at most twice, so that a server which does not
     work is known soon. Raises EngineFailure if it does not continue token ids at all."""
@@ -116,7 +116,7 @@ async def returns_token_ids(
     body["return_token_ids"] = True
 
     async def attempt() -> bool:
-        async with endpoint.post(PATH, merge_body(body, more), most_tokens=1) as response:
+        async with endpoint.post(PATH, merge_body(body, extra_body), most_tokens=1) as response:
             has_ids = bool(first_choice(response.data).get("token_ids"))
             return has_ids and bool(read_ids(response.data).ids)
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rag_r1.inference.rate_limit import CancelToken
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import Usage
 
 
@@ -60,7 +60,7 @@ class CostTracker:
                     f"the next request could cost up to {needed:.4f}, and {self.cost:.4f} of --max-cost "
                     f"{self.most:g} is spent"
                 )
-            await self.stop.passed()
+            await self.stop.block_if_cancelled()
             returned = asyncio.get_running_loop().create_future()
             self._waiting.append(returned)
             await returned

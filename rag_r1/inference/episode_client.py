@@ -1,4 +1,4 @@
-"""The exchanges of one episode with an endpoint: requests and responses, through the response cache.
+"""The requests of one episode to an endpoint, and their responses, through the response cache.
 
 An engine (chat.py, completions.py) is made for each episode and asks through its `EpisodeClient`: first the
 response cache, then the endpoint; a response is in the cache before the engine sees it.
@@ -34,8 +34,10 @@ class EpisodeClient:
     """The requests of one episode, numbered by turn. `usage` is what the episode has used, cached or not;
     `on_text` sees its completions grow (streaming.py)."""
 
-    def __init__(self, ask_id: str, endpoint: Endpoint, tape: ResponseCache, on_text: OnText | None = None):
-        self.ask_id, self.endpoint, self.tape, self.on_text = ask_id, endpoint, tape, on_text
+    def __init__(
+        self, request_id: str, endpoint: Endpoint, cache: ResponseCache, on_text: OnText | None = None
+    ):
+        self.request_id, self.endpoint, self.cache, self.on_text = request_id, endpoint, cache, on_text
         self.usage = Usage()
         self._turn = 0
 
@@ -44,10 +46,10 @@ class EpisodeClient:
     ) -> Reply:
         """The answer to the next turn's request. Raises EngineFailure, and RunError on a full disk."""
         turn, request = self._turn, request_bytes(body)
-        if (known := self.tape.get(self.ask_id, turn, request)) is not None:
-            self.usage.add(known["usage"])
+        if (entry := self.cache.get(self.request_id, turn, request)) is not None:
+            self.usage.add(entry["usage"])
             self._turn += 1
-            return Reply(**known["answer"])
+            return Reply(**entry["answer"])
         limits = ResponseLimits.of(body, 0)
 
         async def attempt() -> tuple[Reply, Usage]:
@@ -57,12 +59,12 @@ class EpisodeClient:
                     limits.check(len(reply.text), len(reply.ids or ()))
                 except ValueError:
                     if not response.usage.estimated:  # it has to be paid for
-                        self.tape.put(self.ask_id, turn, request, None, response.usage)
+                        self.cache.put(self.request_id, turn, request, None, response.usage)
                     raise
                 return reply, response.usage
 
         reply, usage = await self.endpoint.retried(attempt)
-        self.tape.put(self.ask_id, turn, request, asdict(reply), usage)
+        self.cache.put(self.request_id, turn, request, asdict(reply), usage)
         self.usage.add(usage)
         self._turn += 1
         return reply

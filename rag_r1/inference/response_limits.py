@@ -46,11 +46,11 @@ class ResponseLimits:
     @classmethod
     def of(cls, body: Mapping[str, Any], prompt_tokens: int) -> ResponseLimits:
         """Of the answer to a request; a body that names no limit of tokens has only that of bytes."""
-        named = [body[name] for name in _LIMITS if type(body.get(name)) is int]
+        limits = [body[name] for name in _LIMITS if type(body.get(name)) is int]
         prompt_bytes = _PROMPT_BYTES * prompt_tokens
-        if not named:
+        if not limits:
             return cls(bytes=MAX_ANSWER_BYTES, line_bytes=_HEAD_BYTES + prompt_bytes)
-        tokens = max(named)
+        tokens = max(limits)
         logprob_counts = [body[name] for name in ("logprobs", "top_logprobs") if type(body.get(name)) is int]
         per_token = _TOKEN_BYTES + _LOGPROB_BYTES * max(logprob_counts, default=0)
         return cls(

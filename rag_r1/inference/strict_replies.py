@@ -43,8 +43,8 @@ class StrictReplies:
     """See the top of the module. `name`: of the model, for messages. `counts`: replies that were `refused`,
     requests that the endpoint has `declined`, and those that stayed `unanswered`."""
 
-    def __init__(self, name: str, endpoint: Endpoint, tape: ResponseCache):
-        self.name, self.endpoint, self.tape = name, endpoint, tape
+    def __init__(self, name: str, endpoint: Endpoint, cache: ResponseCache):
+        self.name, self.endpoint, self.cache = name, endpoint, cache
         self.counts: Counter[str] = Counter()
         self._failures_in_a_row = 0
         #: One that refuses everything is set up wrongly, and the run ends; after an answer it is the request.
@@ -53,7 +53,7 @@ class StrictReplies:
         self._has_form = False
 
     async def ask(
-        self, ask_id: str, make: MakeRequest, read: Callable[[str], Read], earlier: int = 0
+        self, request_id: str, make: MakeRequest, read: Callable[[str], Read], earlier: int = 0
     ) -> Read | None:
         """The result of `read` for the text of the reply, which it refuses by raising ValueError; None after
         the last attempt, or if the endpoint refuses the request. `earlier`: attempts of earlier starts, which
@@ -61,11 +61,11 @@ class StrictReplies:
 
         Raises EngineFailure if the endpoint does not answer: the next start asks again.
         """
-        exchanges = EpisodeClient(ask_id, self.endpoint, self.tape)
+        client = EpisodeClient(request_id, self.endpoint, self.cache)
         for attempt in range(earlier, earlier + ATTEMPTS):
             body, max_tokens = make(attempt)
             try:
-                reply = await exchanges.ask(PATH, body, read_chat, max_tokens)
+                reply = await client.ask(PATH, body, read_chat, max_tokens)
             except EngineFailure as error:
                 is_rejected = isinstance(error, RequestRejectedError)
                 if is_rejected and self._has_answered:

@@ -1,9 +1,9 @@
 """An HTTP client that limits the size and the time of a response.
 
-It is httpx's client, which reads whatever a server sends: gigabytes, a byte now and then for ever, a few
-bytes that unpack to gigabytes. So a body has a limit of bytes and of time here, and is not decompressed. The
-head has a limit of time, too: httpx bounds each wait for a byte of it, and it can have a hundred thousand.
-What exceeds them raises one of httpx's errors, as a server that is gone does.
+httpx's client reads whatever a server sends: gigabytes, a byte now and then for ever, a few bytes that unpack
+to gigabytes. So here a body has a limit of bytes and of time, and is not decompressed. The head has a limit
+of time, too: httpx limits only the wait for each of its bytes, and there can be a hundred thousand. What
+exceeds a limit raises one of httpx's errors, as a server that is gone does.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def is_web_page(headers: Mapping[str, str]) -> bool:
 class _BoundedTransport(httpx.BaseTransport):
     def __init__(self, timeout_s: float, most: int, body_s: float):
         # Connections are not used again: what is late is ended by the connection that was opened for it.
-        once = httpx.Limits(max_keepalive_connections=0)
-        self._inner: httpx.BaseTransport = httpx.HTTPTransport(limits=once)
+        no_reuse = httpx.Limits(max_keepalive_connections=0)
+        self._inner: httpx.BaseTransport = httpx.HTTPTransport(limits=no_reuse)
         self._timeout_s, self._most, self._body_s = timeout_s, most, body_s
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        response = self._answer(request)
+        response = self._send(request)
         if response.headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
             response.close()
             raise httpx.RemoteProtocolError("a compressed answer, which was not asked for", request=request)
@@ -61,36 +61,19 @@ class _BoundedTransport(httpx.BaseTransport):
         response.stream = _BoundedBody(response.stream, request, self._body_s, self._most)
         return response
 
-    def _answer(self, request: httpx.Request) -> httpx.Response:
+    def _send(self, request: httpx.Request) -> httpx.Response:
         """The response with its head. If that is not there in time, the connection is ended."""
-        opened: list[socket.socket] = []  # with TLS a second one, which replaces the first
-        late = threading.Event()
-
-        def trace(event: str, info: Mapping[str, Any]) -> None:
-            if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-                opened.append(info["return_value"].get_extra_info("socket"))
-                # What was late during the handshake, when neither socket could be shut down, is late now.
-                if late.is_set():
-                    shut_down()
-
-        def shut_down() -> None:
-            with suppress(OSError, IndexError):  # it has ended, or was never there
-                opened[-1].shutdown(socket.SHUT_RDWR)
-
-        def end() -> None:
-            late.set()
-            shut_down()
-
-        request.extensions = {**request.extensions, "trace": trace}
-        timer = threading.Timer(2 * self._timeout_s, end)  # as long again as the connection may take
+        limit_s = 2 * self._timeout_s  # as long again as the connection may take
+        deadline = _ConnectionDeadline()
+        request.extensions = {**request.extensions, "trace": deadline.trace}
+        timer = threading.Timer(limit_s, deadline.expire)
         timer.daemon = True
         timer.start()
         try:
             return self._inner.handle_request(request)
         except httpx.TransportError as error:
-            if late.is_set():
-                reason = f"no answer within {2 * self._timeout_s:g} s"
-                raise httpx.ReadTimeout(reason, request=request) from error
+            if deadline.is_late:
+                raise httpx.ReadTimeout(f"no answer within {limit_s:g} s", request=request) from error
             raise
         finally:
             timer.cancel()
@@ -99,17 +82,41 @@ class _BoundedTransport(httpx.BaseTransport):
         self._inner.close()
 
 
+class _ConnectionDeadline:
+    """Shuts down the connection of one request when it is late; `trace` follows httpx's events."""
+
+    def __init__(self) -> None:
+        self.is_late = False
+        self._socket: socket.socket | None = None  # with TLS a second one, which replaces the first
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._socket = info["return_value"].get_extra_info("socket")
+            # What was late during the handshake, when neither socket could be shut down, is late now.
+            if self.is_late:
+                self._shut_down()
+
+    def expire(self) -> None:
+        self.is_late = True
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):  # it has ended
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
 class _BoundedBody(httpx.SyncByteStream):
     def __init__(self, stream: httpx.SyncByteStream, request: httpx.Request, timeout_s: float, most: int):
         self._stream, self._request, self._timeout_s, self._most = stream, request, timeout_s, most
 
     def __iter__(self) -> Iterator[bytes]:
-        until, bytes_left = time.monotonic() + self._timeout_s, self._most
+        deadline, bytes_left = time.monotonic() + self._timeout_s, self._most
         for part in self._stream:
             bytes_left -= len(part)
             if bytes_left < 0:
                 raise httpx.ReadError(f"an answer of more than {self._most:,} bytes", request=self._request)
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 reason = f"an answer that takes more than {self._timeout_s:g} s"
                 raise httpx.ReadTimeout(reason, request=self._request)
             yield part

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan, Query
+from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan
 from rag_r1.options.command_line import hydra_quoted
+from rag_r1.protocols.retriever_query import Mode
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.retriever.training.options import TrainOptions, read_recipe
 from rag_r1.training.stages import StagesArguments
@@ -57,7 +58,7 @@ def flag_words(values: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def query_keys(query: Query) -> list[str]:
+def query_keys(query: Mode) -> list[str]:
     """Keys of the block rag_r1 that decide what a query is sent with."""
     if query == "plain":
         return ["rag_r1.retriever.agentic_input=false"]
@@ -72,7 +73,7 @@ class StepCommands:
     plan: LoopPlan
     url: str
 
-    def agent(self, model: str, query: Query, number: int, out: Path) -> list[str]:
+    def agent(self, model: str, query: Mode, number: int, out: Path) -> list[str]:
         """Train the agent of a round into `out`/stage1."""
         agent = self.plan.agent
         assert agent.recipe is not None
@@ -85,21 +86,21 @@ class StepCommands:
         stage = StagesArguments(recipe=[agent.recipe], out=out, overrides=overrides)
         return launch_words(agent.machine, _CLI, ["stages", *stage.to_argv()])
 
-    def data(self, model: str, query: Query, out: Path) -> list[str]:
+    def data(self, model: str, query: Mode, out: Path) -> list[str]:
         """Make the training data of a round in `out`."""
         words = ["retriever", "data", *self.data_arguments(model, query, out).to_argv()]
         return launch_words(self.plan.agent.machine, _CLI, words)
 
-    def data_arguments(self, model: str, query: Query, out: Path) -> DataArguments:
+    def data_arguments(self, model: str, query: Mode, out: Path) -> DataArguments:
         """Its arguments. Raises ArgumentsError."""
         return DataArguments.from_plain(self._playing(self.plan.data, model, query, out))
 
-    def evaluation(self, model: str, query: Query, out: Path) -> list[str]:
+    def evaluation(self, model: str, query: Mode, out: Path) -> list[str]:
         """Evaluate an agent with the served index."""
         words = ["eval", *self.evaluation_arguments(model, query, out).to_argv()]
         return launch_words(self.plan.agent.machine, _CLI, words)
 
-    def evaluation_arguments(self, model: str, query: Query, out: Path) -> EvalArguments:
+    def evaluation_arguments(self, model: str, query: Mode, out: Path) -> EvalArguments:
         """Its arguments. Raises ArgumentsError."""
         return EvalArguments.from_plain(self._playing(self.plan.evaluation, model, query, out))
 
@@ -134,7 +135,7 @@ class StepCommands:
         return launch_words(retriever.machine, "retrieval_server.build_index", words)
 
     def _playing(
-        self, section: DataSpec | EvaluationSpec | None, model: str, query: Query, out: Path
+        self, section: DataSpec | EvaluationSpec | None, model: str, query: Mode, out: Path
     ) -> dict[str, Any]:
         """Arguments of a command that plays a section's questions: with this agent and this search."""
         assert section is not None

@@ -31,8 +31,6 @@ Texts = Annotated[tuple[Text, ...], Constraint("a list of texts")]
 Paths = Annotated[tuple[Text, ...], Field(min_length=1), Constraint("a list of at least one path")]
 Flags = Annotated[dict[Text, Any], Constraint("a mapping of options")]
 Start = Literal["base", "previous"]
-#: What a query is sent with (rag_r1/protocols/retriever_query.py).
-Query = Mode
 
 
 class _OnMachine:
@@ -51,27 +49,27 @@ class _OnMachine:
 class AgentSpec(_OnMachine):
     """The agent, and the machine on which it is trained, plays and is evaluated."""
 
-    #: The folder of a Hugging Face model, from which the first training starts: a base, or one that is
-    #: trained already.
+    #: Folder of the Hugging Face model with which the first training starts; it may be trained already.
     model: Text
     #: A recipe of `rag-r1 train`; null: the agent stays as it is.
     recipe: Text | None = None
     #: Hydra overrides for its trainings; {round} is replaced by the number of the round.
     overrides: Texts = ()
-    #: From what a later round's training starts: `model`, as published, or the agent of the round before.
+    #: The model with which a later round's training starts: `model` (base, as published), or the agent of the
+    #: round before (previous).
     start: Start = "base"
     protocol: Text = "rag_r1_mq"
     #: Keys of the block rag_r1, wherever the agent plays: rag_r1.agent.max_turns=5.
     keys: Texts = ()
-    #: Words before its commands, or around them (commands.py): [ssh, gpu1, "cd /rag-r1 && {command}"].
+    #: Words that start its commands on their machine: [ssh, gpu1, "cd /rag-r1 && {command}"] (commands.py).
     launcher: Texts = ()
-    #: Python there; null: this one.
+    #: Path of Python on that machine; null: the Python of this process.
     python: Text | None = None
 
 
 @options("data")
 class DataSpec:
-    """What the retriever's training data are made of: `rag-r1 retriever data`."""
+    """The source of the retriever's training data, made by `rag-r1 retriever data`."""
 
     questions: Paths
     options: Flags = field(default_factory=dict)
@@ -84,10 +82,11 @@ class RetrieverSpec(_OnMachine):
     #: A recipe of `rag-r1 retriever train`.
     recipe: Text
     options: Flags = field(default_factory=dict)
-    #: From what a later round's training starts: the recipe's model, or the retriever of the round before.
+    #: The model with which a later round's training starts: the recipe's (base), or the retriever of the
+    #: round before (previous).
     start: Start = "base"
-    #: What its queries are sent with.
-    query: Query = "agentic"
+    #: Text that its queries consist of (rag_r1/protocols/retriever_query.py).
+    query: Mode = "agentic"
     #: Number of GPUs; above 1 it is started with torchrun.
     processes: PositiveCount = 1
     launcher: Texts = ()
@@ -96,12 +95,12 @@ class RetrieverSpec(_OnMachine):
 
 @options("index")
 class IndexSpec:
-    """The index of the first round, and how the others are built: `rag-r1 index build`."""
+    """The index of the first round, and how `rag-r1 index build` makes those of later rounds."""
 
     #: Folder of the first round's index.
     first: Text
-    #: What its queries are sent with.
-    first_query: Query = "plain"
+    #: Text that its queries consist of.
+    first_query: Mode = "plain"
     corpus: Texts = ()
     options: Flags = field(default_factory=dict)
 
@@ -110,11 +109,11 @@ class IndexSpec:
 class ServerSpec:
     """The retrieval server."""
 
-    #: Its address; null: it is started here, for as long as the loop runs.
+    #: Its address; null: the loop starts a server on this machine and stops it at its end.
     url: Address | None = None
-    #: More arguments for start_retrieval.py, if it is started here.
+    #: Further arguments of start_retrieval.py for a server that the loop starts.
     options: Texts = ()
-    #: Where its machine has folders of this one: {/data/loop: /mnt/loop}.
+    #: Paths on the server's machine of folders of this one: {/data/loop: /mnt/loop}.
     paths: Annotated[dict[Text, Text], Constraint("a mapping of folders to folders")] = field(
         default_factory=dict
     )
@@ -122,11 +121,11 @@ class ServerSpec:
 
 @options("evaluation")
 class EvaluationSpec:
-    """What each agent and each retriever are measured with: `rag-r1 eval`."""
+    """How `rag-r1 eval` measures each agent and each retriever."""
 
     #: Held-out questions.
     questions: Paths
-    #: With `supporting` the recall of gold passages is known, too.
+    #: With `supporting` the recall of gold passages is measured, too.
     options: Flags = field(default_factory=dict)
 
 
@@ -149,23 +148,23 @@ class LoopPlan:
 
 
 _SECTIONS: dict[str, Any] = {
-    declared.options_key: declared  # type: ignore[attr-defined]
-    for declared in (AgentSpec, DataSpec, RetrieverSpec, IndexSpec, ServerSpec, EvaluationSpec)
+    spec.options_key: spec  # type: ignore[attr-defined]
+    for spec in (AgentSpec, DataSpec, RetrieverSpec, IndexSpec, ServerSpec, EvaluationSpec)
 }
-_MAY_BE_ABSENT = ("data", "retriever")
+_OPTIONAL = ("data", "retriever")
 
 
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
-    """The loop of a file. Raises PlanError, with all wrong keys and values."""
+    """The plan in a YAML file, with the words of the command line. Raises PlanError with all problems."""
     sections = load_sections(path, _SECTIONS)
     problems = [problem for override in overrides if (problem := change_key(sections, override))]
-    read, faults = read_sections(path, sections, _SECTIONS, _MAY_BE_ABSENT)
+    specs, faults = read_sections(path, sections, _SECTIONS, _OPTIONAL)
     problems += faults
     if not problems:
-        problems = [f"{path}: {problem}" for problem in _contradictions(read)]
+        problems = [f"{path}: {problem}" for problem in _contradictions(specs)]
     if problems:
         raise PlanError(problems)
-    return LoopPlan(**read)
+    return LoopPlan(**specs)
 
 
 def _contradictions(sections: Mapping[str, Any]) -> list[str]:

@@ -28,8 +28,9 @@ from rag_r1.config.recipes import Recipe, find_file
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.io.file_hash import names_and_sizes_hash, sha256_of_file
 from rag_r1.iterate.commands import StepCommands
-from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan, Query
+from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan
 from rag_r1.iterate.results import data_metrics, evaluation_metrics
+from rag_r1.protocols.retriever_query import Mode
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import Step
 from rag_r1.training.next_steps import finished_model
@@ -64,7 +65,7 @@ class _LoopState:
 
     model: str
     index: Path
-    query: Query
+    query: Mode
     by_agent: tuple[str, ...] = ()
     by_index: tuple[str, ...] = ()
     retriever: Path | None = None
@@ -139,7 +140,7 @@ class Loop:
         work: Callable[[Path], Mapping[str, Any]],
         results: Sequence[str],
         state: _LoopState,
-        command: Callable[[StepCommands, str, Query, Path], list[str]],
+        command: Callable[[StepCommands, str, Mode, Path], list[str]],
     ) -> LoopStep:
         """A step in which the agent plays a section's questions. `command`: a method of StepCommands."""
         plan, model, query, run = self.plan, state.model, state.query, self.out / name / "run"

@@ -35,8 +35,8 @@ class OwnArtifacts:
     @property
     def corpus(self) -> list[Path]:
         """The files with the passages."""
-        named = [Path(path) for path in self.plan.documents.corpus]
-        return named or [self.out / "documents" / CORPUS]
+        corpora = [Path(path) for path in self.plan.documents.corpus]
+        return corpora or [self.out / "documents" / CORPUS]
 
     @property
     def index(self) -> Path:

@@ -146,6 +146,6 @@ async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
         for flag, model in models.items()
     ]
     if plan.policy.url is not None:
-        named = (plan.policy.url, "OPENAI_API_KEY", "model server", "policy.url", plan.policy.model)
-        attempts.append(partial(check_endpoint, *named))
+        server = (plan.policy.url, "OPENAI_API_KEY", "model server", "policy.url", plan.policy.model)
+        attempts.append(partial(check_endpoint, *server))
     await try_servers(*(asyncio.to_thread(attempt) for attempt in attempts))

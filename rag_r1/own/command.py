@@ -227,11 +227,11 @@ def steps_until(artifacts: OwnArtifacts, folder: PipelineFolder, until: str) -> 
     from rag_r1.own.training_steps import training_steps
 
     steps = [*data_steps(artifacts, folder), *training_steps(artifacts), *evaluation_steps(artifacts)]
-    taken = STEP_NAMES[: STEP_NAMES.index(until) + 1]
+    names = STEP_NAMES[: STEP_NAMES.index(until) + 1]
     return [
         replace(step, settings=flatten(json_roundtrip(step.settings)))  # so that a change is named by its key
         for step in steps
-        if step.name.partition("/")[0] in taken
+        if step.name.partition("/")[0] in names
     ]
 
 

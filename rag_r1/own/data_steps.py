@@ -142,10 +142,10 @@ def _left(most: float | None, folder: PipelineFolder) -> float | None:
     """What of the highest cost is left after the questions. Raises RunError if it is nothing."""
     if most is None:
         return None
-    left = most - folder.facts("questions").get("cost", 0.0)
-    if left <= 0:
+    remaining = most - folder.facts("questions").get("cost", 0.0)
+    if remaining <= 0:
         raise RunError(f"teacher.max_cost {most:g} is spent on the questions: give a higher one to go on")
-    return left
+    return remaining
 
 
 def _sft_data(artifacts: OwnArtifacts, run: PipelineFolder) -> Step:

@@ -92,8 +92,8 @@ def _pool(artifacts: OwnArtifacts) -> PassagePool:
     with TemporaryDirectory() as place:
         corpus = artifacts.corpus
         if documents.folder is not None and not all(path.is_file() for path in corpus):
-            made = index_folder(Path(documents.folder), Path(place), skip_bad_files=documents.skip_bad_files)
-            corpus = [made]
+            index = index_folder(Path(documents.folder), Path(place), skip_bad_files=documents.skip_bad_files)
+            corpus = [index]
         try:
             return read_pool(corpus, artifacts.plan.run.seed, questions.test_share, _MOST_PASSAGES)
         except DataError as error:
@@ -118,8 +118,8 @@ def trace_usage(artifacts: OwnArtifacts, questions: int) -> Usage:
     """The most that the traces of so many training questions use."""
     plan, turns = artifacts.plan, artifacts.episodes.turns + 1
     episodes = min(questions, plan.traces.questions or questions) * plan.traces.samples
-    seen = sum(_PROMPT_TOKENS + turn * (_TURN_TOKENS + _OBSERVATION_TOKENS) for turn in range(turns))
-    return Usage(episodes * turns, episodes * seen, episodes * turns * _TURN_TOKENS)
+    tokens = sum(_PROMPT_TOKENS + turn * (_TURN_TOKENS + _OBSERVATION_TOKENS) for turn in range(turns))
+    return Usage(episodes * turns, episodes * tokens, episodes * turns * _TURN_TOKENS)
 
 
 def _own_counts(plan: OwnPlan) -> tuple[int, int]:
@@ -183,8 +183,8 @@ def _rest_s(
     left_out = {name for name in seconds if getattr(plan, name).skip or folder.seconds(name) is not None}
     for evaluation in evaluations(artifacts):
         plays = 6 if evaluation.has_card else 1
-        played = min(test, plan.evaluation.questions or test) * plays
-        seconds[evaluation.step] = _START_S + played * question_s / 4  # a question is not replayed
+        questions = min(test, plan.evaluation.questions or test) * plays
+        seconds[evaluation.step] = _START_S + questions * question_s / 4  # a question is not replayed
         left_out |= {evaluation.step} if folder.seconds(evaluation.step) is not None else set()
     return sum(value for name, value in seconds.items() if name not in left_out)
 

@@ -44,10 +44,10 @@ def read_plan(
         if section is None or isinstance(section, dict):  # another value is refused below
             sections[name] = {**(section or {}), **values}
     problems = [problem for word in words if (problem := change_key(sections, word))]
-    read, faults = read_sections(path or "the plan", _with_absolute_paths(sections), SECTIONS)
+    specs, faults = read_sections(path or "the plan", _with_absolute_paths(sections), SECTIONS)
     if problems or faults:
         raise PlanError([*problems, *faults])
-    return OwnPlan(**read)
+    return OwnPlan(**specs)
 
 
 def plan_text(plan: OwnPlan) -> str:

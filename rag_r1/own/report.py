@@ -61,19 +61,19 @@ CLAIMS = (
 
 def make_report(artifacts: OwnArtifacts, folder: PipelineFolder) -> dict[str, Any]:
     """Write the three files, and return what report.json has."""
-    out, played = artifacts.out, {each.name: each for each in evaluations(artifacts)}
-    runs = {name: read_json_object(each.folder(out) / "report.json") for name, each in played.items()}
+    out, by_name = artifacts.out, {each.name: each for each in evaluations(artifacts)}
+    runs = {name: read_json_object(each.folder(out) / "report.json") for name, each in by_name.items()}
     names = ("documents", "index", "questions", "traces", "sft_data", "sft", "filter", "grpo")
     report = {
         "format": 1,
-        "models": {name: _figures(played[name].label, run) for name, run in runs.items()},
-        "claims": [_checked(claim, played, out) for claim in CLAIMS if _is_made(claim, played)],
-        "card": _card_sentences(artifacts, list(played.values())),
+        "models": {name: _figures(by_name[name].label, run) for name, run in runs.items()},
+        "claims": [_checked(claim, by_name, out) for claim in CLAIMS if _is_made(claim, by_name)],
+        "card": _card_sentences(artifacts, list(by_name.values())),
         "curves": curves(artifacts.stage / "trajectories"),
         "steps": {name: facts for name in names if (facts := folder.facts(name))},
         "seconds": {
             name: seconds
-            for name in (*names, *(each.step for each in played.values()))
+            for name in (*names, *(each.step for each in by_name.values()))
             if (seconds := folder.seconds(name)) is not None
         },
         "plan": without_secrets(artifacts.plan.plain()),
@@ -97,16 +97,16 @@ def _figures(label: str, run: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _is_made(claim: Claim, played: Mapping[str, Evaluation]) -> bool:
+def _is_made(claim: Claim, evaluations: Mapping[str, Evaluation]) -> bool:
     """Whether both models are there; without a training the agent itself is compared."""
-    return {claim.better, claim.other} <= played.keys() and (
-        claim.better == "trained" or "trained" not in played
+    return {claim.better, claim.other} <= evaluations.keys() and (
+        claim.better == "trained" or "trained" not in evaluations
     )
 
 
-def _checked(claim: Claim, played: Mapping[str, Evaluation], out: Path) -> dict[str, Any]:
+def _checked(claim: Claim, evaluations: Mapping[str, Evaluation], out: Path) -> dict[str, Any]:
     """A claim with its figures and its verdict: `held`, `not shown`, or `the opposite held`."""
-    folders = [played[name].folder(out) for name in (claim.other, claim.better)]
+    folders = [evaluations[name].folder(out) for name in (claim.other, claim.better)]
     [difference] = compare(folders, _DIFFERS)["figures"]["em"]["all"]["differences"]
     verdict = "not shown"
     if difference["p"] < _SURE:

@@ -140,8 +140,8 @@ def filter_arguments(artifacts: OwnArtifacts, folder: Path, retriever: str, url:
 def grpo_overrides(artifacts: OwnArtifacts, url: str) -> list[str]:
     """What is changed in the recipe of GRPO, with the retrieval server at `url`."""
     plan = artifacts.plan
-    chosen = "questions" if plan.filter.skip else "filter"
-    train_file, test_file = artifacts.out / chosen / "train.parquet", artifacts.questions("test")
+    source = "questions" if plan.filter.skip else "filter"
+    train_file, test_file = artifacts.out / source / "train.parquet", artifacts.questions("test")
     return [
         f"actor_rollout_ref.model.path={hydra_quoted(artifacts.before_grpo)}",
         f"data.train_files={hydra_quoted(train_file)}",

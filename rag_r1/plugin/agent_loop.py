@@ -17,7 +17,6 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from numbers import Real
 from typing import Any
 from uuid import uuid4
 
@@ -31,7 +30,7 @@ from rag_r1.agent.tokens.signals import part_logprobs
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.data.evidence import GoldEvidence
-from rag_r1.data.rows import golds_of
+from rag_r1.data.rows import cell_text, golds_of
 from rag_r1.options.problems import plain
 from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
 from rag_r1.plugin.algorithms.turn_loo import place_turn_scores
@@ -161,7 +160,7 @@ class _ProcessAgent:
         evidence = GoldEvidence()
         if probe in NEED_PASSAGES:
             evidence = self.probed.evidence(info, golds_of(row.get("reward_model")))
-        return self.probed.under(probe, _text(info.get("id")), evidence)
+        return self.probed.under(probe, cell_text(info.get("id")), evidence)
 
     @classmethod
     def of(cls, config: DictConfig, tokenizer: Any) -> _ProcessAgent:
@@ -198,8 +197,8 @@ class SearchAgentLoop(AgentLoopBase):
         if the context was rewritten, a list of rows with the record in the last."""
         info = row.get("extra_info")
         info = info if isinstance(info, Mapping) else {}
-        question = _text(info.get("question"))
-        record_id = f"{_text(info.get('id', row.get('uid')))}#{row.get('session_id', 0)}"
+        question = cell_text(info.get("question"))
+        record_id = f"{cell_text(info.get('id', row.get('uid')))}#{row.get('session_id', 0)}"
         setup = self.settings.of_row(row, info)
         engine = VerlEngine(self.server_manager, sampling_params, setup.codec)
         episode = setup.episode(engine)
@@ -237,7 +236,7 @@ class SearchAgentLoop(AgentLoopBase):
             "turn_scores": [],
             "tool_rewards": [],
             **engine.extra_fields,
-            **{name: version if known is None else known for name, known in span.items()},
+            **{name: version if step is None else step for name, step in span.items()},
         }
         metrics = AgentLoopMetrics(
             generate_sequences=sum(turn.generate_s for turn in record.turns),
@@ -287,8 +286,3 @@ def _vocabulary_size(config: DictConfig) -> int | None:
         return int(model_config.get_text_config().vocab_size)
     except Exception:  # an address that only veRL can read, or a model without a vocabulary size
         return None
-
-
-def _text(value: Any) -> str:
-    """A cell of the data set as text; the empty text for an empty or a nested one."""
-    return str(value) if isinstance(value, str | Real) else ""

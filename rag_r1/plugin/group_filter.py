@@ -155,9 +155,9 @@ class GroupFilter:
     def _dapo_filtered_keys(self, partition_id: str) -> tuple[set[str], Counter]:
         # veRL classifies each group once: our results are put into the cache in which it keeps its own.
         if partition_id == "train" and self.filter_groups_metric is not None:
-            known = self._dapo_classification_cache[partition_id]
-            for uid, group in self._finished_groups(partition_id, skip=known.keys()).items():
-                known[uid] = self._shared_value(uid, group)
+            cache = self._dapo_classification_cache[partition_id]
+            for uid, group in self._finished_groups(partition_id, skip=cache.keys()).items():
+                cache[uid] = self._shared_value(uid, group)
         return super()._dapo_filtered_keys(partition_id)
 
     def _finished_groups(self, partition_id: str, skip: Any) -> dict[str, list[tuple[dict, float | None]]]:
@@ -179,10 +179,10 @@ class GroupFilter:
             if info.get("masked"):
                 value = None
             elif not canonical and self.filter_groups_metric not in info:
-                known = ", ".join(sorted(info)) or "none"
+                names = ", ".join(sorted(info)) or "none"
                 raise RuntimeError(
                     f"algorithm.filter_groups.metric={self.filter_groups_metric} is not a value of the reward"
-                    f" manager; its values are: {known}"
+                    f" manager; its values are: {names}"
                 )
             groups[prompt_of(key)].append((info, value))
         return groups

@@ -36,11 +36,11 @@ def add_probe_rows(rows: datasets.Dataset, probes: Sequence[str], passages: Pass
         played = validated
         if probe in NEED_GOLD:
             # Which gold passages are best, and how many are shown, does not matter here.
-            known = {i: passages.evidence(infos[i], golds=(), topk=1) for i in validated}
-            named = [i for i in validated if known[i]]
-            played = [i for i in named if applies(probe, known[i])]
-            print(f"probe {probe}: {len(named)} of {len(validated)} rows name their gold passages")
-            if len(played) < len(named):
+            gold_passages = {i: passages.evidence(infos[i], golds=(), topk=1) for i in validated}
+            with_gold = [i for i in validated if gold_passages[i]]
+            played = [i for i in with_gold if applies(probe, gold_passages[i])]
+            print(f"probe {probe}: {len(with_gold)} of {len(validated)} rows name their gold passages")
+            if len(played) < len(with_gold):
                 print(f"probe {probe}: {len(played)} of these are in the file rag_r1.probe_passages")
         part = rows.select(played)
         sources = [f"{source}{suffix_of(probe)}" for source in part["data_source"]]

@@ -30,7 +30,7 @@ class RecordDetails:
     def __init__(self, folder: str | None, *, tokens: bool = False):
         self.file = Path(folder) / "prompts" / f"{os.getpid()}.ndjson" if folder else None
         self.tokens = tokens
-        self._known: set[str] = set()
+        self._hashes: set[str] = set()
 
     def add(self, record: Trajectory, ledger: Ledger, protocol: Protocol, codec: Codec) -> None:
         """Set `prompt_sha256` and `rows` of a record whose tokens are in `ledger`. A full disk leaves out the
@@ -44,8 +44,8 @@ class RecordDetails:
         record.prompt_sha256 = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
         if self.tokens:
             record.rows = [vars(row) for row in ledger.rows()]
-        if record.prompt_sha256 not in self._known and len(self._known) < _MOST_PROMPTS:
-            self._known.add(record.prompt_sha256)
+        if record.prompt_sha256 not in self._hashes and len(self._hashes) < _MOST_PROMPTS:
+            self._hashes.add(record.prompt_sha256)
             try:
                 append_records(self.file, {"prompt_sha256": record.prompt_sha256, "text": text})
             except OSError as error:

@@ -95,8 +95,8 @@ class RecordingMixin:
 
     def _has_both_log_probs(self) -> bool:
         correction = OmegaConf.select(self.config, "algorithm.rollout_correction") or {}
-        known = OmegaConf.select(self.config, "actor_rollout_ref.rollout.calculate_log_probs")
-        return bool(known) and not correction.get("bypass_mode")
+        calculates = OmegaConf.select(self.config, "actor_rollout_ref.rollout.calculate_log_probs")
+        return bool(calculates) and not correction.get("bypass_mode")
 
     def _write_rollouts(self, metrics: dict) -> None:
         path = rollouts_file_here()

@@ -58,35 +58,44 @@ class SearchRewardManager(RewardManagerBase):
         row = data[-1].non_tensor_batch
         record = Trajectory.from_dict(row["tool_extra_fields"]["trajectory"])
         golds = golds_of(row.get("reward_model"))
-        await self._judge(record, golds)
-        info = row.get("extra_info") or {}
-        split = str(info.get("split", "train"))
-        source, probe = str(row.get("data_source", "")), probe_of(row)
-        evidence = GoldEvidence.of(info)
-        dumped = await self.dump.write_in_thread(
+        await self.reward.score(record, golds, self.mask)
+        evidence = GoldEvidence.of(row.get("extra_info") or {})
+        is_dumped = await self._dump(record, golds, evidence, row)
+        is_masked = record.masked(self.mask)
+        extra_info = {
+            **summary(record),
+            **signals(record, evidence.recall if evidence else None),
+            **calls_by_tool(record, self.tools),
+            # Whatever the reward pays for.
+            "right": None if is_masked else exact_match(record.answer, golds),
+            "source": str(row.get("data_source", "")),  # a text, which veRL's validation leaves out
+            "masked": float(is_masked),
+            "undumped": float(not is_dumped),
+            **record.rewards,
+        }
+        if self.by_turn:
+            extra_info["turn_scores"] = list(map(round_to_grid, record.turn_scores))
+        return {
+            "reward_score": round_to_grid(record.rewards["score"] or 0.0),
+            "reward_extra_info": extra_info,
+        }
+
+    async def _dump(
+        self, record: Trajectory, golds: list[str], evidence: GoldEvidence, row: Mapping[str, Any]
+    ) -> bool:
+        """Write the record, if there is a folder for trajectories; returns false if that failed. The
+        rows of a probe have a split of their own, `train_PROBE`, and the source of their questions."""
+        split = str((row.get("extra_info") or {}).get("split", "train"))
+        probe = probe_of(row)
+        return await self.dump.write_in_thread(
             record,
             step=int(row.get("global_steps", 0)),
             split=f"{split}_{probe}" if probe else split,
-            data_source=source.removesuffix(suffix_of(probe)) if probe else source,
+            data_source=str(row.get("data_source", "")).removesuffix(suffix_of(probe) if probe else ""),
             golds=golds,
             metadata=evidence.names(),
             **self._origin(row),
         )
-        return {
-            "reward_score": round_to_grid(record.rewards["score"] or 0.0),
-            "reward_extra_info": {
-                **summary(record),
-                **signals(record, evidence.recall if evidence else None),
-                **calls_by_tool(record, self.tools),
-                # Whatever the reward pays for.
-                "right": None if record.masked(self.mask) else exact_match(record.answer, golds),
-                "source": source,  # a text, which veRL's validation leaves out
-                "masked": float(record.masked(self.mask)),
-                "undumped": float(not dumped),
-                **record.rewards,
-                **({"turn_scores": list(map(round_to_grid, record.turn_scores))} if self.by_turn else {}),
-            },
-        }
 
     def _origin(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Which weights played the trajectory, in which group, and when; and the weights of its reward."""
@@ -99,17 +108,6 @@ class SearchRewardManager(RewardManagerBase):
             "reward_weights": self.reward.weights,
             "time": round(time.time(), 3),
         }
-
-    async def _judge(self, record: Trajectory, golds: list[str]) -> None:
-        if not record.masked(self.mask):
-            judgement = await self.reward.judge(record, golds)
-            record.rewards, record.turn_scores = judgement.rewards, judgement.turn_scores
-            if judgement.missing:
-                names = (f"{name} ({why})" if why else name for name, why in judgement.missing.items())
-                record.failed("judge", f"no value for {', '.join(names)}")
-        if record.masked(self.mask):
-            record.rewards = {**self.reward.unjudged(), **record.rewards, "score": None}
-            record.turn_scores = []
 
 
 def round_to_grid(score: float) -> float:

@@ -78,14 +78,14 @@ class _SearchSamplerMixin(GroupFilter):
                 return drop_masked_rows(batch), metrics
             judged = reward_infos(batch)
             masked = [bool(judged[session_of(key)].get("masked")) for key in batch.keys]
-            kept = trainable_keys(batch.keys, masked, self.group_size)
-            left_out = len(judged) - len(group_by_session(kept))
-            kept = rows_to_train(kept, partition_id)
-            remaining = set(kept)
+            keys = trainable_keys(batch.keys, masked, self.group_size)
+            left_out = len(judged) - len(group_by_session(keys))
+            keys = rows_to_train(keys, partition_id)
+            remaining = set(keys)
             if removed := [key for key in batch.keys if key not in remaining]:
                 remove_rows(removed, partition_id)
             infos = [*judged.values(), *self.dropped_infos]
-            if kept:
+            if keys:
                 metrics = {**metrics, **search_metrics(infos), **group_metrics(judged)}
                 metrics["search/left_out"] = float(left_out)
                 if self.group_size:
@@ -93,7 +93,7 @@ class _SearchSamplerMixin(GroupFilter):
                     metrics["search/lost"] = float(groups * self.group_size - len(judged))
                 if attempt:
                     metrics["search/refilled_batches"] = float(attempt)
-                return (batch.select_keys(kept) if removed else batch), metrics
+                return (batch.select_keys(keys) if removed else batch), metrics
             failures.update(n for info in infos for n in info if n.startswith("failed_") and info[n])
             logger.error("no trajectory of a batch is usable: %s", dict(failures))
             if attempt < self.refills:

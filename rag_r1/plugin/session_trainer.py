@@ -54,8 +54,8 @@ class WholeSessionMixin(RecordingMixin):
         real = list(batch.keys)
         self._mini_batches = mini_batches(real, model.actor.ppo_mini_batch_size * model.rollout.n)
         batch = super()._balance_batch(batch, metrics, *args, **kwargs)  # pads to the size returned below
-        known = set(real)
-        padding = [key for key in batch.keys if key not in known]
+        real_keys = set(real)
+        padding = [key for key in batch.keys if key not in real_keys]
         lengths = {key: int(tag["seq_len"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
         shares = rank_shares(self._mini_batches, padding, self._ranks, lengths)
         position = {key: i for i, key in enumerate(batch.keys)}

@@ -57,10 +57,10 @@ def trained_rows(keys: Sequence[str], generated: Mapping[str, bool]) -> list[str
     """`keys`, in order, without the rows in which nothing was generated (`generated`: key -> whether anything
     was). There is nothing to train in them, and as the last row one would set its trajectory's advantage to
     0. A trajectory in which nothing was generated at all keeps its last row, and with it its vote."""
-    kept: set[str] = set()
+    nonempty: set[str] = set()
     for rows in group_by_session(keys).values():
-        kept.update([key for key in rows if generated[key]] or rows[-1:])
-    return [key for key in keys if key in kept]
+        nonempty.update([key for key in rows if generated[key]] or rows[-1:])
+    return [key for key in keys if key in nonempty]
 
 
 def move_rewards(rewards: Sequence[float], mask: Sequence[int]) -> list[float]:

@@ -74,16 +74,16 @@ class Passages:
     def evidence(self, metadata: Mapping[str, Any], golds: Sequence[str], topk: int) -> GoldEvidence:
         """What a row names of its gold passages, with those that `gold` shows: `topk`, and at least one of
         each page; none if one is missing here. `metadata`: of the row (rag_r1/data/rows.py)."""
-        named = GoldEvidence.of(metadata)
-        gold = self.gold_passages(named, golds)
-        return GoldEvidence.of(metadata, gold[: max(topk, len(named.ids), len(named.titles))])
+        evidence = GoldEvidence.of(metadata)
+        gold = self.gold_passages(evidence, golds)
+        return GoldEvidence.of(metadata, gold[: max(topk, len(evidence.ids), len(evidence.titles))])
 
     def distractors(self, gold: GoldEvidence) -> Sequence[Document]:
         """The random passages that are neither a question's gold ones nor of their pages."""
         by_id, by_title = self._places
-        held = {place for name in gold.ids for place in by_id.get(name, ())}
-        held |= {place for title in gold.titles for place in by_title.get(title, ())}
-        return [passage for i, passage in enumerate(self.random) if i not in held] if held else self.random
+        own = {place for name in gold.ids for place in by_id.get(name, ())}
+        own |= {place for title in gold.titles for place in by_title.get(title, ())}
+        return [passage for i, passage in enumerate(self.random) if i not in own] if own else self.random
 
     @cached_property
     def _places(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:

@@ -76,9 +76,8 @@ def probe_setup(
             raise ValueError(f"the probe `random` needs at least {topk} passages, not {len(pool)}")
         return _with(setup, lambda tools: _RandomSearch(question_id, pool, topk))
     assert evidence is not None
-    if probe == "gold":
-        if not evidence.passages:
-            raise ValueError(f"{question_id}: the probe `gold` needs the text of the gold passages")
+    if probe == "gold" and not evidence.passages:
+        raise ValueError(f"{question_id}: the probe `gold` needs the text of the gold passages")
     kind = _GoldSearch if probe == "gold" else _WithoutGoldSearch
     return _with(setup, lambda tools: kind(tools[SEARCH], evidence, topk))
 
@@ -169,13 +168,13 @@ class _GoldSearch(_ProbedSearch):
         results = await call_tool(self.tool, arguments, context)
         gold = {_key(passage): passage for passage in self.evidence.passages}
         # What the real run would show of each result; the search behind it returns more.
-        shown = [set() if isinstance(r, Failure) else {_key(d) for d in r[: self.topk]} for r in results]
-        missed = gold.keys() - set().union(*shown)
+        documents = [set() if isinstance(r, Failure) else {_key(d) for d in r[: self.topk]} for r in results]
+        missed = gold.keys() - set().union(*documents)
         return [
             result
             if isinstance(result, Failure)
             else self._with_gold(args["query"], result, [gold[key] for key in gold if key in keys | missed])
-            for args, result, keys in zip(arguments, results, shown, strict=True)
+            for args, result, keys in zip(arguments, results, documents, strict=True)
         ]
 
     def _with_gold(self, query: str, result: Sequence[Document], gold: Sequence[Document]) -> list[Document]:

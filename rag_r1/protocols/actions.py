@@ -183,10 +183,10 @@ Action = Search | Calls | Answer | Plan | Think | Summary | Backtrack | Invalid
 
 def calls_action(calls: Sequence[Call], most: int) -> Search | Calls:
     """The action that makes at most `most` of these calls: a Search if all of them are searches."""
-    kept, dropped = tuple(calls[:most]), max(0, len(calls) - most)
-    if all(call.is_search for call in kept):
-        return Search(tuple(call.arguments["query"] for call in kept), dropped)
-    return Calls(kept, dropped)
+    allowed, dropped = tuple(calls[:most]), max(0, len(calls) - most)
+    if all(call.is_search for call in allowed):
+        return Search(tuple(call.arguments["query"] for call in allowed), dropped)
+    return Calls(allowed, dropped)
 
 
 def text_result(tool: str, text: str) -> list[Document]:

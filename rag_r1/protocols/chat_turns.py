@@ -103,10 +103,10 @@ def derive_chat_turns(
 
     _check_tools(render, prompt)
     start = rendered()
-    written = _without_opening(start, turn)
+    turn_text = _without_opening(start, turn)
     examples = [{"role": "assistant", "content": turn(n)} for n in (1, 2)]
     results = [{"role": "tool", "content": result} for result in _RESULTS]
-    first = start + written(1)
+    first = start + turn_text(1)
     first_result = _after(rendered(examples[0], results[0]), first)
     quoted = _RESULTS[0] not in first_result
     turns = _cut(first_result, _after(rendered(examples[0], *results[:2]), first), quoted)
@@ -116,7 +116,7 @@ def derive_chat_turns(
             f"the chat template ends a turn with {turns.before[:_SHOWN]!r}, which is no token"
         )
     turns = ChatTurns(max(ends, key=len), turns.before, turns.between, turns.after, quoted)
-    together = first + turns.observation(_RESULTS[:1]) + written(2) + turns.observation(_RESULTS[1:])
+    together = first + turns.observation(_RESULTS[:1]) + turn_text(2) + turns.observation(_RESULTS[1:])
     _after(rendered(examples[0], results[0], examples[1], *results[1:]), together)
     return turns
 

@@ -116,20 +116,20 @@ def read_calls(body: str, form: CallFormat) -> list[Call]:
         return _json_calls(body, form)
     tool = form.tool
     if form.syntax == "named":
-        named = _NAMED.fullmatch(body)
-        if named is None:
+        match = _NAMED.fullmatch(body)
+        if match is None:
             raise ValueError("a call must begin with the name of a tool, as in [name]: words")
-        tool, body = form.registered(well_formed(named[1]).strip()), named[2].strip()
+        tool, body = form.registered(well_formed(match[1]).strip()), match[2].strip()
     return [Call(tool, {"query": query}) for query in split_queries(body, form)]
 
 
 def _json_calls(body: str, form: CallFormat) -> list[Call]:
     try:
-        read = json.loads(body)
+        value = json.loads(body)
     except (ValueError, RecursionError):  # hostile nesting exhausts the JSON reader's stack
         raise ValueError("a call must be JSON with a name and arguments") from None
     calls: list[Call] = []
-    for item in read if isinstance(read, list) else [read]:
+    for item in value if isinstance(value, list) else [value]:
         item = item if isinstance(item, dict) else {}
         name, arguments = item.get("name"), item.get("arguments", item.get("parameters", {}))
         if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):

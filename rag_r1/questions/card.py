@@ -34,31 +34,31 @@ def card_of(
 ) -> dict[str, Any]:
     """The card. `usage`: of each model, with its cost; `stopped`: why the run was stopped before its end. All
     that it says follows from the outcomes, so a run that was killed ends with the same one."""
-    kept = Counter(outcome.seed.kind for outcome in outcomes if outcome.is_kept)
+    yields = Counter(outcome.seed.kind for outcome in outcomes if outcome.is_kept)
     seeds = Counter(outcome.seed.kind for outcome in outcomes)
     reasons = Counter(outcome.reason for outcome in outcomes if outcome.reason)
     by_kind = {
         kind: {
             "seeds": count,
-            "kept": kept[kind],
+            "kept": yields[kind],
             "refused": dict(
                 sorted(Counter(o.reason for o in outcomes if o.reason and o.seed.kind == kind).items())
             ),
         }
         for kind, count in seeds.items()
     }
-    left = sum(outcome.is_open for outcome in outcomes)
+    n_open = sum(outcome.is_open for outcome in outcomes)
     return {
         "seeds": len(outcomes),
-        "kept": sum(kept.values()),
-        "open": left,
-        "yield": round(sum(kept.values()) / len(outcomes), 4) if outcomes else None,
+        "kept": sum(yields.values()),
+        "open": n_open,
+        "yield": round(sum(yields.values()) / len(outcomes), 4) if outcomes else None,
         "rows": dict(rows),
         "by_kind": by_kind,
         "refused": {reason: reasons[reason] for reason in STEP_OF if reasons[reason]},
-        "steps": _steps(reasons, len(outcomes) - left),
+        "steps": _steps(reasons, len(outcomes) - n_open),
         "usage": {name: {**vars(used), "cost": round(cost, 6)} for name, (used, cost) in usage.items()},
-        "stopped": stopped or (f"{left:,} drafts are open" if left else None),
+        "stopped": stopped or (f"{n_open:,} drafts are open" if n_open else None),
         "settings": dict(settings),
         "limits": list(_LIMITS),
     }

@@ -22,7 +22,7 @@ from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.inference.client import base_address
 from rag_r1.io.terminal_text import terminal_text
-from rag_r1.options.command_line import Positive, argument, read_arguments
+from rag_r1.options.command_line import Positive, argument
 from rag_r1.options.declare import Constraint
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import load_with_prompt, protocol_names
@@ -33,7 +33,7 @@ from rag_r1.questions.spec import ModelSpec, QuestionsSpec, RequestLimits, Verif
 from rag_r1.rollouts.agent_arguments import COST, MODEL_SERVER, SAMPLING
 from rag_r1.rollouts.arguments import EndpointArguments, From0, Share, json_body
 from rag_r1.rollouts.checks import try_first_search
-from rag_r1.rollouts.command_run import check_command, run_command
+from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.server_check import check_endpoint, check_replies
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, try_servers
 from rag_r1.tools.retrieval.wire import WIRES
@@ -190,10 +190,7 @@ class QuestionsArguments(EndpointArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the questions are written, 3 if the run was stopped before or a server did not answer
     (the reason is printed), 1 if it could not begin."""
-    check = partial(check_command, COMMAND, make_questions)
-    texts = {"prog": COMMAND, "description": _DESCRIPTION, "epilog": _EPILOG}
-    args = read_arguments(QuestionsArguments, arguments, check=check, **texts)
-    return run_command(COMMAND, make_questions, args)
+    return read_and_run(COMMAND, QuestionsArguments, make_questions, arguments, _DESCRIPTION, _EPILOG)
 
 
 async def make_questions(args: QuestionsArguments) -> int:

@@ -79,13 +79,13 @@ class PassagePool:
 def read_pool(paths: Sequence[Path], seed: int, test_share: float, most: int) -> PassagePool:
     """The passages of a corpus, at most `most`. Raises DataError for a row that is no passage, for an id that
     two passages have, and if no passage is long enough."""
-    kept, read = _Smallest(most), 0
+    sample, read = _Smallest(most), 0
     for passage, file in _passages(Corpus(paths)):
         read += 1
         if len(passage.contents) >= FEWEST_CHARS:
-            made = _source_passage(passage, file, seed, test_share)
-            kept.add(seeded_fraction(seed, "pool", made.document), read, made)
-    pool = PassagePool(tuple(kept.in_order()), read)
+            entry = _source_passage(passage, file, seed, test_share)
+            sample.add(seeded_fraction(seed, "pool", entry.document), read, entry)
+    pool = PassagePool(tuple(sample.in_order()), read)
     if not pool.passages:
         raise DataError(
             f"{', '.join(map(str, paths))}: no passage of at least {FEWEST_CHARS} characters: give a "

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rag_r1.data.evidence import base_title
 from rag_r1.questions.documents import PassagePool, SourcePassage
 
 #: Passages that may share a name; one that more have says little.
@@ -52,13 +53,13 @@ class Links:
 
     def of(self, passage: SourcePassage) -> list[Link]:
         """The links of a passage, each target once, by the first of the three ways."""
-        found: dict[str, str] = {}
+        way_by_target: dict[str, str] = {}
         ways = (("title", self._titles), ("url", self._urls), ("name", self._names))
         for how, targets in ways:
             for target in targets(passage):
                 if target.document != passage.document:
-                    found.setdefault(target.id, how)
-        return [Link(target, how) for target, how in found.items()]
+                    way_by_target.setdefault(target.id, how)
+        return [Link(target, how) for target, how in way_by_target.items()]
 
     def _titles(self, passage: SourcePassage) -> Iterator[SourcePassage]:
         for mention in _mentions(passage.contents):
@@ -78,11 +79,6 @@ class Links:
                 yield from (self.pool.by_id[other] for other in sorted(sharing))
 
 
-def base_title(title: str) -> str:
-    """The title without the words in parentheses at its end."""
-    return re.sub(r" \([^()]*\)$", "", title)
-
-
 def _key(title: str) -> str:
     """A title as `_mentions` gives it; empty for one that is too long, or a single short word."""
     words = _WORD.findall(title)
@@ -97,7 +93,7 @@ def _mentions(text: str) -> Iterator[str]:
     for first, match in enumerate(matches):
         if not (match[0][0].isupper() or match[0][0].isdigit()):
             continue
-        words = [found[0] for found in matches[first : first + _MOST_WORDS]]
+        words = [word[0] for word in matches[first : first + _MOST_WORDS]]
         begins = re.search(r"(?:^|[.!?\n\"])\s*$", text[max(0, match.start() - 4) : match.start()])
         for count in range(2 if begins else 1, len(words) + 1):
             yield " ".join(words[:count])

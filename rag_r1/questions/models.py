@@ -16,7 +16,7 @@ from typing import Any
 from rag_r1.inference.client import Endpoint
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.judging import request_body
-from rag_r1.inference.rate_limit import CancelToken, RateLimiter
+from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.inference.strict_replies import RETRY_TEMPERATURE, StrictReplies, with_own_keys
 from rag_r1.questions.drafts import Draft, Outcome
 from rag_r1.questions.prompts import Declined, Prompts, TeacherReply, read_reader, read_teacher
@@ -24,6 +24,7 @@ from rag_r1.questions.readings import STANDALONE, Check, verdict
 from rag_r1.questions.rules import golds_of
 from rag_r1.questions.seeds import Seed
 from rag_r1.questions.spec import ModelSpec, RequestLimits, Verification
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache
 
 #: Tokens of a reply, unless the user's own keys say otherwise.
@@ -34,7 +35,7 @@ _ATTEMPTS_APART = 100
 
 @asynccontextmanager
 async def open_endpoint(
-    model: ModelSpec, limits: RequestLimits, tape: ResponseCache, stop: CancelToken, spent: float = 0.0
+    model: ModelSpec, limits: RequestLimits, cache: ResponseCache, stop: CancelToken, spent: float = 0.0
 ) -> AsyncIterator[Endpoint]:
     """The endpoint of a model while the block runs; what it has cost before counts. `spent`: what others have
     cost. Raises RunError."""
@@ -42,8 +43,8 @@ async def open_endpoint(
     if most is not None and most <= spent:
         stop(f"{spent:.4f} of --max-cost {most:g} is spent")
         spent = 0.0
-    left = None if most is None else most - spent
-    spending = CostTracker(stop, model.price_in, model.price_out, left, tape.usage)
+    remaining = None if most is None else most - spent
+    spending = CostTracker(stop, model.price_in, model.price_out, remaining, cache.usage)
     endpoint = Endpoint(limits.endpoint(model), stop, spending, RateLimiter(limits.rpm, limits.tpm))
     try:
         yield endpoint
@@ -55,9 +56,9 @@ class Teacher(StrictReplies):
     """Writes drafts. `temperature`: of its sampling."""
 
     def __init__(
-        self, model: ModelSpec, prompts: Prompts, temperature: float, endpoint: Endpoint, tape: ResponseCache
+        self, model: ModelSpec, prompts: Prompts, temperature: float, endpoint: Endpoint, cache: ResponseCache
     ):
-        super().__init__("teacher", endpoint, tape)
+        super().__init__("teacher", endpoint, cache)
         self.model, self.prompts, self.temperature = model, prompts, temperature
 
     async def draft(self, seed: Seed) -> Outcome:
@@ -86,9 +87,14 @@ class Reader(StrictReplies):
     """Reads and answers."""
 
     def __init__(
-        self, model: ModelSpec, prompts: Prompts, rules: Verification, endpoint: Endpoint, tape: ResponseCache
+        self,
+        model: ModelSpec,
+        prompts: Prompts,
+        rules: Verification,
+        endpoint: Endpoint,
+        cache: ResponseCache,
     ):
-        super().__init__("reader", endpoint, tape)
+        super().__init__("reader", endpoint, cache)
         self.model, self.prompts, self.rules = model, prompts, rules
 
     async def refuses(self, check: Check, draft: Draft, others: Sequence[str]) -> str | None:

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rag_r1.data.evidence import base_title
 from rag_r1.questions.documents import SourcePassage
 from rag_r1.questions.drafts import STEP_OF, Draft
-from rag_r1.questions.links import base_title
 from rag_r1.questions.prompts import truncated
 from rag_r1.questions.rules import YES_NO
 from rag_r1.rewards import cover_exact_match, normalise
@@ -99,11 +99,11 @@ def _all_but_one(draft: Draft, others: Sequence[str]) -> list[Passages]:
 def _other_passages(draft: Draft, others: Sequence[str]) -> list[Passages]:
     """The others; and for each own passage of several, the rest with those of the others that contain its
     title, since they may be about a namesake."""
-    found = tuple(map(truncated, others))
-    shown = [found] if found else []
+    texts = tuple(map(truncated, others))
+    shown = [texts] if texts else []
     for passage, rest in _left_out(draft):
         title = base_title(passage.title)
-        if alike := tuple(text for text in found if title and cover_exact_match(text, [title], ordered=True)):
+        if alike := tuple(text for text in texts if title and cover_exact_match(text, [title], ordered=True)):
             shown.append((*rest, *alike))
     return shown
 

@@ -61,8 +61,8 @@ def _repeated(drafts: Sequence[Draft], similarity: float) -> dict[int, int]:
     for key in (_wording, _fact, *([_fact_of_copies(drafts)] if similarity else [])):
         first: dict[Any, int] = {}
         for number in range(len(drafts)):
-            if number not in refused and (known := first.setdefault(key(drafts[number]), number)) != number:
-                refused[number] = known
+            if number not in refused and (earlier := first.setdefault(key(drafts[number]), number)) != number:
+                refused[number] = earlier
     # Questions of one wording about two things are alike, too: they have other answers.
     by_answer: dict[Any, list[int]] = defaultdict(list)
     for number, draft in enumerate(drafts):
@@ -167,6 +167,6 @@ def _refused_lines(outcomes: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
         if outcome.reason is not None:
             draft = {} if outcome.draft is None else _line(outcome.draft)
             seed = outcome.seed
-            shown = {"passages": [passage.id for passage in seed.passages]}
+            fields = {"passages": [passage.id for passage in seed.passages]}
             why = {"step": STEP_OF[outcome.reason], "reason": outcome.reason, "detail": outcome.detail}
-            yield {"id": seed.id, "kind": seed.kind, "split": seed.split, **shown, **why, **draft}
+            yield {"id": seed.id, "kind": seed.kind, "split": seed.split, **fields, **why, **draft}

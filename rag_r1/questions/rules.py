@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Sequence
 
 from rag_r1.data.answer_forms import answer_forms
+from rag_r1.data.evidence import base_title
 from rag_r1.data.languages import is_in_another_language
 from rag_r1.questions.documents import SourcePassage
 from rag_r1.questions.drafts import Draft
-from rag_r1.questions.links import base_title
 from rag_r1.rewards import cover_exact_match, normalise
 
 YES_NO = ("yes", "no")

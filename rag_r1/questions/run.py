@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any
 
 from rag_r1.inference.client import EngineFailure, key_of
-from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.protocols import Protocol, load_with_prompt
 from rag_r1.questions.card import card_of, write_card
 from rag_r1.questions.documents import PassagePool, SourcePassage, read_pool
@@ -35,6 +34,7 @@ from rag_r1.questions.seeds import Seed, SeedPlan
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.rollouts.concurrency import JobPool
 from rag_r1.rollouts.provenance_facts import describe_server, index_identity
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
 from rag_r1.runs.response_cache import ResponseCache, Usage
@@ -109,12 +109,12 @@ async def _open(
     folder = opened.enter_context(RunFolder(spec.out, settings))
     reader_folder = folder.journal / "reader"
     reader_folder.mkdir(mode=0o700, exist_ok=True)
-    tape = ResponseCache.open(reader_folder)
-    opened.callback(tape.close)
+    cache = ResponseCache.open(reader_folder)
+    opened.callback(cache.close)
     search = JournaledSearch(config, folder.journal / "searches.ndjson")
     opened.push_async_callback(search.close)
     return QuestionsRun(
-        spec, pool, Links(pool), protocol, prompts, settings, folder, tape, search, CancelToken()
+        spec, pool, Links(pool), protocol, prompts, settings, folder, cache, search, CancelToken()
     )
 
 
@@ -128,7 +128,7 @@ def retriever_of(spec: QuestionsSpec) -> RetrieverConfig:
 
 @dataclass
 class QuestionsRun:
-    """A run under way. `reader_tape`: the reader's replies; the teacher's are in the folder's own cache."""
+    """A run under way. `reader_cache`: the reader's replies; the teacher's are in the folder's own cache."""
 
     spec: QuestionsSpec
     pool: PassagePool
@@ -137,7 +137,7 @@ class QuestionsRun:
     prompts: Prompts
     settings: Mapping[str, Any]
     folder: RunFolder
-    reader_tape: ResponseCache
+    reader_cache: ResponseCache
     search: JournaledSearch
     stop: CancelToken
 
@@ -148,8 +148,8 @@ class QuestionsRun:
         plan = SeedPlan(self.links, spec.kinds, spec.per_kind, spec.seed, spec.obscure_share)
         starts = plan.needs_similar()
         jobs = [partial(self._similar, passage) for passage in starts]
-        found = await self._jobs(jobs, "search", _SEARCHES)
-        similar = {start.id: ids for start, ids in zip(starts, found, strict=True) if ids is not None}
+        results = await self._jobs(jobs, "search", _SEARCHES)
+        similar = {start.id: ids for start, ids in zip(starts, results, strict=True) if ids is not None}
         seeds = plan.draw(similar)
         if not seeds:
             raise RunError(
@@ -161,9 +161,9 @@ class QuestionsRun:
 
     async def drafts(self, seeds: Sequence[Seed]) -> list[Outcome]:
         """What the teacher wrote for each seed; open where it has not answered."""
-        spec, tape = self.spec, self.folder.tape
-        async with open_endpoint(spec.teacher, spec.limits, tape, self.stop) as endpoint:
-            teacher = Teacher(spec.teacher, self.prompts, spec.temperature, endpoint, tape)
+        spec, cache = self.spec, self.folder.cache
+        async with open_endpoint(spec.teacher, spec.limits, cache, self.stop) as endpoint:
+            teacher = Teacher(spec.teacher, self.prompts, spec.temperature, endpoint, cache)
             jobs = [partial(_or_open, teacher.draft, seed) for seed in seeds]
             outcomes = await self._jobs(jobs, "draft", spec.limits.in_flight, endpoint.idle)
         return [outcome or Outcome(seed) for outcome, seed in zip(outcomes, seeds, strict=True)]
@@ -171,9 +171,9 @@ class QuestionsRun:
     async def verified(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """The outcomes after all checks, but for duplicates."""
         spec = self.spec
-        spent = self.folder.tape.usage.cost(spec.teacher.price_in, spec.teacher.price_out)
-        async with open_endpoint(spec.reading, spec.limits, self.reader_tape, self.stop, spent) as endpoint:
-            reader = Reader(spec.reading, self.prompts, spec.verification, endpoint, self.reader_tape)
+        spent = self.folder.cache.usage.cost(spec.teacher.price_in, spec.teacher.price_out)
+        async with open_endpoint(spec.reading, spec.limits, self.reader_cache, self.stop, spent) as endpoint:
+            reader = Reader(spec.reading, self.prompts, spec.verification, endpoint, self.reader_cache)
             jobs = [partial(self._verify, reader, outcome) for outcome in outcomes]
             checked = await self._jobs(jobs, "question", spec.limits.in_flight, endpoint.idle)
         pairs = zip(checked, outcomes, strict=True)
@@ -185,9 +185,9 @@ class QuestionsRun:
         final = without_duplicates(outcomes, spec.verification.similarity)
         rows = write_files(spec.out, final, self.protocol, spec.source_name, spec.seed)
         usage: dict[str, tuple[Usage, float]] = {}
-        tapes = {"teacher": (spec.teacher, self.folder.tape), "reader": (spec.reading, self.reader_tape)}
-        for name, (model, tape) in tapes.items():
-            usage[name] = tape.usage, tape.usage.cost(model.price_in, model.price_out)
+        caches = {"teacher": (spec.teacher, self.folder.cache), "reader": (spec.reading, self.reader_cache)}
+        for name, (model, cache) in caches.items():
+            usage[name] = cache.usage, cache.usage.cost(model.price_in, model.price_out)
         card = card_of(final, rows, self.settings, usage, self.stop.reason)
         write_card(spec.out, card)
         return QuestionsResult(final, card, self.stop.reason)
@@ -214,9 +214,9 @@ class QuestionsRun:
         """Why a draft's passages cannot be found, and the texts of what is found beside them; of a bridge
         also where these lead to, since another answer may stand at the end of another chain."""
         rules = self.spec.verification
-        found = await self.search([draft.question, *(passage.query for passage in draft.passages)])
-        ids = [[document.id for document in documents[: rules.topk]] for documents in found]
-        beside = found_beside(draft.passages, found[0], found[1:], rules.neighbours)
+        results = await self.search([draft.question, *(passage.query for passage in draft.passages)])
+        ids = [[document.id for document in documents[: rules.topk]] for documents in results]
+        beside = found_beside(draft.passages, results[0], results[1:], rules.neighbours)
         texts = [document.contents for document in beside]
         if draft.kind == "bridge":
             led_to = self._led_to([document.id for document in beside], draft)
@@ -229,8 +229,8 @@ class QuestionsRun:
         targets = [
             link.target for passage in beside for link in self.links.of(passage) if link.how == "title"
         ]
-        known = {*ids, *(passage.id for passage in draft.passages)}
-        return [self.pool.by_id[name] for name in dict.fromkeys(targets) if name not in known]
+        own_ids = {*ids, *(passage.id for passage in draft.passages)}
+        return [self.pool.by_id[name] for name in dict.fromkeys(targets) if name not in own_ids]
 
     async def _similar(self, passage: SourcePassage) -> list[str] | None:
         """The ids of similar passages; None if the search failed, which the next start asks again."""
@@ -244,12 +244,12 @@ class QuestionsRun:
         """Raises RunError if a search finds no passage of this corpus."""
         probes = self.pool.passages[:_PROBES]
         try:
-            found = await self.search([passage.contents[:_QUERY_CHARS] for passage in probes])
+            results = await self.search([passage.contents[:_QUERY_CHARS] for passage in probes])
         except SearchFailedError as error:
             raise RunError(
                 f"the retrieval server does not answer ({error}): run the same command again"
             ) from error
-        if not any(document.id in self.pool.by_id for documents in found for document in documents):
+        if not any(document.id in self.pool.by_id for documents in results for document in documents):
             raise RunError(
                 f"--retriever-url {self.spec.retriever_url} finds no passage of --corpus: build the index "
                 "of this corpus (`rag-r1 index build`) and serve it"

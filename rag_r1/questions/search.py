@@ -30,11 +30,11 @@ class JournaledSearch:
         """The passages for each query, best first. Raises SearchFailedError."""
         missing = [query for query in dict.fromkeys(queries) if query not in self._places]
         results = await self._client.search(missing) if missing else []
-        for query, found in zip(missing, results, strict=True):
-            if isinstance(found, Failure):
-                raise SearchFailedError(found.detail)
+        for query, documents in zip(missing, results, strict=True):
+            if isinstance(documents, Failure):
+                raise SearchFailedError(documents.detail)
             if query not in self._places:  # meanwhile, for another question
-                self._lines.append({"query": query, "documents": [[d.id, d.contents] for d in found]})
+                self._lines.append({"query": query, "documents": [[d.id, d.contents] for d in documents]})
         return [
             [Document(*pair) for pair in self._lines.at(self._places[query])["documents"]]
             for query in queries
@@ -60,7 +60,7 @@ def found_beside(
     """What searches find beside these passages and copies of them, each once: the first `most` for the
     question, and half as many for the titles, in turn."""
     own = {passage.id for passage in passages}
-    every = {document.id: document.contents for found in (of_question, *of_titles) for document in found}
+    every = {document.id: document.contents for hits in (of_question, *of_titles) for document in hits}
     own |= {
         name for name, text in every.items() if any(is_copy(passage.contents, text) for passage in passages)
     }

@@ -63,21 +63,21 @@ def _option_faults(
 ) -> Iterator[str]:
     """What is wrong with the options; `given` names the parameters that are set elsewhere."""
     parameters = inspect.signature(function).parameters
-    known = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in reserved}
+    keywords = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in reserved}
     choices = _choices(function)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name, value in options.items():
-        if name in known:
-            kind = _type_fault(value, known[name].default)
+        if name in keywords:
+            kind = _type_fault(value, keywords[name].default)
             one_of = choices.get(name)
             if kind is not None:
                 yield f"{key}.{name} must be {kind}, not {value!r}"
             elif one_of is not None and value not in one_of:
                 yield f"{key}.{name} must be one of {', '.join(map(str, one_of))}, not {value!r}"
         elif name in parameters or not takes_any:
-            there = [*known, *(["timeout_s"] if "timeout_s" in reserved else [])]
-            yield f"{key}.{name}: {path!r} has no such option (its options: {', '.join(there) or 'none'})"
-    for name, parameter in known.items():
+            names = [*keywords, *(["timeout_s"] if "timeout_s" in reserved else [])]
+            yield f"{key}.{name}: {path!r} has no such option (its options: {', '.join(names) or 'none'})"
+    for name, parameter in keywords.items():
         if parameter.default is parameter.empty and name not in options:
             yield f"{key}.{name} is missing: {path!r} needs it"
 

@@ -62,9 +62,9 @@ def as_credit(value: Any, n_turns: int) -> Credit | None:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         if len(value) != n_turns:
             raise ValueError(f"{len(value)} values for {n_turns} turns; return one number, or one for each")
-        turns = [_known(number) for number in value]
+        turns = [_finite(number) for number in value]
         return None if None in turns else Credit.of_turns(turns)
-    number = _known(value)
+    number = _finite(value)
     return None if number is None else Credit.of_last_turn(number, n_turns)
 
 
@@ -77,5 +77,5 @@ def weighted_sum(weighted: Sequence[tuple[float, Credit]], n_turns: int) -> Cred
     )
 
 
-def _known(value: Any) -> float | None:
+def _finite(value: Any) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None

@@ -85,8 +85,8 @@ class JudgeClient:
         """As `ask_judge`."""
         fields = request_body(self.options.model, instructions, case, self.options.max_tokens)
         body = json.dumps(fields, sort_keys=True).encode()
-        known = self._replies.get("", 0, body)
-        word = None if known is None else known["answer"].get("text")
+        entry = self._replies.get("", 0, body)
+        word = None if entry is None else entry["answer"].get("text")
         if isinstance(word, str) and word in allowed:
             return word
         request = self._under_way.get(body)

@@ -19,7 +19,7 @@ any other way ends the run with an error that names it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,8 +125,23 @@ class RewardSum:
         verdicts |= {name: task.result() for name, task in tasks.items()}
         return self.result_of(trajectory, [verdicts[term.name] for term in self.terms])
 
+    async def score(self, record: Trajectory, golds: Any, mask: Collection[str]) -> bool:
+        """Judge a record and write the rewards and the scores of its turns into it; returns whether it has a
+        score: one with a failure of a kind in `mask` has none. Raises what `judge` does."""
+        if not record.masked(mask):
+            result = await self.judge(record, golds)
+            record.rewards, record.turn_scores = result.rewards, result.turn_scores
+            if result.missing:
+                names = (f"{name} ({why})" if why else name for name, why in result.missing.items())
+                record.failed("judge", f"no value for {', '.join(names)}")
+        if not record.masked(mask):  # the judge may have failed only now
+            return True
+        record.rewards = {**self.unjudged(), **record.rewards, "score": None}
+        record.turn_scores = []
+        return False
+
     def unjudged(self) -> dict[str, float | None]:
-        """The record of a trajectory that is not judged: no term has a value."""
+        """The rewards of a trajectory that is not judged: no term has a value."""
         values = {term.name: None for term in self.terms}
         return {"score": None, **values, "missing_terms": float(len(values))}
 

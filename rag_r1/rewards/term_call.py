@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rag_r1.agent import Trajectory
-from rag_r1.agent.validation import CallTimeoutError, with_timeout
+from rag_r1.io.call_timeout import CallTimeoutError, with_timeout
 from rag_r1.rewards.credit import Credit, as_credit
 from rag_r1.rewards.registry import CannotJudgeError, RewardError, TermFunction
 

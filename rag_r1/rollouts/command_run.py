@@ -1,7 +1,6 @@
 """Runs the work of a command that plays episodes: a coroutine of its arguments, with a folder of its own.
 
-    args = read_arguments(TracesArguments, words, ..., check=partial(check_command, COMMAND, make_traces))
-    return run_command(COMMAND, make_traces, args)
+    return read_and_run(COMMAND, TracesArguments, make_traces, words, _DESCRIPTION)
 
 The work begins with its checks, and ends after them with `--check-only`. So these are also what is done
 beside wrong arguments, or a wrong folder, to report all problems at once.
@@ -10,14 +9,15 @@ beside wrong arguments, or a wrong folder, to report all problems at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext, redirect_stdout
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments
+from rag_r1.options.command_line import Arguments, read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.rewards import RewardError
@@ -25,6 +25,21 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks
 
 Work = Callable[[Any], Coroutine[Any, Any, int]]
+
+
+def read_and_run(
+    command: str,
+    arguments: type[Arguments],
+    work: Work,
+    words: Sequence[str] | None,
+    description: str,
+    epilog: str | None = None,
+) -> int:
+    """Read a command's words (None: those of the process) and run its coroutine; returns its exit status, as
+    `run_command`."""
+    check = partial(check_command, command, work)
+    args = read_arguments(arguments, words, prog=command, description=description, epilog=epilog, check=check)
+    return run_command(command, work, args)
 
 
 @command_main(RunError, RewardError, OSError, resumable=True)

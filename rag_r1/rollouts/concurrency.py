@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from rag_r1.inference.rate_limit import CancelToken
+from rag_r1.runs.cancel_token import CancelToken
 
 T = TypeVar("T")
 Job = Callable[[], Awaitable[T]]

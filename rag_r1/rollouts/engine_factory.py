@@ -1,41 +1,38 @@
-"""Creates the engine and the tokenizer of a run.
+"""Creates the agent and the engine of a run, in the tokens of a tokenizer or in characters.
 
-    answers     engine             the endpoint
+    answers     engine             endpoint
     chat        ChatEngine         any OpenAI-compatible chat endpoint
-    token ids   CompletionEngine   vLLM, which is given token ids and returns them
+    token ids   CompletionEngine   vLLM, which takes token ids and returns them
     text        CompletionEngine   a completions endpoint that takes token ids and returns text
 
-With a tokenizer, tokens are its tokens; without one, they are characters
-(rag_r1/inference/character_codec.py).
+response_format.py asks the endpoint which of the three it is. With a tokenizer, tokens are its tokens;
+without one, they are characters (rag_r1/inference/character_codec.py).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rag_r1.agent import Codec, Engine
+from rag_r1.agent import Engine
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.character_codec import CharacterCodec, character_budget
 from rag_r1.inference.chat import ChatEngine
-from rag_r1.inference.client import Endpoint, EngineFailure
-from rag_r1.inference.completions import CompletionEngine, returns_token_ids
+from rag_r1.inference.client import Endpoint
+from rag_r1.inference.completions import CompletionEngine
 from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.inference.streaming import OnText
 from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded
 from rag_r1.protocols import ChatTemplateError
 from rag_r1.rollouts.requests import EpisodeRequest
-from rag_r1.rollouts.server_check import check_endpoint
+from rag_r1.rollouts.response_format import CHAT, IDS
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import ResponseCache
 from rag_r1.system.installation import pip_command
 from rag_r1.tools import shared_tools
-
-CHAT, IDS, TEXT = "chat", "token ids", "text"
 
 
 @dataclass(frozen=True)
@@ -64,67 +61,41 @@ class TokenUnit:
                 "has one, as a checkpoint does, or ask with --engine chat, which needs none"
             ) from error
 
-    async def answers(
-        self, engine: str, endpoint: Endpoint, model: str, body: Mapping[str, Any], setup: AgentSetup
-    ) -> str:
-        """What the endpoint answers with. Raises RunError if it has no such API, or no model server answers
-        there."""
-        if engine == "chat" and setup.protocol.turns == "chat":
-            raise RunError(
-                f"--engine chat cannot play the protocol {setup.protocol.name}: its turns and tools are "
-                "put into the model's chat template here; use --engine completions"
-            )
-        if not endpoint.options.trust_env:  # through a proxy, the server may be unknown here
-            check = partial(
-                check_endpoint,
-                endpoint.base,
-                endpoint.options.key_variable,
-                "model server",
-                "--base-url",
-                model,
-            )
-            await asyncio.to_thread(check)
-        if engine == "chat":
-            return CHAT
-        try:
-            returned = await returns_token_ids(endpoint, model, setup.prompt_ids("Who?"), body)
-        except EngineFailure as error:
-            raise RunError(
-                f"{endpoint.base} does not continue token ids ({error}): correct the address, or use "
-                "--engine chat"
-            ) from error
-        return IDS if returned else TEXT
-
 
 def agent_setup(
     config: RagR1Config, tokens: TokenUnit, limits: RowLimits, *, validation: bool = False
 ) -> AgentSetup:
-    """The agent in these tokens, with the limits and the search of training or of validation; `limits` are
-    tokens in any case."""
-    if tokens.tokenizer is not None:
-        if config.protocol.prompt_form == "chat" and not tokens.tokenizer.chat_template:
-            raise RunError(
-                f"--tokenizer {tokens.name} has no chat template, which the protocol {config.protocol.name} "
-                "needs: give that of a chat model, or use a protocol with a plain text as its prompt"
-            )
-        try:
-            setup = AgentSetup.of(config, tokens.tokenizer, limits)
-        except ChatTemplateError as error:
-            raise RunError(f"--tokenizer {tokens.name}: {error}; {error.remedy}") from error
-        return setup.for_validation(config, limits) if validation else setup
+    """The agent in these tokens, with the limits and the search of training or of validation. `limits` are
+    tokens, also where the agent counts characters. Raises RunError for a protocol without its template."""
+    if tokens.tokenizer is None:
+        return _setup_in_characters(config, limits, validation)
+    if config.protocol.prompt_form == "chat" and not tokens.tokenizer.chat_template:
+        raise RunError(
+            f"--tokenizer {tokens.name} has no chat template, which the protocol {config.protocol.name} "
+            "needs: give that of a chat model, or use a protocol with a plain text as its prompt"
+        )
+    try:
+        setup = AgentSetup.of(config, tokens.tokenizer, limits)
+    except ChatTemplateError as error:
+        raise RunError(f"--tokenizer {tokens.name}: {error}; {error.remedy}") from error
+    return setup.for_validation(config, limits) if validation else setup
+
+
+def _setup_in_characters(config: RagR1Config, limits: RowLimits, validation: bool) -> AgentSetup:
     if config.protocol.turns == "chat":
         raise RunError(
             f"the protocol {config.protocol.name} takes its turns from the model's chat template: give the "
             "model's --tokenizer"
         )
-    codec: Codec = CharacterCodec()
+    codec = CharacterCodec()
+    budget = config.budget(limits.response_tokens, validation=validation)
     retriever = config.validation_retriever if validation else config.retriever
     return AgentSetup(
         protocol=config.protocol,
         codec=codec,
-        budget=character_budget(limits.within(config.budget(limits.response_tokens, validation=validation))),
+        budget=character_budget(limits.within(budget)),
         tools=partial(shared_tools, retriever, config.tools),
-        chat=CharacterCodec().chat,
+        chat=codec.chat,
         failures=config.failures,
         own_prompt=config.own_prompt,
     )
@@ -134,33 +105,34 @@ def engine_maker(
     answers: str,
     setup: AgentSetup,
     endpoint: Endpoint,
-    tape: ResponseCache,
+    cache: ResponseCache,
     sampling: Mapping[str, Any],
-    more: Mapping[str, Any],
+    extra_body: Mapping[str, Any],
     *,
     logprobs: bool = False,
     on_text: OnText | None = None,
 ) -> Callable[[EpisodeRequest], Engine]:
-    """Makes the engine of each ask. `sampling`: keys of every request, besides the ask's temperature and
-    seed; `more`: the user's own; `on_text`: sees completions grow (rag_r1/inference/streaming.py)."""
+    """A function that makes the engine of an episode. `answers`: see `response_format`; `sampling`: keys of
+    each request, besides the episode's temperature and seed; `extra_body`: the user's own keys; `on_text`
+    sees completions grow (rag_r1/inference/streaming.py)."""
 
-    def make(ask: EpisodeRequest) -> Engine:
-        exchanges = EpisodeClient(ask.id, endpoint, tape, on_text)
-        request_keys = {**sampling, "temperature": ask.temperature}
-        agent = ask.setup or setup
+    def make(request: EpisodeRequest) -> Engine:
+        client = EpisodeClient(request.id, endpoint, cache, on_text)
+        agent = request.setup or setup
+        keys = {**sampling, "temperature": request.temperature}
         if answers == CHAT:
-            messages = agent.messages(ask.question, ask.messages)
-            messages = agent.protocol.harmless(messages, ask.question)
-            return ChatEngine(exchanges, agent.codec, agent.protocol, messages, request_keys, ask.seed, more)
+            messages = agent.messages(request.question, request.messages)
+            messages = agent.protocol.harmless(messages, request.question)
+            return ChatEngine(client, agent.codec, agent.protocol, messages, keys, request.seed, extra_body)
         return CompletionEngine(
-            exchanges,
+            client,
             agent.codec,
             agent.protocol,
-            request_keys,
-            ask.seed,
+            keys,
+            request.seed,
             ids=answers == IDS,
             logprobs=logprobs,
-            more=more,
+            extra_body=extra_body,
         )
 
     return make

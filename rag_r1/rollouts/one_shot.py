@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.agent.failures import FailureRecord
+from rag_r1.agent.failures import FailureRecord, error_line
 from rag_r1.agent.tool_executor import ToolExecutor
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.agent.truncation import fit_observation
-from rag_r1.agent.validation import error_line
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.protocols import SEARCH, Document, Failure, Search
 from rag_r1.protocols.protocol import ObservationFormat
@@ -40,10 +39,10 @@ _MARGIN = 32
 
 @dataclass(frozen=True)
 class OneShotRequest:
-    """An ask whose messages have the passages, the agent for it, and the turn that found them. `failure`:
+    """A request whose messages have the passages, the agent for it, and the turn that found them. `failure`:
     what went wrong; `is_masked`: whether that ends the episode."""
 
-    ask: EpisodeRequest
+    request: EpisodeRequest
     setup: AgentSetup
     turn: Turn
     retries: int = 0
@@ -55,7 +54,7 @@ class OneShotRequest:
 
     def failed_record(self) -> Trajectory:
         """The record of an episode that ended with the search."""
-        record = Trajectory(self.ask.id, self.ask.question, self.setup.protocol.name, [self.turn])
+        record = Trajectory(self.request.id, self.request.question, self.setup.protocol.name, [self.turn])
         assert self.failure is not None
         record.status = "error" if self.failure.kind == "error" else "tool_failure"
         record.seconds, record.retries = self.turn.tool_s, self.retries

@@ -68,13 +68,13 @@ def describe_server(base: str) -> dict[str, Any]:
             "start it, or correct "
             "the address"
         ) from error
-    known = ready if status == 200 and isinstance(ready, dict) else None
-    if known is not None:  # the other indexes of the server, and what the client does not use
-        known = {k: v for k, v in known.items() if k not in ("indexes", "topk", "status")}
-        known = {k: v for k, v in known.items() if v is None or isinstance(v, str | int)}
+    facts = ready if status == 200 and isinstance(ready, dict) else None
+    if facts is not None:  # the other indexes of the server, and what the client does not use
+        facts = {k: v for k, v in facts.items() if k not in ("indexes", "topk", "status")}
+        facts = {k: v for k, v in facts.items() if v is None or isinstance(v, str | int)}
     return {
         "healthy": None if health in (404, 405) else health == 200,
-        "ready": None if known is None else without_secrets(known),
+        "ready": None if facts is None else without_secrets(facts),
     }
 
 

@@ -25,7 +25,7 @@ from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.duplicates import RepeatedRow, drop_duplicates
 from rag_r1.data.files.qa_parquet import make_rows
-from rag_r1.data.files.questions import QuestionFile, read_file
+from rag_r1.data.files.question_file import QuestionFile, read_file
 from rag_r1.data.rows import COLUMNS_READ, QuestionRow, read_rows, row_fault
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import Protocol
@@ -142,8 +142,8 @@ def make_request(
     own_prompt: bool = False,
     **more: Any,
 ) -> EpisodeRequest:
-    """The ask that plays a row for the `sample`th time; `seed` is the run's. With `own_prompt` the protocol's
-    prompt is used even if the row has one. `more`: further fields of Ask."""
+    """The request that plays a row for the `sample`th time; `seed` is the run's. With `own_prompt` the
+    protocol's prompt is used even if the row has one. `more`: further fields of EpisodeRequest."""
     usable = row.prompt and row.protocol == protocol.name and not own_prompt
     return EpisodeRequest(
         question_id=row.id,

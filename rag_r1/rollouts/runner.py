@@ -1,13 +1,14 @@
 """Runs many episodes concurrently, each question exactly once, across kills and restarts.
 
-A `EpisodeRunner` has everything that episodes share: the setup (an ask may have one of its own), a function
-that makes the engine of an ask, the reward, and the run's folder. `play(ask)` plays one episode, scores it,
-writes its record to the folder and returns its Outcome; an ask that the folder has already is not played
-again. `run` works on many jobs at a time (concurrency.py), of which each awaits `play` once (traces) or
-several times in turn (the filter stops a question at its first right answer). Nothing is drawn at random on
-the way, so the order in which episodes end changes nothing.
+An `EpisodeRunner` has everything that episodes share: the setup (a request may have one of its own), a
+function that makes the engine of a request, the reward, and the run's folder. `play(request)` plays one
+episode, scores it, writes its record to the folder and returns its outcome; a request that the folder has
+already is not played again. `run` works on many jobs at a time (concurrency.py), of which each awaits `play`
+once (traces) or several times in turn (the filter stops a question at its first right answer). Nothing is
+drawn at random on the way, so the order in which episodes end changes nothing.
 
-With `rag_r1.agent.paths` an ask is several episodes, whose answers vote (rag_r1/agent/self_consistency.py).
+With `rag_r1.agent.paths` a request is several episodes, whose answers vote
+(rag_r1/agent/self_consistency.py).
 
 An episode with a failure of the infrastructure (the endpoint, the retrieval server) is neither right nor
 wrong: it is not scored. It is played once in each start of the command, until `tries` are used up.
@@ -19,17 +20,18 @@ plays the episodes that were given up to their end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rag_r1.agent import Engine, Trajectory, sample_paths
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.inference.cost_limit import CostTracker
-from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.rewards import RewardSum
 from rag_r1.rollouts.concurrency import Job, JobPool, T
 from rag_r1.rollouts.one_shot import prepare_one_shot
 from rag_r1.rollouts.requests import EpisodeRequest, seeded_fraction
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.folder import EpisodeOutcome, RunFolder
 from rag_r1.runs.response_cache import Usage
 
@@ -103,16 +105,18 @@ class EpisodeRunner:
         self.stop, self.spending = stop or CancelToken(), spending
         self.pool = JobPool(in_flight, self.stop, idle)
         self.counts = RunCounts()
+        #: What is written of a record; by default all of it.
+        self.written_fields: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
         self._played: set[str] = set()
         self._failures_in_a_row = 0
 
-    async def play(self, ask: EpisodeRequest) -> EpisodeOutcome:
-        """The outcome of an ask, from the folder or from an episode that is played now."""
-        outcome = self.folder.outcome(ask.id)
-        again = outcome is not None and self.is_open(outcome) and ask.id not in self._played
+    async def play(self, request: EpisodeRequest) -> EpisodeOutcome:
+        """The outcome of a request, from the folder or from an episode that is played now."""
+        outcome = self.folder.outcome(request.id)
+        again = outcome is not None and self.is_open(outcome) and request.id not in self._played
         if outcome is None or again:
-            outcome = await self._episode(ask, 1 if outcome is None else outcome.tries + 1)
-            self._played.add(ask.id)
+            outcome = await self._episode(request, 1 if outcome is None else outcome.tries + 1)
+            self._played.add(request.id)
         self.counts.add(outcome)
         self._show()
         return outcome
@@ -125,17 +129,19 @@ class EpisodeRunner:
         """The results of `total` jobs, in their order; see concurrency.py."""
         return await self.pool.run(jobs, total, unit)
 
-    async def _episode(self, ask: EpisodeRequest, number: int) -> EpisodeOutcome:
-        setup = ask.setup or self.setup
-        first = await prepare_one_shot(ask, setup) if ask.search_first else None
+    async def _episode(self, request: EpisodeRequest, number: int) -> EpisodeOutcome:
+        setup = request.setup or self.setup
+        first = await prepare_one_shot(request, setup) if request.search_first else None
         if first:
-            ask, setup = first.ask, first.setup
+            request, setup = first.request, first.setup
         engines: list[Engine] = []
 
         async def path(place: int) -> Trajectory:
-            engines.append(self.make_engine(_of_path(ask, place)))
+            engines.append(self.make_engine(_of_path(request, place)))
             episode = setup.episode(engines[-1])
-            return await episode.resume(ask.id, ask.question, _prompt_ids(ask, setup), ask.past)
+            return await episode.resume(
+                request.id, request.question, _prompt_ids(request, setup), request.past
+            )
 
         if first and first.is_masked:
             record = first.failed_record()
@@ -143,66 +149,56 @@ class EpisodeRunner:
             record = await sample_paths(path, setup.budget.paths, setup.failures.mask)
             if first:
                 first.prepend_search_turn(record)
-        right = await self._judge(record, ask, setup.failures.mask)
+        has_score = await self.reward.score(record, list(request.golds), setup.failures.mask)
         context = {
-            "question_id": ask.question_id,
-            "sample": ask.sample,
-            "data_source": ask.data_source,
-            "golds": list(ask.golds),
-            "prompt": setup.messages(ask.question, ask.messages),
-            "right": right,
+            "question_id": request.question_id,
+            "sample": request.sample,
+            "data_source": request.data_source,
+            "golds": list(request.golds),
+            "prompt": setup.messages(request.question, request.messages),
+            "right": self.right.of(record.rewards) if has_score else None,
             "reward_weights": self.reward.weights,
             "try": number,
             "usage": _usage(engines),
-            **({"metadata": dict(ask.metadata)} if ask.metadata else {}),
+            **({"metadata": dict(request.metadata)} if request.metadata else {}),
         }
-        outcome = self.folder.write({**context, **record.to_dict()})
+        outcome = self.folder.write(self.written_fields({**context, **record.to_dict()}))
+        self._count_failures(record)
+        return outcome
+
+    def _count_failures(self, record: Trajectory) -> None:
+        """End the run after too many episodes in a row without an answer of the engine."""
         engine_failed = record.masked(("engine",))
         self._failures_in_a_row = self._failures_in_a_row + 1 if engine_failed else 0
         if self._failures_in_a_row >= MAX_CONSECUTIVE_FAILURES:
             detail = next(failure.detail for failure in record.failures if failure.kind == "engine")
             self.stop(f"{self._failures_in_a_row} episodes in a row got no answer; the last: {detail}")
-        return outcome
-
-    async def _judge(self, record: Trajectory, ask: EpisodeRequest, mask: Collection[str]) -> bool | None:
-        """Score the record; returns whether the answer is right, None if it is not judged."""
-        if not record.masked(mask):
-            judgement = await self.reward.judge(record, list(ask.golds))
-            record.rewards, record.turn_scores = judgement.rewards, judgement.turn_scores
-            if judgement.missing:
-                names = (f"{name} ({why})" if why else name for name, why in judgement.missing.items())
-                record.failed("judge", f"no value for {', '.join(names)}")
-        if record.masked(mask):
-            record.rewards = {**self.reward.unjudged(), **record.rewards, "score": None}
-            record.turn_scores = []
-            return None
-        return self.right.of(record.rewards)
 
     def _show(self) -> None:
         if (bar := self.pool.bar) is not None:
-            known = self.spending is not None and self.spending.has_prices
-            cost = self.spending.cost if known else None
+            has_cost = self.spending is not None and self.spending.has_prices
+            cost = self.spending.cost if has_cost else None
             share = bar.n / bar.total if bar.total else 0.0
             bar.set_postfix(self.counts.shown(cost, share), refresh=False)
 
 
-def _of_path(ask: EpisodeRequest, number: int) -> EpisodeRequest:
-    """The ask with the seed of its nth path; the first has the ask's own."""
-    return (
-        replace(ask, seed=int(seeded_fraction(ask.seed, "path", str(number)) * (1 << 31))) if number else ask
-    )
+def _of_path(request: EpisodeRequest, number: int) -> EpisodeRequest:
+    """The request with the seed of its nth path; the first has the request's own."""
+    if number == 0:
+        return request
+    return replace(request, seed=int(seeded_fraction(request.seed, "path", str(number)) * (1 << 31)))
 
 
 def _usage(engines: Sequence[Engine]) -> dict[str, int]:
     """What all paths have used; empty if their engines do not count it."""
     total, counted = Usage(), False
     for engine in engines:
-        if usage := getattr(getattr(engine, "exchanges", None), "usage", None):
+        if usage := getattr(getattr(engine, "client", None), "usage", None):
             total.add(usage)
             counted = True
     return dict(vars(total)) if counted else {}
 
 
-async def _prompt_ids(ask: EpisodeRequest, setup: AgentSetup) -> list[int]:
+async def _prompt_ids(request: EpisodeRequest, setup: AgentSetup) -> list[int]:
     """Awaited within the episode, so that a prompt that cannot be made is the row's failure."""
-    return setup.prompt_ids(ask.question, ask.messages)
+    return setup.prompt_ids(request.question, request.messages)

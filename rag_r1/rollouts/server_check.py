@@ -61,8 +61,8 @@ def check_replies(
     where, (path, prompt) = base_address(url), _SMALLEST[engine]
     status, body = _answer(where, path, {"model": model, "max_tokens": 1, **prompt}, key_variable, what, flag)
     if status in _REFUSED:
-        said = terminal_text((body or b"").decode("utf-8", "replace"), 200)
-        answer = f"HTTP {status} to a request for the model {model!r} at /{path} ({said})"
+        text = terminal_text((body or b"").decode("utf-8", "replace"), 200)
+        answer = f"HTTP {status} to a request for the model {model!r} at /{path} ({text})"
         raise RunError(f"{where} answers with {answer}: correct {flag}, or the model's name")
 
 
@@ -88,8 +88,8 @@ def _answer(
     if 300 <= status < 400:  # no client follows it: the key would go to another address
         raise RunError(other_answer_fault(what, where, f"HTTP {status}, which leads elsewhere", flag))
     if status >= 500:
-        said = terminal_text((body or b"").decode("utf-8", "replace"), 200)
-        raise RunError(other_answer_fault(what, where, f"HTTP {status}: {said}".rstrip(": "), flag))
+        text = terminal_text((body or b"").decode("utf-8", "replace"), 200)
+        raise RunError(other_answer_fault(what, where, f"HTTP {status}: {text}".rstrip(": "), flag))
     return status, body
 
 
@@ -102,8 +102,8 @@ def _models(body: bytes, what: str, where: str, flag: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, list) and not (isinstance(answer, dict) and {*_LISTS} & answer.keys()):
-        said = f"{terminal_text(body.decode('utf-8', 'replace'), 100)!r} instead of a list of models"
-        raise RunError(other_answer_fault(what, where, said, flag))
+        text = f"{terminal_text(body.decode('utf-8', 'replace'), 100)!r} instead of a list of models"
+        raise RunError(other_answer_fault(what, where, text, flag))
     try:
         return {str(entry["id"]): entry for entry in answer["data"]}
     except (TypeError, KeyError, AttributeError):

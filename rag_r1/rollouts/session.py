@@ -22,15 +22,17 @@ from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.client import Endpoint, EndpointOptions
 from rag_r1.inference.cost_limit import CostTracker
-from rag_r1.inference.rate_limit import CancelToken, RateLimiter
+from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.rewards import RewardSum
 from rag_r1.rollouts.arguments import RolloutArguments, config_of, keys_of
 from rag_r1.rollouts.checks import try_first_search
-from rag_r1.rollouts.engine_factory import IDS, TokenUnit, agent_setup, engine_maker
+from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
+from rag_r1.rollouts.response_format import IDS, response_format
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
 from rag_r1.rollouts.server_check import check_replies
+from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
 from rag_r1.runs.start_checks import try_servers
@@ -145,7 +147,7 @@ def search_settings(retriever: Mapping[str, Any]) -> dict[str, Any]:
 @dataclass
 class RunSession:
     """A run under way: see the top of the module. `answers`: what the endpoint returns
-    (engine_factory.py)."""
+    (response_format.py)."""
 
     ready: RunSetup
     folder: RunFolder
@@ -175,13 +177,13 @@ async def open_session(
     try:
         search = [try_first_search(ready.retriever, args.retriever_url)] if searches else []
         sampling = {"model": model, **sampling_of(args)}
-        model_server = ready.tokens.answers(args.engine, endpoint, model, body, ready.setup)
+        model_server = response_format(args.engine, endpoint, model, body, ready.setup)
         answers, *_ = await try_servers(unless_cancelled(stop, model_server), *search)
         needs_logprobs = requires_token_ids(ready.setup, answers)
         with RunFolder(out or args.out, {**settings, "model": model, "answers": answers}) as folder:
-            spending.add(folder.tape.usage)
+            spending.add(folder.cache.usage)
             make = engine_maker(
-                answers, ready.setup, endpoint, folder.tape, sampling, body, logprobs=needs_logprobs
+                answers, ready.setup, endpoint, folder.cache, sampling, body, logprobs=needs_logprobs
             )
             runner = EpisodeRunner(
                 ready.setup,
@@ -203,8 +205,8 @@ async def open_session(
 
 def endpoint_options(args: RolloutArguments, url: str) -> EndpointOptions:
     """The options of requests to the model's server at this address."""
-    named = args.model_dump(include={"timeout_s", "retries", "backoff_s", "in_flight", "trust_env"})
-    return EndpointOptions(url, args.api_key_env, **named)
+    values = args.model_dump(include={"timeout_s", "retries", "backoff_s", "in_flight", "trust_env"})
+    return EndpointOptions(url, args.api_key_env, **values)
 
 
 async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, model: str) -> int:
@@ -228,7 +230,7 @@ async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, m
 
 async def _try_model(args: RolloutArguments, ready: RunSetup, endpoint: Endpoint, model: str) -> None:
     """At least one request to the model's server, and one for a token if it lists no models."""
-    await ready.tokens.answers(args.engine, endpoint, model, json.loads(args.body), ready.setup)
+    await response_format(args.engine, endpoint, model, json.loads(args.body), ready.setup)
     if args.engine == "chat" and not args.trust_env:  # with the other engine it was asked for a token
         server = (endpoint.base, args.api_key_env, "model server", "--base-url", model)
         await asyncio.to_thread(check_replies, *server)
@@ -253,20 +255,6 @@ def requires_token_ids(setup: AgentSetup, answers: str) -> bool:
             "that returns token ids (vLLM), or leave max_state out"
         )
     return True
-
-
-async def unless_cancelled(stop: CancelToken, work: Awaitable[Any]) -> Any:
-    """The result of what is done while nothing else watches `stop`. Raises RunError if that ends the run;
-    the work is then cancelled, as it is when this is."""
-    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise RunError(str(stop.reason))
-        return task.result()
-    finally:
-        task.cancel()
-        stopped.cancel()
 
 
 def usage_line(run: RunSession) -> str:

@@ -41,8 +41,8 @@ _OLD_SETTINGS = "settings.json"
 
 @dataclass(frozen=True)
 class EpisodeOutcome:
-    """How the last episode of an ask ended. `right`: None if it was not judged, because the infrastructure
-    `failed`; `tries`: how often the ask has been played, of which all but the last have failed."""
+    """How the last episode of a request ended. `right`: None if it was not judged, because the infrastructure
+    `failed`; `tries`: how often it has been played, of which all but the last have failed."""
 
     id: str
     right: bool | None
@@ -87,8 +87,8 @@ class RunFolder:
             self._check(_without_secrets(json_roundtrip(settings)))
             self._records = JsonLinesFile(self.journal / "records.ndjson", self._index)
             opened.callback(self._records.close)
-            self.tape = ResponseCache.open(self.journal)
-            opened.callback(self.tape.close)
+            self.cache = ResponseCache.open(self.journal)
+            opened.callback(self.cache.close)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> RunFolder:
@@ -101,9 +101,9 @@ class RunFolder:
         """Close the files and give the folder free."""
         self._opened.close()
 
-    def outcome(self, ask_id: str) -> EpisodeOutcome | None:
-        """How an ask ended, or None if it was not played to its end."""
-        return self._outcomes.get(ask_id)
+    def outcome(self, request_id: str) -> EpisodeOutcome | None:
+        """How a request ended, or None if it was not played to its end."""
+        return self._outcomes.get(request_id)
 
     def write(self, record: Mapping[str, Any]) -> EpisodeOutcome:
         """Append the record of an episode: a trajectory with `right` and `try`. Raises RunError."""
@@ -111,14 +111,14 @@ class RunFolder:
         self._records.append(dict(record))
         return outcome
 
-    def record(self, ask_id: str) -> dict[str, Any] | None:
-        """The last record of an ask."""
-        place = self._places.get(ask_id)
+    def record(self, request_id: str) -> dict[str, Any] | None:
+        """The last record of a request."""
+        place = self._places.get(request_id)
         return None if place is None else self._records.at(place)
 
-    def records(self, ask_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """The last record of each ask that has one, in this order."""
-        return (record for ask_id in ask_ids if (record := self.record(ask_id)) is not None)
+    def records(self, request_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """The last record of each request that has one, in this order."""
+        return (record for request_id in request_ids if (record := self.record(request_id)) is not None)
 
     def _index(self, record: dict[str, Any], place: Place) -> None:
         outcome = EpisodeOutcome.of(record)
@@ -126,7 +126,7 @@ class RunFolder:
 
     def _check(self, settings: dict[str, Any]) -> None:
         try:
-            before = known = _read(self.out / PROVENANCE).get("settings")
+            before = recorded = _read(self.out / PROVENANCE).get("settings")
             if before is None and (old := _read(self.journal / _OLD_SETTINGS)):
                 before = _without_secrets(old["settings"])
             if before is not None:
@@ -135,7 +135,7 @@ class RunFolder:
             raise RunError(
                 f"{self.out} has no settings of a run ({error!r}): choose another --out"
             ) from error
-        if known != settings:
+        if recorded != settings:
             write_provenance(self.out, {"settings": settings})
 
 
@@ -153,8 +153,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as they may be shown to others, with a hash of what was removed."""
     public, before = without_secrets(settings), flatten(settings)
-    kept = flatten(public)
-    if removed := {key: value for key, value in before.items() if kept.get(key) != value}:
+    public_values = flatten(public)
+    if removed := {key: value for key, value in before.items() if public_values.get(key) != value}:
         text = json.dumps(removed, sort_keys=True)
         public["secrets_sha256"] = hashlib.sha256(text.encode()).hexdigest()
     return public

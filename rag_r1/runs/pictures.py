@@ -66,22 +66,8 @@ LINE_OPACITY = 0.8
 
 def line(axes: Any, points: Iterable[tuple[float, float]], label: str, color: str, style: str = "o-") -> None:
     """A line through points; of several lines with one label, the legend names the first."""
-    named = label in axes.get_legend_handles_labels()[1]
-    axes.plot(
-        *zip(*points, strict=True), style, color=color, alpha=LINE_OPACITY, label=None if named else label
-    )
-
-
-def grouped_bars(
-    axes: Any, names: Sequence[str], series: Sequence[Sequence[float]], colors: Sequence[str]
-) -> None:
-    """A group of bars for each name, with a bar and its value for each series, (series, names)."""
-    width = 0.84 / len(series)
-    for number, (heights, color) in enumerate(zip(series, colors, strict=True)):
-        places = [i + (number - (len(series) - 1) / 2) * width for i in range(len(names))]
-        bars = axes.bar(places, heights, width=width * 0.95, color=color)
-        axes.bar_label(bars, fmt="%.2f", fontsize=8 if len(series) < 3 else 6, padding=1)
-    axes.set_xticks(range(len(names)), names)
+    new_label = None if label in axes.get_legend_handles_labels()[1] else label
+    axes.plot(*zip(*points, strict=True), style, color=color, alpha=LINE_OPACITY, label=new_label)
 
 
 def reach(points: Sequence[Mapping[str, Any]]) -> list[list[float]]:

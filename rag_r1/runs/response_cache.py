@@ -2,7 +2,7 @@
 
 A line is `{"ask", "turn", "sha256", "answer", "usage"}`. It is appended as soon as the answer has arrived and
 before it is used. An episode that is played again asks the cache first: an answer counts if it is of the same
-ask, the same turn and the same request, to the byte. So only requests that were in flight at the kill are
+episode, the same turn and the same request, to the byte. So only requests that were in flight at the kill are
 sent again; those after a search that now finds something else are other requests. An answer that was
 useless, but has to be paid for, is a line without `answer`: it is counted and never replayed.
 
@@ -69,21 +69,21 @@ class ResponseCache:
         cache.lines = SharedJsonLines(path, cache.index)
         return cache
 
-    def get(self, ask_id: str, turn: int, request: bytes) -> dict[str, Any] | None:
+    def get(self, request_id: str, turn: int, request: bytes) -> dict[str, Any] | None:
         """The answer to a request, or None."""
         if self.lines is None:
             return None
-        key = _key(ask_id, turn, _sha256(request))
+        key = _key(request_id, turn, _sha256(request))
         if key not in self._places:
             self.lines.read_on()
         place = self._places.get(key)
         return None if place is None else _line(self.lines.at(place))
 
     def put(
-        self, ask_id: str, turn: int, request: bytes, answer: Mapping[str, Any] | None, usage: Usage
+        self, request_id: str, turn: int, request: bytes, answer: Mapping[str, Any] | None, usage: Usage
     ) -> None:
         """Append an answer; None for a useless one. On a full disk a run's cache raises RunError."""
-        line = {"ask": ask_id, "turn": turn, "sha256": _sha256(request), "usage": vars(usage)}
+        line = {"ask": request_id, "turn": turn, "sha256": _sha256(request), "usage": vars(usage)}
         if answer is not None:
             line["answer"] = dict(answer)
         if self.lines is not None:
@@ -118,6 +118,6 @@ def _sha256(request: bytes) -> str:
     return hashlib.sha256(request).hexdigest()
 
 
-def _key(ask_id: str, turn: int, sha256: str) -> bytes:
-    text = f"{len(ask_id)}/{ask_id}/{turn}/{sha256}"
+def _key(request_id: str, turn: int, sha256: str) -> bytes:
+    text = f"{len(request_id)}/{request_id}/{turn}/{sha256}"
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

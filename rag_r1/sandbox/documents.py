@@ -103,8 +103,8 @@ def html_text(markup: str) -> DocumentText:
 
 def _declared(data: bytes) -> str | None:
     """The encoding that an HTML page names in its first kilobytes."""
-    named = _CHARSET.search(data[:4096])
-    return named[1].decode("ascii") if named else None
+    match = _CHARSET.search(data[:4096])
+    return match[1].decode("ascii") if match else None
 
 
 def decode_text(data: bytes, encoding: str | None = None) -> str:

@@ -23,13 +23,13 @@ def read(path: str, form: str) -> list[list[Any]]:
     opened."""
     from rdflib import Graph, Literal, URIRef
 
-    named = os.fsdecode(path.encode("latin-1"))
+    file_name = os.fsdecode(path.encode("latin-1"))
     if form == "xml":
-        _reject_doctype(named)
+        _reject_doctype(file_name)
     graph = Graph()
     try:
-        with open(named, "rb") as stream:
-            graph.parse(file=stream, format=form, publicID=_address(named))
+        with open(file_name, "rb") as stream:
+            graph.parse(file=stream, format=form, publicID=_address(file_name))
     except (OSError, MemoryError):
         raise
     except Exception as error:  # rdflib's parsers raise many kinds, also RecursionError

@@ -16,14 +16,17 @@ from typing import Any
 
 
 def base_rates(path: str) -> list[float]:
-    """A job: the rates with which the scheduler in a file was created; none if there is no scheduler. `path`:
-    its bytes as Latin-1. Raises ValueError, and OSError if it cannot be opened."""
+    """The learning rates with which the scheduler in a file was created; none if there is no scheduler.
+
+    A job of the sandbox's worker, to which only texts are sent, so `path` is the path's bytes as Latin-1.
+    Raises ValueError, and OSError if the file cannot be opened.
+    """
     values = plain_values(os.fsdecode(path.encode("latin-1")))
     try:
         scheduler = values.get("lr_scheduler") or {}
         return [float(rate) for rate in scheduler.get("base_lrs", ())]
-    except (ValueError, TypeError, AttributeError, OverflowError) as fault:
-        raise ValueError(f"no rates of a scheduler: {type(fault).__name__}") from None
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"no rates of a scheduler: {type(error).__name__}") from None
 
 
 class _Placeholder:
@@ -65,5 +68,5 @@ def plain_values(path: str) -> Any:
                 return _PlainUnpickler(file).load()
     except (OSError, MemoryError):
         raise
-    except Exception as fault:  # a broken pickle may raise anything
-        raise ValueError(f"no file of torch.save: {type(fault).__name__}") from fault
+    except Exception as error:  # a broken pickle may raise anything
+        raise ValueError(f"no file of torch.save: {type(error).__name__}") from error

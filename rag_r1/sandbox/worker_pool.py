@@ -161,13 +161,13 @@ class JobHandle:
 
 class _Worker:
     def __init__(self) -> None:
-        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        variables = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
         self._process = subprocess.Popen(
             [sys.executable, "-I", _PROGRAM, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=kept,
+            env=variables,
             bufsize=0,
         )
         try:

@@ -24,21 +24,16 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.target import resolve_model
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.inference.client import Endpoint
-from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.inference.streaming import OnText
 from rag_r1.io.atomic_files import error_text
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.rollouts.checks import all_problems, run_in_thread, try_first_search
-from rag_r1.rollouts.engine_factory import IDS, TokenUnit, engine_maker
+from rag_r1.rollouts.engine_factory import engine_maker
 from rag_r1.rollouts.requests import EpisodeRequest
+from rag_r1.rollouts.response_format import IDS, response_format
 from rag_r1.rollouts.server_check import check_replies
-from rag_r1.rollouts.session import (
-    endpoint_options,
-    prepare_agent,
-    requires_token_ids,
-    sampling_of,
-    unless_cancelled,
-)
+from rag_r1.rollouts.session import endpoint_options, prepare_agent, requires_token_ids, sampling_of
+from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import ResponseCache
 from rag_r1.runs.start_checks import try_servers
@@ -48,17 +43,14 @@ logger = logging.getLogger(__name__)
 
 
 class ChatAgent:
-    """Plays one episode for each question, any number at a time. `given`: as `resolved` and `served` return
-    it (rag_r1/evaluation/target.py); `answers`: what the endpoint returns
-    (rag_r1/rollouts/engine_factory.py); `retriever`: the keys of the search. See `open_agent`."""
+    """Plays one episode for each question, any number at a time. `args`: as `resolve_model` and `serve_model`
+    return them (rag_r1/evaluation/target.py); `retriever`: the keys of the search. See `open_agent`."""
 
-    def __init__(
-        self, args: EvalArguments, setup: AgentSetup, tokens: TokenUnit, retriever: Mapping[str, Any]
-    ):
-        self.args, self.setup, self.tokens, self.retriever = args, setup, tokens, retriever
+    def __init__(self, args: EvalArguments, setup: AgentSetup, retriever: Mapping[str, Any]):
+        self.args, self.setup, self.retriever = args, setup, retriever
         self.sampling = {"model": args.model, **sampling_of(args)}
         self.body = json.loads(args.body)
-        self.answers = ""
+        self.answers = ""  # what the endpoint returns (rag_r1/rollouts/response_format.py)
         self._endpoint = self._connected()
 
     def prompt_fits(self, question: str) -> bool:
@@ -107,7 +99,7 @@ class ChatAgent:
     async def try_out(self) -> None:
         """One search and one token, so that what does not work is known at start. Raises RunError."""
         args = self.args
-        probing = self.tokens.answers(args.engine, self._endpoint, args.model, self.body, self.setup)
+        probing = response_format(args.engine, self._endpoint, args.model, self.body, self.setup)
         search = try_first_search(self.retriever, args.retriever_url)
         self.answers, _ = await try_servers(unless_cancelled(self._endpoint.stop, probing), search)
         requires_token_ids(self.setup, self.answers)
@@ -166,10 +158,10 @@ async def open_agent(args: EvalArguments) -> AsyncIterator[ChatAgent]:
     add_working_directory()
     try:
         with all_problems(args, {}):
-            config, tokens, setup = prepare_agent(args, validation_limits(args.protocol), validation=True)
+            config, _, setup = prepare_agent(args, validation_limits(args.protocol), validation=True)
     except ValueError as error:  # of a key, of a file
         raise RunError(str(error)) from error
-    player = ChatAgent(args, setup, tokens, config.validation_retriever)
+    player = ChatAgent(args, setup, config.validation_retriever)
     try:
         await player.try_out()
         yield player

@@ -14,7 +14,7 @@ internal details.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -24,7 +24,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from rag_r1.agent import Trajectory
-from rag_r1.http_server.request_guard import BACK_S, STOPPING, RequestError, RequestGuard, error_body
+from rag_r1.http_server.request_guard import BACK_S, STOPPING, RequestError, RequestGuard
+from rag_r1.http_server.responses import disconnected, error_response, http_error_response, serve_files
 from rag_r1.serving.admission import ServerFullError
 from rag_r1.serving.conversation import read_conversation
 from rag_r1.serving.metrics import CONTENT_TYPE
@@ -34,7 +35,6 @@ from rag_r1.serving.wire import ChatRequest, Message, TextRequest, completion
 
 #: Answered without the token: the page, which holds no data, and the probe.
 OPEN_PATHS = frozenset({*PAGE_FILES, "/health"})
-_WORDS = {404: "not_found", 405: "method_not_allowed"}
 
 
 def create_app(
@@ -124,12 +124,7 @@ def _stopping() -> RequestError:
 async def _record_unless_gone(request: Request, chat: ChatSession) -> Trajectory | None:
     """The record of the chat; None if the client goes away before, which ends the chat. Raises RequestError
     if the server stops before the chat has ended."""
-
-    async def disconnected() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    disconnection = asyncio.create_task(disconnected())
+    disconnection = asyncio.create_task(disconnected(request))
     try:
         await asyncio.wait({chat.task, disconnection}, return_when=asyncio.FIRST_COMPLETED)
         if chat.task.cancelled():
@@ -167,15 +162,7 @@ def _add_page(app: FastAPI, about: PageInfo) -> None:
     async def page_info() -> dict[str, Any]:
         return about.public()
 
-    for address, (path, media_type) in PAGE_FILES.items():
-        app.get(address, include_in_schema=False)(_file(path.read_bytes(), media_type))
-
-
-def _file(content: bytes, media_type: str) -> Callable[[], Any]:
-    async def serve() -> Response:
-        return Response(content, media_type=media_type)
-
-    return serve
+    serve_files(app, PAGE_FILES)
 
 
 def _add_operations(app: FastAPI, chats: ChatSessions) -> None:
@@ -189,23 +176,17 @@ def _add_operations(app: FastAPI, chats: ChatSessions) -> None:
 
 
 def _add_error_handlers(app: FastAPI, chats: ChatSessions) -> None:
-    def answer(status: int, code: str, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:
-        return JSONResponse(error_body(code, reason), status, headers)
+    app.exception_handler(HTTPException)(http_error_response)
 
     @app.exception_handler(RequestValidationError)
     async def bad_input(_: Request, error: RequestValidationError) -> JSONResponse:
         chats.metrics.refused.labels("bad_input").inc()
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return answer(400, "bad_input", "the body is not JSON")
+            return error_response(400, "bad_input", "the body is not JSON")
         field_name = ".".join(str(part)[:50] for part in first["loc"] if part != "body") or "body"
-        return answer(400, "bad_input", f"{field_name}: {first['msg']}")
-
-    @app.exception_handler(HTTPException)
-    async def http_error(_: Request, error: HTTPException) -> JSONResponse:
-        code = getattr(error, "code", None) or _WORDS.get(error.status_code, "bad_input")
-        return answer(error.status_code, code, str(error.detail), dict(error.headers or {}))
+        return error_response(400, "bad_input", f"{field_name}: {first['msg']}")
 
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> JSONResponse:
-        return answer(*FAILURES["error"])
+        return error_response(*FAILURES["error"])

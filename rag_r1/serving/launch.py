@@ -75,9 +75,9 @@ def _check_documents(folder: Path) -> None:
 @contextmanager
 def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
     """Everything that the arguments name, for as long as the block runs. Raises RunError."""
-    made = [folder for folder in (args.out / _CORPUS, args.out) if not folder.exists()]
+    new_folders = [folder for folder in (args.out / _CORPUS, args.out) if not folder.exists()]
     with ExitStack() as stack:
-        stack.callback(_remove_empty, made)  # without the documents, nothing is written there
+        stack.callback(_remove_empty, new_folders)  # without the documents, nothing is written there
         busy = RunError(f"another chat uses the folder {args.out}: choose another --out")
         stack.enter_context(hold_lock(args.out, busy, name=None))
         evaluation, about = import_object(_DEMO)(args, stack) if args.demo else _agent_of(args, stack)

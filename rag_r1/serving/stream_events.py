@@ -132,18 +132,18 @@ class StreamingReasoning:
         end = len(text) - next(
             (n for n in range(min(len(text), self._longest), 0, -1) if text[-n:] in self._tag_starts), 0
         )
-        kept, at = [], 0
+        parts, at = [], 0
         for tag in self._tag.finditer(text):
             if tag.start() >= end:
                 break
-            kept.append(text[at : tag.start()])
+            parts.append(text[at : tag.start()])
             at = tag.end()
             if tag[0] in self._acts:
                 self.ended = True
-                return self._without_outer_space("".join(kept))
-        kept.append(text[at:end])
+                return self._without_outer_space("".join(parts))
+        parts.append(text[at:end])
         self._rest = text[max(at, end) :]
-        return self._without_outer_space("".join(kept))
+        return self._without_outer_space("".join(parts))
 
     def _without_outer_space(self, text: str) -> str:
         visible = text.rstrip()
@@ -168,8 +168,8 @@ def _without_tags(text: str, protocol: Protocol) -> str:
 def call_for_client(call: dict[str, Any]) -> dict[str, Any]:
     """A call's record (CallRecord.to_dict) as a client sees it: each document with its title and text."""
     documents = [document_for_client(Document(**document)) for document in call["documents"] or []]
-    kept = {name: call[name] for name in ("tool", "arguments", "status")}
-    return {**kept, "seconds": round(call["seconds"], 3), "documents": documents}
+    fields = {name: call[name] for name in ("tool", "arguments", "status")}
+    return {**fields, "seconds": round(call["seconds"], 3), "documents": documents}
 
 
 def document_for_client(document: Document) -> dict[str, Any]:

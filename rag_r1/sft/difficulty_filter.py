@@ -71,17 +71,17 @@ def split(
     it can have some more."""
     limit = min(math.ceil(share * len(rows)), max(len(rows) - 1, 0))
     sizes = Counter(question_key(row.question) for row in rows)
-    chosen: set[str] = set()
-    taken = 0
+    keys: set[str] = set()
+    count = 0
     for key in sorted(sizes, key=lambda key: seeded_fraction(seed, "validation", key)):
-        if taken >= limit:
+        if count >= limit:
             break
-        if taken + sizes[key] < len(rows):
-            chosen.add(key)
-            taken += sizes[key]
+        if count + sizes[key] < len(rows):
+            keys.add(key)
+            count += sizes[key]
     parts: tuple[list[QuestionRow], list[QuestionRow]] = ([], [])
     for row in rows:
-        parts[question_key(row.question) in chosen].append(row)
+        parts[question_key(row.question) in keys].append(row)
     return parts
 
 

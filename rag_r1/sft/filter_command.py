@@ -23,12 +23,12 @@ from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.atomic_files import write_json, write_json_lines
-from rag_r1.options.command_line import Positive, argument, read_arguments
+from rag_r1.options.command_line import Positive, argument
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import SAMPLING
 from rag_r1.rollouts.arguments import From0, RolloutArguments, Share
 from rag_r1.rollouts.checks import all_problems, check_servers
-from rag_r1.rollouts.command_run import check_command, run_command
+from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
 from rag_r1.rollouts.runner import EpisodeRunner
 from rag_r1.rollouts.session import (
@@ -75,9 +75,7 @@ class FilterArguments(RolloutArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the files are written, 3 if the run was stopped before (the reason is printed), 1 if it
     could not begin."""
-    check = partial(check_command, COMMAND, filter_questions)
-    args = read_arguments(FilterArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=check)
-    return run_command(COMMAND, filter_questions, args)
+    return read_and_run(COMMAND, FilterArguments, filter_questions, arguments, _DESCRIPTION)
 
 
 async def filter_questions(args: FilterArguments) -> int:

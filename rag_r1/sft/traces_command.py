@@ -22,12 +22,12 @@ from typing import Any, Literal
 from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.atomic_files import write_json, write_json_lines
-from rag_r1.options.command_line import Positive, argument, read_arguments
+from rag_r1.options.command_line import Positive, argument
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import MODEL_SERVER
 from rag_r1.rollouts.arguments import From0, RolloutArguments
 from rag_r1.rollouts.checks import all_problems, check_servers
-from rag_r1.rollouts.command_run import check_command, run_command
+from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
 from rag_r1.rollouts.session import (
     RunSession,
@@ -69,9 +69,7 @@ class TracesArguments(RolloutArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all questions are answered or some have failed, 3 if the run was stopped before (the
     reason is printed), 1 if it could not begin or all have failed."""
-    check = partial(check_command, COMMAND, make_traces)
-    args = read_arguments(TracesArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=check)
-    return run_command(COMMAND, make_traces, args)
+    return read_and_run(COMMAND, TracesArguments, make_traces, arguments, _DESCRIPTION)
 
 
 async def make_traces(args: TracesArguments) -> int:

@@ -210,8 +210,8 @@ class ConfiguredTool:
     ) -> Sequence[Sequence[Document] | Failure | Refusal]:
         """The answers, of which those in the cache are not asked for again. Raises what the tool raises."""
         keys = [json.dumps(dict(args), sort_keys=True, default=str) for args in arguments]
-        kept = map(self._cache.get, keys)
-        answers: list[Any] = [None if answer is None else CachedDocuments(answer) for answer in kept]
+        entries = map(self._cache.get, keys)
+        answers: list[Any] = [None if answer is None else CachedDocuments(answer) for answer in entries]
         new = [i for i, answer in enumerate(answers) if answer is None]
         results = await self.tool.call([arguments[i] for i in new]) if new else []
         for i, answer in zip(new, results, strict=True):

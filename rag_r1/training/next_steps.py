@@ -84,8 +84,8 @@ def after_demo(out: Path, checkpoint: Path | None, base: Path | None = None) -> 
 def finished_model(stage: Path) -> Path:
     """The model that a finished stage of `rag-r1 stages` has exported; its folder may have been moved since.
     Raises OSError or ValueError if it names none."""
-    named = Path((stage / "finished").read_text(encoding="utf-8").strip())
-    return stage.joinpath(*named.parts[named.parts.index("checkpoints") :])
+    folder = Path((stage / "finished").read_text(encoding="utf-8").strip())
+    return stage.joinpath(*folder.parts[folder.parts.index("checkpoints") :])
 
 
 def _evaluation(config: Any, checkpoint: Path, folder: Path) -> list[str]:
@@ -120,8 +120,8 @@ def _exported(checkpoint: Path) -> Path:
 
 def _inspection(config: Any) -> list[str]:
     """Where the trajectories are, and the report of the last validation."""
-    named = config.rag_r1.get("trajectory_dir")
-    return _reports(Path(named).expanduser()) if named else []
+    folder = config.rag_r1.get("trajectory_dir")
+    return _reports(Path(folder).expanduser()) if folder else []
 
 
 def _reports(folder: Path) -> list[str]:

@@ -154,13 +154,13 @@ def check_stages(
     stage's problems are known before the first is trained. Raises RunError naming the stages with problems. A
     later stage is checked with the initial model of the first one. One stage alone checks itself."""
     numbers = range(1, len(recipes) + 1)
-    left = [n for n in numbers if every or not (out / f"stage{n}" / "finished").exists()]
-    if len(left) < 2 and not every:
+    open_stages = [n for n in numbers if every or not (out / f"stage{n}" / "finished").exists()]
+    if len(open_stages) < 2 and not every:
         return
     first = stage_overrides(overrides, 1, out / "stage1", None)
     start = [override for override in first if override.startswith(f"{MODEL_KEY}=")][-1:]
     wrong = []
-    for n in left:
+    for n in open_stages:
         print(f"stage {n}: {recipes[n - 1]}", flush=True)
         if check(recipes[n - 1], [*start, *stage_overrides(overrides, n, out / f"stage{n}", None)]):
             wrong.append(str(n))

@@ -61,8 +61,8 @@ class ShardedSource(StagedSource):
     @property
     def description(self) -> SourceDescription:
         """What this is. The guarantee is that of all encoder replicas that have answered so far."""
-        known = combine_probes(self._probes) if self._probes else None
-        return replace(self._description, guarantee=Determinism.BITS if self._encoder is None else known)
+        guarantee = combine_probes(self._probes) if self._probes else None
+        return replace(self._description, guarantee=Determinism.BITS if self._encoder is None else guarantee)
 
     def warm_up(self) -> None:
         self.find(self.prepare(["warm"]), [1])
@@ -137,8 +137,8 @@ class RayServe:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             # Workers inherit the environment, and so find this package in the same place.
             here = str(Path(__file__).resolve().parents[2])
-            known = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-            os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([here, *known]))
+            paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+            os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([here, *paths]))
             cpus = sum(self._most_replicas(folder) for folder in folders) * options.replica_cpus
             # Twice: during a reload, old and new replicas run side by side.
             settings["num_cpus"] = max(os.cpu_count() or 1, 1 + int(2 * cpus))

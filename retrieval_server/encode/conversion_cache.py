@@ -61,8 +61,8 @@ def _whole(place: Path) -> bool:
     if not place.exists():
         return False
     try:
-        kept = _ConversionManifest.model_validate_json(json_file_bytes(place / MANIFEST))
-        if kept.files == describe_files(place):
+        manifest = _ConversionManifest.model_validate_json(json_file_bytes(place / MANIFEST))
+        if manifest.files == describe_files(place):
             return True
     except (FileNotFoundError, ValueError):
         pass
@@ -72,8 +72,8 @@ def _whole(place: Path) -> bool:
 
 def _publish(work: Path, place: Path) -> None:
     """Give a finished conversion its name, unless another process was faster."""
-    kept = _ConversionManifest(files=describe_files(work))
-    write_json(work / MANIFEST, kept.model_dump(mode="json"))
+    manifest = _ConversionManifest(files=describe_files(work))
+    write_json(work / MANIFEST, manifest.model_dump(mode="json"))
     try:
         os.rename(work, place)  # fails where there is a folder that is not empty
         return

@@ -1,7 +1,7 @@
 """The encoder: a sentence-transformers model under the manifest's settings, from texts to vectors.
 
 Queries are padded by their own length, in buckets, so that a query's vector does not depend on the other
-queries of its batch, as far as the CPU's products allow: see retrieval_server/determinism.py.
+queries of its batch, as far as the CPU's products allow: see batch_probe.py.
 Passages are encoded in batches padded to the longest text, which is faster for long texts of similar length.
 
 torch is imported when a model is loaded and not before, so that a BM25 server never needs it.
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retrieval_server.determinism import ProbeResult, probe_model
+from retrieval_server.determinism import ProbeResult
+from retrieval_server.encode.batch_probe import probe_model
 from retrieval_server.encode.encoder_settings import (
     check_length,
     choose_pooling,
@@ -151,7 +152,7 @@ class Encoder:
 
         The usual padding, to the longest of the batch, makes the last digits of a vector depend on the other
         texts, and a long query slows short ones down. In buckets a text is computed in the same shape in
-        every batch, up to the batch size; see retrieval_server/determinism.py.
+        every batch, up to the batch size; see batch_probe.py.
         """
         import torch
 

@@ -34,7 +34,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer
 from transformers.modeling_outputs import BaseModelOutput
 
-from retrieval_server.determinism import Determinism, ProbeResult, try_batches
+from retrieval_server.determinism import Determinism, ProbeResult
+from retrieval_server.encode.batch_probe import stable_digest
 from retrieval_server.encode.conversion_cache import cached_conversion
 from retrieval_server.encode.options import OpenVinoOptions
 from retrieval_server.errors import UserError
@@ -73,11 +74,11 @@ class OpenVinoTransformer(torch.nn.Module):
             return self(**_features(ids, torch.ones_like(ids), self._inputs)).last_hidden_state
 
         vocabulary = _vocabulary(self.config)
-        same, digest = try_batches(
+        digest = stable_digest(
             lambda shape, generator: torch.randint(vocabulary, shape, generator=generator), compute
         )
         otherwise = Determinism.ORDER if self._dtype == "float32" else Determinism.NONE
-        return ProbeResult(Determinism.BITS, digest, otherwise) if same else ProbeResult(otherwise)
+        return ProbeResult(otherwise) if digest is None else ProbeResult(Determinism.BITS, digest, otherwise)
 
 
 def use_openvino(

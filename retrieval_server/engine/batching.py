@@ -72,9 +72,9 @@ class BatchFormer(Generic[Item]):
         self._suspects.pop(item, None)
         return waited
 
-    def saw(self, crowd: int) -> None:
+    def note_unanswered(self, count: int) -> None:
         """Note how many queries were waiting or under way when a batch was done."""
-        self._recent.append(crowd)
+        self._recent.append(count)
 
     def seconds_until_due(
         self, now: float, free_since: float = float("-inf"), under_way: int = 0

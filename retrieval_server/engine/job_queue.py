@@ -17,7 +17,7 @@ _TURNS_TO_READ = 3
 
 
 class JobQueue:
-    """Belongs to one event loop."""
+    """The waiting jobs of one event loop; ``batching.py`` says what the limits mean."""
 
     def __init__(self, max_batch: int, max_wait_s: float):
         self._former: BatchFormer[QueryJob] = BatchFormer(max_batch, max_wait_s)
@@ -54,8 +54,8 @@ class JobQueue:
         self._wake()
 
     def batch_done(self) -> None:
-        """Note how busy it was, for the next batches; called while the batch's jobs still count."""
-        self._former.saw(self._unanswered)
+        """Tell the decision how many jobs were unanswered; called while those of the batch still count."""
+        self._former.note_unanswered(self._unanswered)
 
     def job_done(self) -> None:
         """A job that was taken has its answer, or its error."""

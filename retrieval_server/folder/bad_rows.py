@@ -32,6 +32,6 @@ class BadRows:
     def refusal(self) -> str:
         """The sentence of the error with which a file is refused."""
         more = self.count - len(self.first)
-        named = "; ".join(self.first) + (f"; and {more} more" if more else "")
+        text = "; ".join(self.first) + (f"; and {more} more" if more else "")
         rows = "1 bad row" if self.count == 1 else f"{self.count} bad rows"
-        return f"{rows}: {named}. Repair them, or leave them out with --skip-bad-rows."
+        return f"{rows}: {text}. Repair them, or leave them out with --skip-bad-rows."

@@ -44,7 +44,7 @@ def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
     files: list[Path] = []
     for path in [corpus] if isinstance(corpus, Path) else corpus:
         if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.is_file() and _known(p))
+            inside = sorted(p for p in path.iterdir() if p.is_file() and _is_corpus_file(p))
             if not inside and (path / MANIFEST).is_file():
                 raise UserError(f"{path} is an index: give the corpus that it was built from.")
             if not inside:
@@ -53,7 +53,7 @@ def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
                     "--corpus the folder that holds the corpus, or its files."
                 )
             files += inside
-        elif not _known(path):
+        elif not _is_corpus_file(path):
             raise UserError(f"{path}: the name must end in one of {', '.join(_SUFFIXES)}.")
         elif not path.is_file():
             raise UserError(f"{path}: no such file. Give the corpus with --corpus FILE.")
@@ -62,7 +62,7 @@ def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
     return files
 
 
-def _known(path: Path) -> bool:
+def _is_corpus_file(path: Path) -> bool:
     return path.name.lower().endswith(_SUFFIXES) and not path.name.startswith(".")
 
 

@@ -61,8 +61,9 @@ class PassageWriter:
         self._urls: list[str | None] = []
         self._bytes = 0
         self._id_hashes = array("q")
-        self._rows: list[int] = []  # where rows are left out: a row, and its place in the corpus; see _place
-        self._places: list[int] = []
+        # The corpus may have lines without a passage. The first row after each such gap, and its place.
+        self._gap_rows: list[int] = []
+        self._gap_places: list[int] = []
 
     @property
     def sha256(self) -> str:
@@ -81,9 +82,9 @@ class PassageWriter:
 
     def add(self, passage: Passage, place: int) -> None:
         """Append the passage at ``place`` of the corpus, counted from 1; places must increase."""
-        if not self._rows or place - self._places[-1] != self.count - self._rows[-1]:
-            self._rows.append(self.count)
-            self._places.append(place)
+        if not self._gap_rows or place != self._place(self.count):
+            self._gap_rows.append(self.count)
+            self._gap_places.append(place)
         for text in (passage.id, passage.contents):
             encoded = text.encode("utf-8")
             self._digest.update(len(encoded).to_bytes(8, "little"))
@@ -104,8 +105,8 @@ class PassageWriter:
         self._ids, self._contents, self._urls, self._bytes = [], [], [], 0
 
     def _place(self, row: int) -> int:
-        last = bisect_right(self._rows, row) - 1
-        return self._places[last] + row - self._rows[last]
+        gap = bisect_right(self._gap_rows, row) - 1
+        return self._gap_places[gap] + row - self._gap_rows[gap]
 
     def refuse_duplicate_ids(self, locate: Callable[[int], str]) -> None:
         """Raise UserError naming both places if two rows share an id. Call after the writer has closed.
@@ -114,18 +115,18 @@ class PassageWriter:
         """
         hashes = np.frombuffer(self._id_hashes, dtype=np.int64)
         in_order = np.sort(hashes)
-        twice = in_order[1:][in_order[1:] == in_order[:-1]]
+        repeated = in_order[1:][in_order[1:] == in_order[:-1]]
         del in_order
-        if not len(twice):
+        if not len(repeated):
             return
         store = PassageStore(self.path)
         first_rows: dict[str, int] = {}
-        for row in np.flatnonzero(np.isin(hashes, twice)).tolist():
-            key = store[row].id
-            if key in first_rows:
-                both = f"{locate(self._place(first_rows[key]))} and {locate(self._place(row))}"
-                raise UserError(f"{both} have the same id {key!r}. Make ids unique.")
-            first_rows[key] = row
+        for row in np.flatnonzero(np.isin(hashes, repeated)).tolist():
+            id_ = store[row].id
+            first = first_rows.setdefault(id_, row)
+            if first != row:
+                places = f"{locate(self._place(first))} and {locate(self._place(row))}"
+                raise UserError(f"{places} have the same id {id_!r}. Make ids unique.")
 
 
 class PassageStore(Sequence[Passage]):
@@ -133,16 +134,12 @@ class PassageStore(Sequence[Passage]):
 
     def __init__(self, path: Path):
         self._path = path
-        self._read = 0  # passages since the pages were released
+        self._reads = 0  # passages since the pages were released
         try:
             with path.open("rb") as stream:
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             reader = pa.ipc.open_file(pa.py_buffer(self._map))
-            batches = []
-            for number in range(reader.num_record_batches):
-                batches.append(reader.get_batch(number))
-                if number % _OPEN_AT_ONCE == 0:
-                    self.release()
+            batches = list(self._read_batches(reader))
         except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
             raise UserError(f"{path}: not a readable Arrow file ({error}). {REBUILD}") from error
         # Older indexes have no column for addresses.
@@ -151,17 +148,28 @@ class PassageStore(Sequence[Passage]):
         self._columns = [batch.columns for batch in batches]
         self._ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64).tolist()
 
+    def _read_batches(self, reader: pa.RecordBatchFileReader) -> Iterator[pa.RecordBatch]:
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+            if number % _OPEN_AT_ONCE == 0:
+                self.release()
+
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, row: int) -> Passage:  # type: ignore[override]
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {len(self)} passages")
-        self._read += 1
-        if self._read >= RELEASE_AFTER:
+        self._reads += 1
+        if self._reads >= RELEASE_AFTER:
             self.release()
         batch = bisect_right(self._ends, row)
-        offset = row - (self._ends[batch - 1] if batch else 0)
+        return self._passage(batch, row - self._first_row(batch))
+
+    def _first_row(self, batch: int) -> int:
+        return self._ends[batch - 1] if batch else 0
+
+    def _passage(self, batch: int, offset: int) -> Passage:
         return Passage(*(column[offset].as_py() for column in self._columns[batch]))
 
     def find(self, ids: Sequence[str]) -> list[Passage | None]:
@@ -174,7 +182,7 @@ class PassageStore(Sequence[Passage]):
         passages: dict[str, Passage] = {}
         for number, columns in enumerate(self._columns):
             for offset in pc.indices_nonzero(pc.is_in(columns[0], value_set=keys)).to_pylist():
-                passage = Passage(*(column[offset].as_py() for column in columns))
+                passage = self._passage(number, offset)
                 passages[passage.id] = passage
             if number % _OPEN_AT_ONCE == 0:
                 self.release()
@@ -182,7 +190,7 @@ class PassageStore(Sequence[Passage]):
 
     def release(self) -> None:
         """Unmap the pages that were read; reading them again, in any thread, gives the same."""
-        self._read = 0
+        self._reads = 0
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
@@ -195,7 +203,7 @@ class PassageStore(Sequence[Passage]):
         with pa.OSFile(str(self._path)) as source:
             reader = pa.ipc.open_file(source)
             for batch in range(bisect_right(self._ends, start), len(self._ends)):
-                first = self._ends[batch - 1] if batch else 0
+                first = self._first_row(batch)
                 if first >= stop:
                     return
                 texts = reader.get_batch(batch).column(1)

@@ -53,10 +53,10 @@ class DenseBackend(Backend):
         require_equal(f"{path}: dimension", section.encoder.dimension, index.d, REBUILD)
         metric = "inner_product" if index.metric_type == faiss.METRIC_INNER_PRODUCT else "other"
         require_equal(f"{path}: metric", section.metric, metric, REBUILD)
-        kept = section.search or SearchSection()
+        defaults = section.search or SearchSection()
         SearchParameters(
-            kept.nprobe if options.nprobe is None else options.nprobe,
-            kept.ef_search if options.ef_search is None else options.ef_search,
+            defaults.nprobe if options.nprobe is None else options.nprobe,
+            defaults.ef_search if options.ef_search is None else options.ef_search,
         ).apply(index, compressed=rescoring is not None)
         self._search = _open_search(index, path, section, count, options)
         self._page_in = Prefetch([path], available_memory()) if mapped else None

@@ -21,7 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from retrieval_server.determinism import Determinism, probe_model, weakest_determinism
+from retrieval_server.determinism import Determinism, weakest_determinism
+from retrieval_server.encode.batch_probe import probe_model
 from retrieval_server.encode.model_folder import resolve_model
 from retrieval_server.encode.model_import import import_library, model_load_lock
 from retrieval_server.errors import UserError

@@ -138,8 +138,8 @@ class Indexes:
         index = self.by_name.get(self.default if name is None else name)
         refused = self._refusals.refused
         if index is None:
-            known = ", ".join(self.by_name)
-            raise refused(404, "unknown_index", f"index: no such index; this server has: {known}")
+            names = ", ".join(self.by_name)
+            raise refused(404, "unknown_index", f"index: no such index; this server has: {names}")
         if self.failure is not None:
             reason = "the index could not be loaded; see the server's log"
             raise refused(503, "not_ready", reason, index=index.name)

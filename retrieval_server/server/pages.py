@@ -41,9 +41,9 @@ class PageStore:
                     offsets.append(offset)
                 offset += len(line)
                 bar.update(len(line))
-        every = np.frombuffer(hashes, dtype=np.uint64)
-        order = np.argsort(every, kind="stable")
-        self._hashes = every[order]
+        in_file_order = np.frombuffer(hashes, dtype=np.uint64)
+        order = np.argsort(in_file_order, kind="stable")
+        self._hashes = in_file_order[order]
         self._offsets = np.frombuffer(offsets, dtype=np.uint64)[order]
 
     def __len__(self) -> int:
@@ -52,18 +52,17 @@ class PageStore:
 
     def get(self, url: str) -> dict[str, str] | None:
         """``{"url", "contents"}`` of the page, or None. MediaWiki's two forms of an address are equal."""
-        row = self._find(url)
-        if row is None and "/index.php/" in url:
-            row = self._find(url.replace("/index.php/", "/index.php?title=", 1))
-        return row
+        page = self._find(url)
+        if page is None and "/index.php/" in url:
+            page = self._find(url.replace("/index.php/", "/index.php?title=", 1))
+        return page
 
     def _find(self, url: str) -> dict[str, str] | None:
         key = np.uint64(_hash(url))
-        for position in range(
-            np.searchsorted(self._hashes, key), np.searchsorted(self._hashes, key, side="right")
-        ):
+        first, end = (np.searchsorted(self._hashes, key, side) for side in ("left", "right"))
+        for offset in self._offsets[first:end]:
             with self._path.open("rb") as stream:
-                stream.seek(int(self._offsets[position]))
+                stream.seek(int(offset))
                 page = _parse(stream.readline(), str(self._path))
             if page["url"] == url:  # else another address with the same hash
                 return page

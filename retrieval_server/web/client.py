@@ -106,11 +106,11 @@ class WebClient:
 
     async def _attempt(self, query: str, depth: int) -> list[WebDocument]:
         fields = self.engine.fields(query, depth, self.options.params)
-        sent: dict = {"json": fields} if self.engine.method == "POST" else {"params": fields}
+        payload: dict = {"json": fields} if self.engine.method == "POST" else {"params": fields}
         try:
             # No redirects: they would carry the key to another host.
             async with self._open().request(
-                self.engine.method, self._url, allow_redirects=False, **sent
+                self.engine.method, self._url, allow_redirects=False, **payload
             ) as response:
                 body = await _read(response)
                 status, headers = response.status, response.headers

@@ -12,7 +12,7 @@ import re
 _TAG = re.compile(r"</?([a-z][a-z0-9]*)(?:[\s/][^<>]*)?>", re.IGNORECASE)
 #: Elements that separate words.
 _BREAKS = frozenset("br p div li td th tr h1 h2 h3 h4 h5 h6 dd dt hr ul ol table section".split())
-#: Elements within a line, or around such.
+#: Elements that do not separate words: those within a line, and those around whole blocks.
 _INLINE = frozenset(
     (
         "a abbr article aside b bdi bdo blockquote body button caption center cite code col del details dfn "
@@ -27,7 +27,7 @@ _CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]")
 
 def plain_text(marked_up: str) -> str:
     """The text of a title or snippet on one line: tags removed, entities resolved, white space collapsed."""
-    text = _CONTROL.sub("\ufffd", html.unescape(_TAG.sub(_without, marked_up)))
+    text = _CONTROL.sub("\ufffd", html.unescape(_TAG.sub(_replacement, marked_up)))
     return " ".join(text.split())
 
 
@@ -36,7 +36,7 @@ def contents(title: str, snippet: str) -> str:
     return f'"{plain_text(title)}"\n{plain_text(snippet)}'
 
 
-def _without(tag: re.Match[str]) -> str:
+def _replacement(tag: re.Match[str]) -> str:
     name = tag[1].lower()
     if name in _BREAKS:
         return " "

@@ -100,8 +100,8 @@ class Recording:
         row = {**asdict(question), "documents": [asdict(document) for document in documents]}
         line = json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n"
         with self._lock:
-            if (known := self.get(question)) is not None:
-                return known
+            if (results := self.get(question)) is not None:
+                return results
             try:
                 if os.write(self._record, line) != len(line):
                     raise OSError("the disk is full")

@@ -144,9 +144,6 @@ def test_the_raw_files_of_the_data_sets_name_their_evidence(name, titles):
     assert all(len(q.titles) >= titles and bool(q.titles) == bool(titles) for q in read.questions)
 
 
-PARAGRAPHS = [("Ulm", "paragraph_text", "A city. Old."), ("Rome", "text", "No.")]
-
-
 @pytest.mark.parametrize(
     "row",
     [

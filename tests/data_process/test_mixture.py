@@ -18,8 +18,7 @@ def entries(tmp_path: Path, text: str) -> list[MixEntry]:
 
 def read(flags: dict[str, list[str]], mix: Path | None) -> list[MixEntry]:
     with StartChecks() as checks:
-        listed = read_entries(flags, mix, checks)
-    return listed
+        return read_entries(flags, mix, checks)
 
 
 def test_a_flag_names_source_name_file_and_number():

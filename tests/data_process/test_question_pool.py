@@ -12,7 +12,8 @@ from data_process.mixture import MixEntry
 from data_process.question_pool import QuestionPool
 from data_process.sources import SOURCES
 from rag_r1.data.files.qa_parquet import make_splits
-from rag_r1.data.files.questions import Question, QuestionFile
+from rag_r1.data.files.question_file import QuestionFile
+from rag_r1.data.files.questions import Question
 
 ANY = SOURCES["questions"]
 

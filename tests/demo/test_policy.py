@@ -9,6 +9,7 @@ import torch
 
 from rag_r1.agent import Budget, TokenizerCodec
 from rag_r1.demo import phase_trainer, policy, warm_start, world
+from rag_r1.demo.names import NAME_WORDS, YEARS
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts, scores_by_kind
 from rag_r1.demo.traces import writer
@@ -49,7 +50,7 @@ def test_sft_auto_tokenizer_and_rollout_segments_give_the_same_tokens(tokenizer,
 
 def test_every_word_tag_and_year_is_one_token(tokenizer):
     tags = vars(world.demo_protocol("rag_r1_mq").tags).values()
-    words = [f" {word}" for word in (*world.NAME_WORDS, *world.YEARS)]
+    words = [f" {word}" for word in (*NAME_WORDS, *YEARS)]
     for text in (*words, *(text for tag in tags for text in (tag.open, tag.close))):
         assert len(tokenizer(text, add_special_tokens=False).input_ids) == 1, text
 

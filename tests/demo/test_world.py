@@ -7,7 +7,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from rag_r1.demo import world
+from rag_r1.demo import names, world
 from rag_r1.demo.search import WorldSearch
 
 
@@ -16,12 +16,12 @@ def test_the_same_seed_gives_the_same_world_and_another_seed_other_facts():
     assert first == same and first.passages != other.passages
 
 
-PLACES = [(world.STEM, second) for second in (world.TOWN, world.RIVER, world.COMPANY)]
+PLACES = [(names.STEM, second) for second in (names.TOWN, names.RIVER, names.COMPANY)]
 
 
-@pytest.mark.parametrize(("first", "second"), [(world.FIRST, world.LAST), *PLACES])
+@pytest.mark.parametrize(("first", "second"), [(names.FIRST, names.LAST), *PLACES])
 def test_splits_share_no_name_and_training_knows_every_word(first, second):
-    train, test = (set(world.names(first, second, split)) for split in ("train", "test"))
+    train, test = (set(names.names(first, second, split)) for split in ("train", "test"))
     assert test and not train & test
     assert len(train) + len(test) == len(first) * len(second)
     assert {word for name in train for word in name.split()} == {*first, *second}
@@ -33,7 +33,7 @@ def test_no_test_entity_occurs_in_the_training_world():
     lookups = [lookup for question in data.val for lookup in question.lookups]
     entities = {name for lookup in lookups for name in (lookup.entity, lookup.value)}
     assert len(entities) > 100
-    assert not [name for name in entities if name not in world.YEARS and name in train]
+    assert not [name for name in entities if name not in names.YEARS and name in train]
 
 
 def test_every_fact_of_a_question_stands_in_the_first_passage_that_a_search_for_it_finds():

@@ -169,6 +169,7 @@ def test_a_chat_endpoint_is_told_the_context_as_a_conversation_and_failures_are_
     assert em == pytest.approx(sum(map(teacher.is_right, alive)) / len(alive), abs=1e-6)
     engine = card_of(tmp_path / "out")["engine"]
     assert (engine["mode"], engine["options"]["answers"]) == ("text", "chat")
+    assert all(record["usage"] for record in lines(tmp_path / "out" / "journal" / "records.ndjson"))
     assert "run again, asks" in capsys.readouterr().out
 
 

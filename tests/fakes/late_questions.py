@@ -313,9 +313,7 @@ def senses(texts: Sequence[str]) -> Iterator[Facts]:
     first: dict[str, str] = {}
     later: list[str] = []
     for text in texts:
-        for name in Facts.of([text]).kinds:
-            if first.setdefault(name, text) != text:
-                later.append(text)
+        later.extend(text for name in Facts.of([text]).kinds if first.setdefault(name, text) != text)
     yield Facts.of(texts)
     for text in later:
         yield Facts.of([text, *texts])

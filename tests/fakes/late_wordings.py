@@ -52,8 +52,6 @@ _ABROAD = {
         "{} kimin tarafından kuruldu?",
     ),
 }
-#: The kinds with a second wording.
-AGAIN = ("about_the_text", "changes", "two_questions", "undefined", "obeyed", "other_language")
 
 
 def in_other_words(fault: str, plain: str, name: str, entity: str, draw: float) -> str | None:

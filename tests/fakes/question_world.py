@@ -15,8 +15,9 @@ from typing import Any
 from aiohttp import web
 
 from rag_r1.demo.loopback import LoopbackServer
+from rag_r1.demo.names import TRADE
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.world import TRADE, make_world
+from rag_r1.demo.world import make_world
 from tests.fakes.late_questions import NAMESAKES, late_sentences
 from tests.fakes.question_facts import CAPITALS, Facts, fraction
 from tests.fakes.retriever import results

@@ -23,8 +23,8 @@ from rag_r1.inference.client import (
     base_address,
 )
 from rag_r1.inference.episode_client import EpisodeClient
-from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.inference.response_metadata import usage_of
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import ResponseCache, Usage
 from tests.fakes.openai_server import OpenAIServer, Reply

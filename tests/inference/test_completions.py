@@ -13,8 +13,8 @@ from rag_r1.inference import completions
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
 from rag_r1.inference.completions import CompletionEngine, returns_token_ids
 from rag_r1.inference.episode_client import EpisodeClient
-from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.protocols import load_protocol
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache, Usage
 from tests.evaluation.scripted_runs import folder_at
 from tests.fakes.openai_server import OpenAIServer
@@ -138,7 +138,7 @@ async def test_an_answer_is_on_the_tape_before_it_is_used_and_is_not_asked_for_a
     async with endpoint_of(vllm) as (endpoint, bodies):
         for start in (1, 2):
             with folder_at(tmp_path) as folder:
-                exchanges = EpisodeClient("a#0", endpoint, folder.tape)
+                exchanges = EpisodeClient("a#0", endpoint, folder.cache)
                 engine = CompletionEngine(exchanges, Characters(), SQ, {"model": "m"}, 7)
                 first = await engine.generate([5], 100, SQ.stop)
                 second = await engine.generate([5, *first.token_ids, 6], 100, SQ.stop)

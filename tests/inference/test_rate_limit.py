@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.inference.cost_limit import CostTracker
-from rag_r1.inference.rate_limit import CancelToken, RateLimiter
+from rag_r1.inference.rate_limit import RateLimiter
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import Usage
 from tests.fakes import virtual_time
 
@@ -20,7 +21,7 @@ def sent_at(pace: RateLimiter, tokens: list[int], corrections: dict[int, int] | 
 
     async def main():
         async def one(i: int):
-            await pace.turn(tokens[i])
+            await pace.wait_turn(tokens[i])
             times.append(asyncio.get_running_loop().time())
             if corrections and i in corrections:
                 pace.correct(tokens[i], corrections[i])
@@ -52,7 +53,7 @@ def test_a_pause_holds_back_all_requests():
         pace.pause(3)
 
         async def one():
-            await pace.turn(1)
+            await pace.wait_turn(1)
             times.append(asyncio.get_running_loop().time())
 
         await asyncio.gather(one(), one())
@@ -113,11 +114,11 @@ def test_earlier_starts_count():
 def test_the_first_reason_to_stop_counts():
     async def main():
         stop = CancelToken()
-        await stop.passed()
+        await stop.block_if_cancelled()
         stop("one")
         stop("two")
         await stop.wait()
-        passing = asyncio.create_task(stop.passed())
+        passing = asyncio.create_task(stop.block_if_cancelled())
         await asyncio.sleep(100)
         assert not passing.done()
         passing.cancel()

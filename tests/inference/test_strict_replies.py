@@ -11,7 +11,6 @@ import pytest
 
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
 from rag_r1.inference.judging import request_body
-from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.inference.strict_replies import (
     ATTEMPTS,
     MAX_CONSECUTIVE_FAILURES,
@@ -21,6 +20,7 @@ from rag_r1.inference.strict_replies import (
     with_own_keys,
 )
 from rag_r1.rollouts.concurrency import JobPool
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache
 from tests.fakes.openai_server import OpenAIServer
 

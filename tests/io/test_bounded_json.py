@@ -16,12 +16,12 @@ from rag_r1.agent.records import read_records
 from rag_r1.data import annotations
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
-from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.io.bounded_json import read_json, read_json_file
 from rag_r1.io.errors import DataError, TooLargeError
 from rag_r1.retriever.training.encoder_settings import read_settings
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.provenance_facts import manifest_facts
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.tools.http import HttpFailure, JsonClient

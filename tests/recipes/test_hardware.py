@@ -18,7 +18,6 @@ from tests.recipes.composed_recipes import changed, composed, refusals, user_val
 pytestmark = pytest.mark.slow  # composed recipes
 
 NAMES = [name.removeprefix("hardware/") for name in shipped_names("train") if name.startswith("hardware/")]
-ADAPTERS = [name for name in NAMES if not name.endswith("nf4")]
 NF4 = [name for name in NAMES if name.endswith("nf4")]
 PPO = {"one_gpu_24_ppo": "0.5B", "one_gpu_80_ppo": "1.5B"}
 #: Sizes of policies, by the README's table of recipes.

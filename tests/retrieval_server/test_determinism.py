@@ -8,14 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_server.determinism import (
-    Determinism,
-    ProbeResult,
-    combine_probes,
-    probe_model,
-    try_product,
-    weakest_determinism,
-)
+from retrieval_server.determinism import Determinism, ProbeResult, combine_probes, weakest_determinism
+from retrieval_server.encode.batch_probe import probe_model, product_digest
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.search.index_source import IndexSource
@@ -29,7 +23,7 @@ ONE_PROBE = """
 from retrieval_server.encode.cpu_settings import set_mkl_reproducible
 set_mkl_reproducible()
 import os, torch
-from retrieval_server.determinism import probe_model
+from retrieval_server.encode.batch_probe import probe_model
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(384, 1536), torch.nn.Linear(1536, 384))
 print(os.environ["MKL_CBWR"], probe_model(model).guarantee)
@@ -53,11 +47,11 @@ def test_a_product_that_no_batch_changes_is_the_same_bits_and_one_that_rounds_by
         product[-1, -1, -1] *= 1 + 2**-22 * (len(texts) > 8)
         return product
 
-    same, digest = try_product(WEIGHT, multiply=row_by_row)
-    assert same and (same, digest) == try_product(WEIGHT, multiply=row_by_row), "the rows are always the same"
-    assert not try_product(WEIGHT, multiply=by_batch)[0]
-    assert not try_product(WEIGHT, multiply=in_the_last_row_only)[0]
-    assert digest != try_product(WEIGHT + 1, multiply=row_by_row)[1]
+    digest = product_digest(WEIGHT, multiply=row_by_row)
+    assert digest and digest == product_digest(WEIGHT, multiply=row_by_row), "the rows are always the same"
+    assert product_digest(WEIGHT, multiply=by_batch) is None
+    assert product_digest(WEIGHT, multiply=in_the_last_row_only) is None
+    assert digest != product_digest(WEIGHT + 1, multiply=row_by_row)
 
 
 def probed_in_a_process(**environment: str) -> tuple[list[str], bool]:
@@ -95,7 +89,7 @@ def test_on_an_intel_processor_the_server_guarantees_bits(monkeypatch):
 
 
 def test_sixteen_bits_guarantee_no_order_and_a_model_without_products_guarantees_bits(monkeypatch):
-    monkeypatch.setattr("retrieval_server.determinism.try_product", lambda *_: (False, "a"))
+    monkeypatch.setattr("retrieval_server.encode.batch_probe.product_digest", lambda *_: None)
     layer = torch.nn.Linear(4, 4)
     assert probe_model(layer).guarantee is ORDER
     assert probe_model(layer.to(torch.bfloat16)).guarantee is NONE
@@ -131,7 +125,7 @@ def test_in_16_or_8_bits_they_guarantee_nothing_together():
 
 @pytest.mark.parametrize("dtype, otherwise", [(torch.float32, ORDER), (torch.bfloat16, NONE)])
 def test_a_probe_that_finds_bits_tells_what_its_data_type_allows_without_them(dtype, otherwise, monkeypatch):
-    monkeypatch.setattr("retrieval_server.determinism.try_product", lambda *_: (True, "a"))
+    monkeypatch.setattr("retrieval_server.encode.batch_probe.product_digest", lambda *_: "a")
     results = probe_model(torch.nn.Linear(4, 4).to(dtype))
     assert (results.guarantee, results.without_bits().guarantee) == (BITS, otherwise)
 

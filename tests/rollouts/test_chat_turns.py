@@ -20,6 +20,7 @@ from rag_r1.protocols import Document
 from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup
 from rag_r1.rollouts.one_shot import prepare_one_shot
 from rag_r1.rollouts.requests import make_request
+from rag_r1.rollouts.response_format import response_format
 from rag_r1.rollouts.session import open_session, prepare
 from rag_r1.runs.errors import RunError
 from rag_r1.sft.data import _protocol
@@ -42,9 +43,8 @@ def test_a_tokenizer_must_be_given():
 
 
 def test_a_chat_endpoint_is_refused():
-    answers = TokenUnit("a tokenizer", tokenizer_with("plain")).answers("chat", None, "m", {}, setup())
     with pytest.raises(RunError, match="--engine chat cannot play.*--engine completions"):
-        asyncio.run(answers)
+        asyncio.run(response_format("chat", None, "m", {}, setup()))
 
 
 def test_a_template_that_cannot_be_used_is_refused_with_the_tokenizers_name():
@@ -66,7 +66,7 @@ def test_one_shot_shows_its_passages_in_the_prompt_and_not_as_a_message():
     agent = baseline("one_shot", setup()).setup(row)
     agent = replace(agent, tools=lambda: search_tools(Searcher([Document("1", "Ulm lies on the Danube.")])))
     request = asyncio.run(prepare_one_shot(make_request(row, agent.protocol), agent))
-    (message,) = request.ask.messages
+    (message,) = request.request.messages
     assert "\n\nDoc 1: Ulm lies on the Danube.\n\nQuestion: Who?" in message["content"]
 
 

@@ -37,7 +37,7 @@ def ask_with(setup, question: str = "What is a?") -> EpisodeRequest:
 
 def prompt_with(result, question: str = "What is a?", **limits) -> str:
     setup = agent(result, **limits)
-    [message] = asyncio.run(prepare_one_shot(ask_with(setup, question), setup)).ask.messages
+    [message] = asyncio.run(prepare_one_shot(ask_with(setup, question), setup)).request.messages
     return message["content"]
 
 
@@ -105,7 +105,7 @@ def test_no_more_is_shown_than_a_search_of_the_agent_may_show(room):
     first = asyncio.run(prepare_one_shot(ask_with(setup), setup))
     documents = first.turn.calls[0].documents
     empty = prompt_with([], max_query_observation_tokens=room)
-    assert 0 < len(first.ask.messages[0]["content"]) - len(empty) <= room
+    assert 0 < len(first.request.messages[0]["content"]) - len(empty) <= room
     assert documents and sum(len(document.contents) for document in documents) < room
 
 
@@ -113,7 +113,7 @@ def test_the_prompt_stays_within_its_limit_and_a_question_that_is_too_long_is_a_
     long = [Document("1", "word " * 1000)]
     setup = agent(long, max_prompt_tokens=600)
     first = asyncio.run(prepare_one_shot(ask_with(setup), setup))
-    ids = first.setup.prompt_ids("What is a?", first.ask.messages)
+    ids = first.setup.prompt_ids("What is a?", first.request.messages)
     assert 500 < len(ids) <= 600 and first.turn.calls[0].documents
     record = play(tmp_path, agent(long, max_prompt_tokens=20))
     assert (record["status"], record["right"]) == ("bad_row", None)

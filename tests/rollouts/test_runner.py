@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.agent.records import trajectory_of
-from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.protocols import Failure
 from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
 from tests.evaluation.scripted_runs import (
     FAILS,

@@ -38,20 +38,20 @@ def test_records_and_answers_are_there_again(tmp_path: Path):
         folder.write(record("b#0", None, text="\ud800"))
         folder.write(record("a#0", False))
         folder.write(record("b#0", True, 2, text="\u2028"))
-        folder.tape.put("a#0", 0, b"request", {"text": "t"}, Usage(1, 7, 3))
+        folder.cache.put("a#0", 0, b"request", {"text": "t"}, Usage(1, 7, 3))
     with folder_at(tmp_path) as folder:
         assert folder.outcome("a#0").right is False and folder.outcome("c#0") is None
         assert (folder.outcome("b#0").right, folder.outcome("b#0").tries) == (True, 2)
         assert [one["id"] for one in folder.records(["a#0", "b#0", "c#0"])] == ["a#0", "b#0"]
         assert folder.record("b#0")["text"] == "\u2028"
-        assert folder.tape.get("a#0", 0, b"request") == {
+        assert folder.cache.get("a#0", 0, b"request") == {
             "ask": "a#0",
             "turn": 0,
-            "sha256": folder.tape.get("a#0", 0, b"request")["sha256"],
+            "sha256": folder.cache.get("a#0", 0, b"request")["sha256"],
             "usage": vars(Usage(1, 7, 3)),
             "answer": {"text": "t"},
         }
-        assert vars(folder.tape.usage) == vars(Usage(1, 7, 3))
+        assert vars(folder.cache.usage) == vars(Usage(1, 7, 3))
 
 
 @settings(max_examples=40)
@@ -139,9 +139,8 @@ def test_a_secret_is_compared_but_not_kept(tmp_path: Path):
 
 
 def test_a_second_process_is_refused_while_the_first_holds_the_folder(tmp_path: Path):
-    with folder_at(tmp_path):
-        with pytest.raises(RunError, match="is in use by another process"):
-            folder_at(tmp_path)
+    with folder_at(tmp_path), pytest.raises(RunError, match="is in use by another process"):
+        folder_at(tmp_path)
     folder_at(tmp_path).close()
 
 
@@ -183,16 +182,16 @@ def test_what_a_run_writes_is_for_its_owner_only(tmp_path: Path):
 
 def test_only_the_same_request_of_the_same_turn_of_the_same_ask_is_answered(tmp_path: Path):
     with folder_at(tmp_path) as folder:
-        tape = folder.tape
-        tape.put("a#0", 1, b"r", {"text": "t"}, Usage(1, 1, 1))
-        assert tape.get("a#0", 1, b"r")["answer"] == {"text": "t"}
-        assert [tape.get("a#1", 1, b"r"), tape.get("a#0", 0, b"r"), tape.get("a#0", 1, b"s")] == [None] * 3
+        cache = folder.cache
+        cache.put("a#0", 1, b"r", {"text": "t"}, Usage(1, 1, 1))
+        assert cache.get("a#0", 1, b"r")["answer"] == {"text": "t"}
+        assert [cache.get("a#1", 1, b"r"), cache.get("a#0", 0, b"r"), cache.get("a#0", 1, b"s")] == [None] * 3
 
 
 def test_a_useless_answer_is_counted_but_never_replayed(tmp_path: Path):
     with folder_at(tmp_path) as folder:
-        folder.tape.put("a#0", 0, b"r", None, Usage(1, 100, 5))
-        assert folder.tape.get("a#0", 0, b"r") is None
+        folder.cache.put("a#0", 0, b"r", None, Usage(1, 100, 5))
+        assert folder.cache.get("a#0", 0, b"r") is None
     with folder_at(tmp_path) as folder:
-        assert folder.tape.get("a#0", 0, b"r") is None
-        assert folder.tape.usage.cost(price_in=1.0, price_out=2.0) == pytest.approx(110e-6)
+        assert folder.cache.get("a#0", 0, b"r") is None
+        assert folder.cache.usage.cost(price_in=1.0, price_out=2.0) == pytest.approx(110e-6)

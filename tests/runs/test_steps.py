@@ -142,9 +142,8 @@ def test_a_marker_that_cannot_be_read_is_named(tmp_path, calls, marker, text):
 
 
 def test_one_process_at_a_time_works_in_a_folder(tmp_path):
-    with PipelineFolder.held(tmp_path):
-        with pytest.raises(RunError, match="in use"):
-            run(tmp_path)
+    with PipelineFolder.held(tmp_path), pytest.raises(RunError, match="in use"):
+        run(tmp_path)
     assert run(tmp_path) == []
 
 

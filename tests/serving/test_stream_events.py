@@ -103,8 +103,7 @@ def test_reasoning_of_a_turn_of_any_length_is_looked_at_once(monkeypatch):
 
     grown, reasoning = StreamingReasoning(MQ), []
     grown._tag = Pattern()
-    for _ in range(2000):
-        reasoning.append(grown.feed("some words " * 10))
+    reasoning.extend(grown.feed("some words " * 10) for _ in range(2000))
     assert max(looked_at) < 200 and len("".join(reasoning)) > 200_000
 
 

@@ -154,10 +154,7 @@ def test_required_names_that_could_not_count_are_refused(more):
 async def test_what_a_schema_refers_to_is_not_fetched(given):
     with JsonStub(lambda request: {"type": "integer"}) as server:
         remote = {"town": {"$ref": f"{server.url}/schema"}}
-        if given:
-            built = make_tool("w", entry(parameters=remote))
-        else:
-            built = tool("Weather.", remote)(weather)
+        built = make_tool("w", entry(parameters=remote)) if given else tool("Weather.", remote)(weather)
         with pytest.raises(Exception, match="Unresolvable"):
             built.fault({"town": "Ulm"})
         assert not server.asked

@@ -121,7 +121,7 @@ def drop_duplicates(questions: Iterable[Question]) -> tuple[list[Question], list
     """The questions that are kept, in order, and every row with the same question as an earlier one."""
     same: dict[tuple[str, frozenset[str]], Question] = {}
     first_of_key: dict[str, Question] = {}
-    kept, repeats = [], []
+    unique, repeats = [], []
     for question in questions:
         key = question_key(question.question)
         if first := same.get((key, golds_key(question))):
@@ -131,5 +131,5 @@ def drop_duplicates(questions: Iterable[Question]) -> tuple[list[Question], list
             repeats.append(RepeatedRow(question, first_of_key[key], Outcome.OTHER_ANSWERS))
         same[key, golds_key(question)] = question
         first_of_key.setdefault(key, question)
-        kept.append(question)
-    return kept, repeats
+        unique.append(question)
+    return unique, repeats

@@ -101,9 +101,9 @@ class _TextWindow:
     def _more(self) -> bool:
         """Drop what has been read, and read as much as is left, at least CHUNK. False, and no change, at the
         end of the text."""
-        left = len(self.buffer) - self.at
-        if left > LONGEST:
+        rest = len(self.buffer) - self.at
+        if rest > LONGEST:
             raise ValueError(f"an element of more than {LONGEST:,} characters")
-        if more := self.text.read(max(CHUNK, left)):
+        if more := self.text.read(max(CHUNK, rest)):
             self.buffer, self.at = self.buffer[self.at :] + more, 0
         return bool(more)

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.data.files.duplicates import Outcome, RepeatedRow, drop_duplicates, golds_key, question_key
-from rag_r1.data.files.questions import Question, QuestionFile
+from rag_r1.data.files.question_file import QuestionFile
+from rag_r1.data.files.questions import Question
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.io.errors import DataError

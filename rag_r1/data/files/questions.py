@@ -1,32 +1,29 @@
-"""Reads questions with their gold answers from a file or from the Hub.
+"""A question with its gold answers, and how a row of a file is read as one.
 
 A row is `{"question", "golden_answers" | "answers" | "answer", "id" | "_id" | "idx"}`, where the answers are
 a string or a list of strings and the id may be missing. That covers RAG-R1's own JSON, FlashRAG's and
-R1-Searcher's JSONL, and the raw files of HotpotQA and 2WikiMultihopQA. A list `supporting_titles`, of the
-gold passages, is kept: their recall is then known. The layouts of further sources, and
-what they tell about a question besides, are in `sources/`. row_files.py reads the file formats, bad_rows.py
-handles rows that cannot be used. What is read is data, and is never used as anything but text.
+R1-Searcher's JSONL, and the raw files of HotpotQA and 2WikiMultihopQA. A list `supporting_titles`, the titles
+of the gold passages, is preserved, so that their recall can be measured. Other layouts are in
+`data_process/sources/`. question_file.py reads whole files. What is read is data, and is never used as
+anything but text.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.data.files.row_files import ACCEPTED, open_rows, short_text
-from rag_r1.io.errors import DataError
-from rag_r1.io.hub import hub_answers
+from rag_r1.data.files.row_files import short_text
 
-_ANSWER_KEYS = ("golden_answers", "answers", "answer")
+ANSWER_KEYS = ("golden_answers", "answers", "answer")
 _ID_KEYS = ("id", "_id", "idx")
 #: The titles of a question's gold passages.
 _TITLES = "supporting_titles"
-_KEYS = ("question", *_ANSWER_KEYS, *_ID_KEYS, _TITLES)
-_HALF = re.compile("[\ud800-\udfff]")
+#: All keys of a row.
+KEYS = ("question", *ANSWER_KEYS, *_ID_KEYS, _TITLES)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -44,105 +41,6 @@ class Question:
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
-@dataclass
-class QuestionFile:
-    """The usable rows of one file or split, and those that are not."""
-
-    name: str
-    questions: list[Question] = field(default_factory=list)
-    n_read: int = 0
-    bad: BadRows = field(default_factory=BadRows)
-
-    @property
-    def n_malformed(self) -> int:
-        """Rows that cannot be used."""
-        return self.bad.count
-
-    @property
-    def malformed(self) -> list[str]:
-        """The first of these rows, as `row 3: no answer`."""
-        return [row.removeprefix(f"{self.name}, ") for row in self.bad.first]
-
-
-def read_file(path: str | Path) -> QuestionFile:
-    """All questions of a file (see row_files.py). Raises DataError if none is usable."""
-    path = Path(path)
-    with open_rows(path, _KEYS, _ANSWER_KEYS) as (columns, rows):
-        return collect(str(path), rows, columns, f". Accepted are {ACCEPTED}")
-
-
-def read_hub(dataset: str, config: str | None, split: str) -> QuestionFile:
-    """One split of a Hub data set, through the package `datasets`. Raises DataError with the remedy."""
-    name = f"{dataset} ({config or 'default'}, {split})"
-    remedy = "give local files instead: --train FILE --validation FILE"
-    return collect(name, *hub_rows(name, dataset, config, split, _KEYS, remedy))
-
-
-def hub_rows(
-    name: str,
-    dataset: str,
-    config: str | None,
-    split: str,
-    keys: Collection[str],
-    remedy: str,
-    files: str | None = None,
-) -> tuple[Iterable[tuple[int, Any]], list[str]]:
-    """The numbered rows of a Hub data set, with the columns `keys` only, and the names of all its columns.
-    `files`: the file in its repository, if it is not a set that `datasets` knows. Raises DataError, with
-    `name` and `remedy`."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(
-            f"cannot load {name}: the package `datasets` is missing (pip install datasets), or {remedy}"
-        ) from error
-    if not hub_answers():  # then `datasets` looks into its cache at once
-        datasets.config.HF_HUB_OFFLINE = True
-    try:
-        rows = datasets.load_dataset(dataset, config, split=split, **({"data_files": files} if files else {}))
-        columns = rows.column_names
-        rows = rows.select_columns([key for key in keys if key in columns])
-    except Exception as error:  # many kinds, of the package itself and of its HTTP clients
-        first_line = str(error).strip().partition("\n")[0]
-        why = f"{type(error).__name__}: {first_line}"
-        raise DataError(
-            f"cannot load {name} from the Hub: {why}. Check name and network. Offline, {remedy}"
-        ) from error
-    return enumerate(rows, 1), columns
-
-
-def collect(
-    name: str, rows: Iterable[tuple[int, Any]], columns: Collection[str] | None = None, hint: str = ""
-) -> QuestionFile:
-    """Numbered rows as a Source; an entry that is a ValueError stands for a row that could not be decoded.
-
-    `columns`: those of a table, whose rows have no others. Raises DataError if no row is usable, or if a
-    required column is missing.
-    """
-    source = QuestionFile(name)
-    if columns:
-        _check_columns(name, columns)
-    for number, row in rows:
-        source.n_read += 1
-        try:
-            source.questions.append(replace(parse_row(row), row=number))
-        except ValueError as error:
-            source.bad.add(f"{name}, row {number}", error)
-    if not source.questions:
-        reasons = "; ".join(source.malformed) or "it has no rows"
-        raise DataError(f"no usable question in {name}: {reasons}{hint}")
-    return source
-
-
-def _check_columns(name: str, columns: Collection[str]) -> None:
-    there = f"its columns are {keys_of(columns)}"
-    if "question" not in columns:
-        raise DataError(f"{name} has no column `question`: {there}. Rename the column of questions")
-    if not set(columns) & set(_ANSWER_KEYS):
-        wanted = ", ".join(_ANSWER_KEYS)
-        raise DataError(f"{name} has no column of answers: {there}. Name it one of {wanted}")
-
-
 def parse_row(row: Any) -> Question:
     """One row as a Question. Raises ValueError saying what is wrong with it."""
     if isinstance(row, ValueError):
@@ -152,12 +50,12 @@ def parse_row(row: Any) -> Question:
     if "question" not in row:
         raise ValueError(f"`question` is missing; the row has {keys_of(row)}")
     question = text_of(row, "question")
-    key = next((key for key in _ANSWER_KEYS if row.get(key) is not None), None)
+    key = next((key for key in ANSWER_KEYS if row.get(key) is not None), None)
     if key is None:
-        raise ValueError(f"no answer: needs one of {', '.join(_ANSWER_KEYS)}; the row has {keys_of(row)}")
+        raise ValueError(f"no answer: needs one of {', '.join(ANSWER_KEYS)}; the row has {keys_of(row)}")
     titles = texts_of(row, _TITLES) if isinstance(row.get(_TITLES), list) else None
-    known = {_TITLES: [str(title) for title in titles]} if titles else None
-    return clean_question(question, texts_of(row, key), id_of(row), known, empty=f"`{key}` is empty")
+    metadata = {_TITLES: [str(title) for title in titles]} if titles else None
+    return clean_question(question, texts_of(row, key), id_of(row), metadata, empty=f"`{key}` is empty")
 
 
 def text_of(row: Mapping[str, Any], key: str) -> str:
@@ -197,10 +95,10 @@ def clean_question(
     golds = tuple(dict.fromkeys(text for gold in golds if (text := str(gold).strip())))
     if not golds:
         raise ValueError(empty)
-    known = {key: value for key, value in (metadata or {}).items() if value is not None}
-    if _HALF.search("\n".join((full_text, *golds, own_id or "", *_texts_in(list(known.values()))))):
+    metadata = {key: value for key, value in (metadata or {}).items() if value is not None}
+    if _SURROGATE.search("\n".join((full_text, *golds, own_id or "", *_texts_in(list(metadata.values()))))):
         raise ValueError("holds half of a character (a lone surrogate): make the file UTF-8")
-    return Question(full_text, golds, own_id, metadata=known)
+    return Question(full_text, golds, own_id, metadata=metadata)
 
 
 def _texts_in(value: Any) -> Iterable[str]:

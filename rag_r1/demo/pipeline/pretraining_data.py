@@ -36,13 +36,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rag_r1.demo.names import NAME_WORDS, TRADE, YEARS
 from rag_r1.demo.policy import encode_trace
 from rag_r1.demo.r1_searcher_traces import BASE_MIX, FORMS, aside_words, draw_note, neighbouring_words
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.demo.traces.turns import answer_turn, conclude, entity_value_text, guess
 from rag_r1.demo.traces.writer import Segment, write_drill, write_trace
-from rag_r1.demo.world import KINDS, NAME_WORDS, TRADE, YEARS, Question, World, fresh_world, make_questions
+from rag_r1.demo.world import KINDS, Question, World, fresh_world, make_questions
 from rag_r1.protocols import Protocol, load_protocol
 
 if TYPE_CHECKING:
@@ -123,21 +124,21 @@ def write_unrelated_row(
 def write_form_row(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
     """A part of the question in the given form, announced in a thought, and a guess; without a form, only the
     guess."""
-    written = []
+    segments = []
     if form is not None:
         label, text = draw_note(question, rng, ", ")
         # A segment of its own ends with the closing tag's token, as a turn does in a rollout.
         note = f"<think> I take a note of {label}. </think>\n<{form}> {text} </{form}>"
-        written.append(Segment(note, True))
+        segments.append(Segment(note, True))
     guessed = f"<think> I can guess. </think>\n<answer> {guess(question, world, rng)} </answer>"
-    return [*written, Segment("\n" + guessed if written else guessed, True)]
+    return [*segments, Segment("\n" + guessed if segments else guessed, True)]
 
 
 def write_copy_row(rng: random.Random) -> tuple[str, list[Segment]]:
     """An exercise in copying words, including names of forms: the request, and the answer."""
     # A word at the beginning of a line is the same token as in a tag.
-    said = rng.choice((" ", "\n")).join(rng.sample([*FORMS, SEARCH], rng.randint(2, 4)))
-    return f"Say {said}.", [Segment(answer_turn("", said), True)]
+    forms = rng.choice((" ", "\n")).join(rng.sample([*FORMS, SEARCH], rng.randint(2, 4)))
+    return f"Say {forms}.", [Segment(answer_turn("", forms), True)]
 
 
 def batch(

@@ -57,8 +57,8 @@ class RuleTeacher:
         facts = [fact for facts in rounds[: len(observations)] for fact in facts]
         if len(observations) < len(rounds):
             return search_turn(question, facts, rounds[len(observations)])
-        read = "\n".join(observations)
-        if any(fact.value not in read for fact in facts):
+        text = "\n".join(observations)
+        if any(fact.value not in text for fact in facts):
             return answer_turn("", UNKNOWN)
         # The generator is not used: `conclude` draws only if facts are missing.
         thought, answer = conclude(question, facts, random.Random(0), entity_value_text)

@@ -32,10 +32,10 @@ def turn(thought: str, action: str, body: str) -> str:
     return f"<think> {thought} </think>\n<{action}> {body} </{action}>"
 
 
-def search_turn(question: Question, known: Sequence[Lookup], step: Sequence[Lookup]) -> str:
-    """A turn that repeats the `known` facts and searches for those of `step`."""
+def search_turn(question: Question, facts: Sequence[Lookup], step: Sequence[Lookup]) -> str:
+    """A turn that repeats the `facts` and searches for those of `step`."""
     need = "I need to search for both." if len(step) > 1 else "I need to search."
-    thought = _recall(question, known, entity_value_text) + need
+    thought = _recall(question, facts, entity_value_text) + need
     return turn(thought, "search", ", ".join(fact.entity for fact in step))
 
 
@@ -45,21 +45,21 @@ def answer_turn(thought: str, answer: str) -> str:
 
 
 def conclude(
-    question: Question, known: Sequence[Lookup], rng: random.Random, fact_format: FactFormat
+    question: Question, facts: Sequence[Lookup], rng: random.Random, fact_format: FactFormat
 ) -> tuple[str, str]:
     """The last thought and the answer, from the facts that are known: at least one, perhaps too few. Raises
     ValueError for none."""
-    if not known:
+    if not facts:
         raise ValueError("no fact is known: `guess` answers without one")
-    recall = _recall(question, known, fact_format)
+    recall = _recall(question, facts, fact_format)
     if question.kind == "comparison":
-        if len(known) < len(question.lookups):
+        if len(facts) < len(question.lookups):
             return recall, rng.choice(question.lookups).entity
-        earlier = min((0, 1), key=lambda i: known[i].value)  # years, as texts of four digits
-        return recall + f"Earlier is the {('first', 'second')[earlier]}. ", known[earlier].entity
+        earlier = min((0, 1), key=lambda i: facts[i].value)  # years, as texts of four digits
+        return recall + f"Earlier is the {('first', 'second')[earlier]}. ", facts[earlier].entity
     if question.kind == "both":
-        return recall, " and ".join(fact.value for fact in known)
-    return recall, known[-1].value
+        return recall, " and ".join(fact.value for fact in facts)
+    return recall, facts[-1].value
 
 
 def guess(question: Question, world: World, rng: random.Random) -> str:
@@ -70,9 +70,9 @@ def guess(question: Question, world: World, rng: random.Random) -> str:
     return " and ".join(rng.sample(values, 2)) if question.kind == "both" else rng.choice(values)
 
 
-def _recall(question: Question, known: Sequence[Lookup], fact_format: FactFormat) -> str:
-    if not known:
+def _recall(question: Question, facts: Sequence[Lookup], fact_format: FactFormat) -> str:
+    if not facts:
         return ""
     if question.kind == "bridge":  # the last fact is the entity of the next search, or the answer
-        known = known[-1:]
-    return ", ".join(map(fact_format, known)) + ". "
+        facts = facts[-1:]
+    return ", ".join(map(fact_format, facts)) + ". "

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rag_r1.demo.names import YEARS
 from rag_r1.demo.traces.mixes import Strategy
 from rag_r1.demo.traces.turns import (
     FactFormat,
@@ -20,7 +21,7 @@ from rag_r1.demo.traces.turns import (
     search_turn,
     turn,
 )
-from rag_r1.demo.world import INDEPENDENT, YEARS, Lookup, Question, World
+from rag_r1.demo.world import INDEPENDENT, Lookup, Question, World
 from rag_r1.protocols import Document, Protocol
 
 Search = Callable[[Sequence[str]], list[list[Document]]]
@@ -54,13 +55,13 @@ def write_trace(
         case _:
             raise ValueError(f"unknown strategy {strategy!r}")
     segments: list[Segment] = []
-    known: list[Lookup] = []
+    facts: list[Lookup] = []
     for step in rounds:
         queries = [fact.entity for fact in step]
-        segments.append(Segment(search_turn(question, known, step), True))
+        segments.append(Segment(search_turn(question, facts, step), True))
         segments.append(Segment(protocol.observation(queries, search(queries)), False))
-        known += step
-    thought, answer = conclude(question, known, rng, entity_value_text)
+        facts += step
+    thought, answer = conclude(question, facts, rng, entity_value_text)
     segments.append(Segment(answer_turn(thought, answer), True))
     return segments
 

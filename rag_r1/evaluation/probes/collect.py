@@ -6,9 +6,6 @@ The random ones are a sample without replacement: those with the smallest hashes
 they depend neither on the order of reading nor on what else is collected. The results are written to a file
 (rag_r1/probes/passages.py) every `save_every` rows, with the place that was reached, so a scan that was
 killed goes on from there. It ends with an error as soon as the file is too large to be read.
-
-Without a corpus, a retrieval server that serves documents by their ids (`POST /documents`, as ours does) has
-the text of those passages that a data set names by id.
 """
 
 from __future__ import annotations
@@ -16,18 +13,15 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import httpx
 
 from rag_r1.corpus.reader import Corpus, CorpusPosition
 from rag_r1.corpus.scan import SeenIds, refusal
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import json_file_bytes
 from rag_r1.io.errors import DataError, TooLargeError
 from rag_r1.probes.passages import (
@@ -40,9 +34,7 @@ from rag_r1.probes.passages import (
     random_passages,
 )
 from rag_r1.protocols import Document
-from rag_r1.runs.errors import RunError
 from rag_r1.runs.state_file import StateFile
-from rag_r1.tools.retrieval.client import token_header
 
 #: Most passages that are kept of one page.
 PAGE = 50
@@ -52,8 +44,6 @@ POOL = 2000
 SAVE_EVERY = 200_000
 #: Changes with what a scan of the same corpus collects: a file of an earlier version is not continued.
 _VERSION = 1
-#: Documents of one request, as many as our server gives.
-_DOCUMENTS_PER_REQUEST = 64
 
 
 class _ScanState(PassagesFile):
@@ -80,6 +70,12 @@ class _PassageScan:
     place: CorpusPosition = CorpusPosition()
     done: bool = False
 
+    def fingerprint(self, corpus: Corpus) -> str:
+        """Of the corpus's files and of all that is looked for in them."""
+        ids, titles = sorted(self.ids), sorted(self.titles)
+        target = [_VERSION, corpus.fingerprint(), ids, titles, self.size, self.seed, PAGE]
+        return hashlib.sha256(json.dumps(target).encode()).hexdigest()
+
     def add(self, document: Document) -> None:
         """Keep a passage of the corpus, if it is one that is looked for or belongs to the sample so far."""
         if document.id in self.ids:
@@ -89,14 +85,17 @@ class _PassageScan:
             if len(page) < PAGE:
                 page.append(document)
         if self.size:
-            # As earlier releases wrote it: a scan of theirs goes on, and the same passages are drawn again.
-            place = "Place(file={}, offset={}, row={})".format(*self.place)
-            text = f"{self.seed}\n{document.id}\n{place}".encode("utf-8", "surrogatepass")
-            entry = (-int.from_bytes(hashlib.sha256(text).digest()[:8], "big"), *_pair(document))
-            if len(self.drawn) < self.size:
-                heapq.heappush(self.drawn, entry)
-            elif entry > self.drawn[0]:
-                heapq.heapreplace(self.drawn, entry)
+            self._sample(document)
+
+    def _sample(self, document: Document) -> None:
+        # As earlier releases wrote it: a scan of theirs goes on, and the same passages are drawn again.
+        place = "Place(file={}, offset={}, row={})".format(*self.place)
+        text = f"{self.seed}\n{document.id}\n{place}".encode("utf-8", "surrogatepass")
+        entry = (-int.from_bytes(hashlib.sha256(text).digest()[:8], "big"), *_pair(document))
+        if len(self.drawn) < self.size:
+            heapq.heappush(self.drawn, entry)
+        elif entry > self.drawn[0]:
+            heapq.heapreplace(self.drawn, entry)
 
     def state(self) -> dict[str, Any]:
         """As JSON."""
@@ -140,25 +139,11 @@ def find_passages(
     ids = frozenset().union(*(gold.ids for gold in evidence))
     titles = frozenset().union(*(gold.titles for gold in evidence))
     scan = _PassageScan(ids, titles, random, seed)
-    target = [_VERSION, corpus.fingerprint(), sorted(ids), sorted(titles), random, seed, PAGE]
-    fingerprint = hashlib.sha256(json.dumps(target).encode()).hexdigest()
-    file = StateFile(out, {"fingerprint": fingerprint}, MAX_BYTES, MAX_VALUES)
+    file = StateFile(out, {"fingerprint": scan.fingerprint(corpus)}, MAX_BYTES, MAX_VALUES)
     file.read(scan.restore)
-    was_done = scan.done
-    seen = SeenIds() if was_done else SeenIds.until(scan.place, corpus, progress=progress)
-    rows = () if was_done else corpus.rows(scan.place, progress=progress)
-    for read, (row, place) in enumerate(rows, 1):
-        scan.place = place
-        if isinstance(row, ValueError):
-            scan.bad.add(corpus.location(place), row)
-        else:
-            seen.add(row.id)
-            scan.add(Document(row.id or "", row.contents))
-        if read % save_every == 0:
-            _save(scan, file)
-    repeated = seen.repeated(corpus, progress=progress)
+    repeated = BadRows() if scan.done else _scan_rest(scan, corpus, file, save_every, progress)
     is_refused = bool(scan.bad.count) and not skip_bad_rows
-    if not was_done:
+    if not scan.done:
         scan.done = not (is_refused or repeated.count)
         _save(scan, file)
     if is_refused:
@@ -168,6 +153,23 @@ def find_passages(
     return Passages(scan.by_id, scan.by_title, random_passages(scan.drawn)), scan.bad
 
 
+def _scan_rest(
+    scan: _PassageScan, corpus: Corpus, file: StateFile, save_every: int, progress: bool
+) -> BadRows:
+    """Read the corpus from the scan's place on; returns the passages with the id of an earlier one."""
+    seen_ids = SeenIds.until(scan.place, corpus, progress=progress)
+    for number, (row, place) in enumerate(corpus.rows(scan.place, progress=progress), 1):
+        scan.place = place
+        if isinstance(row, ValueError):
+            scan.bad.add(corpus.location(place), row)
+        else:
+            seen_ids.add(row.id)
+            scan.add(Document(row.id or "", row.contents))
+        if number % save_every == 0:
+            _save(scan, file)
+    return seen_ids.repeated(corpus, progress=progress)
+
+
 def _save(scan: _PassageScan, file: StateFile) -> None:
     """Raises DataError for a file that could not be read again."""
     file.write(scan.state(), private=True)
@@ -175,41 +177,6 @@ def _save(scan: _PassageScan, file: StateFile) -> None:
         json_file_bytes(file.path, file.most_bytes, file.most_values)
     except TooLargeError as error:
         raise DataError(f"{file.path} has too many passages ({error}): {FEWER_QUESTIONS}") from error
-
-
-def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
-    """The gold passages that these questions name by id, from the retrieval server at `base`; none if it does
-    not serve documents by id. Raises RunError if nothing answers there."""
-    names = sorted({name for gold in evidence for name in gold.ids})
-    passages = Passages()
-    try:
-        with bounded_http_client(60.0, token_header()) as client:
-            for start in range(0, len(names), _DOCUMENTS_PER_REQUEST):
-                part = names[start : start + _DOCUMENTS_PER_REQUEST]
-                answer = client.post(f"{base}/documents", json={"ids": part})
-                if answer.status_code != 200:
-                    return Passages()
-                passages.by_id.update(_served(answer.json(), part))
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
-        raise RunError(
-            f"the retrieval server at {base} gives no documents ({type(error).__name__}: {error}): start it, "
-            "or give the corpus with --corpus"
-        ) from error
-    return passages
-
-
-def _served(data: Any, names: Sequence[str]) -> dict[str, Document]:
-    """The documents of a server's answer, by id, without those that it does not have. Raises ValueError for
-    an answer of another shape."""
-    result = data.get("result") if isinstance(data, dict) else None
-    if not isinstance(result, list) or len(result) != len(names):
-        raise ValueError("no `result` with a document for each id")
-    texts = [row.get("contents") if isinstance(row, dict) else None for row in result]
-    return {
-        name: Document(name, text)
-        for name, text in zip(names, texts, strict=True)
-        if isinstance(text, str) and text.strip()
-    }
 
 
 def _pair(document: Document) -> tuple[str, str]:

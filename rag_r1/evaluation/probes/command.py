@@ -98,10 +98,10 @@ def gather(
     be left out.
     """
     inputs = inputs or check_start(args)
-    read = inputs.read
+    data = inputs.questions
     gold = [
         GoldEvidence.of({"supporting_ids": question.ids, "supporting_titles": question.titles})
-        for question in read.questions
+        for question in data.questions
     ]
     passages, bad = find_passages(
         inputs.corpus,
@@ -113,12 +113,12 @@ def gather(
         save_every=save_every,
         progress=not args.no_progress,
     )
-    named = [evidence for evidence in gold if evidence]
-    complete = sum(bool(passages.gold_passages(evidence, golds=())) for evidence in named)
+    with_names = [evidence for evidence in gold if evidence]
+    complete = sum(bool(passages.gold_passages(evidence, golds=())) for evidence in with_names)
     lines = [
-        f"questions that name their gold passages: {len(named):,} of {len(gold):,}",
+        f"questions that name their gold passages: {len(with_names):,} of {len(gold):,}",
         f"all of them found for: {complete:,}",
         f"random passages: {len(passages.random):,}",
         f"passages: {args.out}",
     ]
-    return lines, read.bad + bad
+    return lines, data.bad + bad

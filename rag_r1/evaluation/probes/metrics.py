@@ -115,9 +115,9 @@ def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:
 
 def kind_of(row: QuestionRow) -> str:
     """The kind of question that a row names; empty if it names none."""
-    named = row.metadata.get("kind") or row.metadata.get("question_type")
+    kind = row.metadata.get("kind") or row.metadata.get("question_type")
     hops = row.metadata.get("hops")
-    return str(named) if named else f"{hops} hops" if hops else ""
+    return str(kind) if kind else f"{hops} hops" if hops else ""
 
 
 def _means(run: ConditionRun, keys: Iterable[QuestionKey], bootstrap: Bootstrap) -> dict[str, Any]:

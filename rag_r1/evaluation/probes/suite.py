@@ -33,10 +33,11 @@ from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.baselines import Condition
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.probes.collect import POOL, find_passages, served_passages
+from rag_r1.evaluation.probes.collect import POOL, find_passages
 from rag_r1.evaluation.probes.markdown import markdown, table_lines
 from rag_r1.evaluation.probes.metrics import CONDITION_NAMES, ConditionRun, figures
 from rag_r1.evaluation.probes.plots import draw_search_card
+from rag_r1.evaluation.probes.served_passages import served_passages
 from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.io.atomic_files import write_json, write_text
@@ -133,8 +134,8 @@ def _impossible(name: Probe, evidence: Mapping[str, GoldEvidence], agent: ProbeA
 
 
 def _left_out(name: Probe, evidence: Iterable[GoldEvidence]) -> dict[str, int | None]:
-    left = [gold for gold in evidence if not probes.applies(name, gold)]
-    return dict(sorted(Counter(_NOT_FOUND if gold else _NO_EVIDENCE for gold in left).items()))
+    excluded = [gold for gold in evidence if not probes.applies(name, gold)]
+    return dict(sorted(Counter(_NOT_FOUND if gold else _NO_EVIDENCE for gold in excluded).items()))
 
 
 def _deeper(ready: RunSetup, topk: int) -> RunSetup:
@@ -164,8 +165,8 @@ def _hash(evidence: Mapping[str, GoldEvidence], pool: Sequence[Document]) -> str
         [name, sorted(gold.ids), sorted(gold.titles), [passage.id for passage in gold.passages]]
         for name, gold in sorted(evidence.items())
     ]
-    drawn = [[passage.id, passage.contents] for passage in pool]
-    return hashlib.sha256(json.dumps([golds, drawn]).encode()).hexdigest()
+    random_pairs = [[passage.id, passage.contents] for passage in pool]
+    return hashlib.sha256(json.dumps([golds, random_pairs]).encode()).hexdigest()
 
 
 def write_card(

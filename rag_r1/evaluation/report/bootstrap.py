@@ -126,9 +126,9 @@ class Bootstrap:
         tail = (1 - self.level) / 2
         low, high = np.full_like(value, np.nan), np.full_like(value, np.nan)
         for i in range(len(value)):
-            known = replicates[~np.isnan(replicates[:, i]), i]
-            if not np.isnan(value[i]) and len(known):
-                low[i], high[i] = np.quantile(known, [tail, 1 - tail])
+            finite = replicates[~np.isnan(replicates[:, i]), i]
+            if not np.isnan(value[i]) and len(finite):
+                low[i], high[i] = np.quantile(finite, [tail, 1 - tail])
         # A replicate is summed in another order than the value: the last bit may differ.
         return Estimate(value, np.fmin(low, value), np.fmax(high, value), replicates)
 
@@ -162,9 +162,9 @@ def _divided(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 def _mean(values: np.ndarray, terms: np.ndarray) -> np.ndarray:
     """The mean of `terms`, (..., sources, figures), over the sources of which `values`, (sources, figures),
     is not nan; nan if there are none, or if one of these is nan in `terms`."""
-    known = ~np.isnan(values)
-    total = np.where(known, terms, 0.0).sum(axis=-2)
-    count = known.sum(axis=0)
+    is_number = ~np.isnan(values)
+    total = np.where(is_number, terms, 0.0).sum(axis=-2)
+    count = is_number.sum(axis=0)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 

@@ -87,22 +87,22 @@ def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool)
     with StartChecks() as checks:
         if missing := [str(run) for run in runs if not run.exists()]:
             checks.run(_refuse_missing, missing)
-        there = [run for run in runs if run.exists()]
-        for run in (empty := [run for run in there if not has_records(run)]):
+        folders = [run for run in runs if run.exists()]
+        for run in (empty := [run for run in folders if not has_records(run)]):
             checks.run(_refuse_empty, run)
-        there = [run for run in there if run not in empty]
+        folders = [run for run in folders if run not in empty]
         were = len(checks.problems)
-        cards = [checks.run(Provenance.read, run) for run in there]
+        cards = [checks.run(Provenance.read, run) for run in folders]
         differing = None
         if len(checks.problems) == were:  # all cards are known
-            differing = checks.run(intended_differences, there, cards, differs)
+            differing = checks.run(intended_differences, folders, cards, differs)
         tables = [
             checks.run(read_run, run, mask=card.mask if card else None, skip_bad_rows=skip_bad_rows)
-            for run, card in zip(there, cards, strict=True)
+            for run, card in zip(folders, cards, strict=True)
         ]
-    known = [table for table in tables if table is not None]
+    readable = [table for table in tables if table is not None]
     assert differing is not None
-    return ComparableRuns(run_names(runs), cards, known, _shared(known, skip_bad_rows), differing)
+    return ComparableRuns(run_names(runs), cards, readable, _shared(readable, skip_bad_rows), differing)
 
 
 def _refuse_missing(runs: Sequence[str]) -> None:
@@ -135,15 +135,15 @@ def intended_differences(
     """The keys in which the cards differ, with the values of all runs, None without a card. Raises RunError
     if not all are intended, or if a name in `differs` is no key."""
     names = [name.strip() for text in differs for name in text.split(",") if name.strip()]
-    known = [card for card in cards if card is not None]
-    _check_keys(known, names)
+    readable = [card for card in cards if card is not None]
+    _check_keys(readable, names)
     without = [str(run) for run, card in zip(runs, cards, strict=True) if card is None]
     if without and NO_CARD not in names:
         raise RunError(
             f"{', '.join(without)}: no {PROVENANCE}, so it is not known what the result depends on; play the "
             f"run again, or compare without it: --differs {NO_CARD}"
         )
-    differences = find_differences(known)
+    differences = find_differences(readable)
     intended = tuple(f"{name}." for name in names)
     unintended = {k: values for k, values in differences.items() if not f"{k}.".startswith(intended)}
     if unintended:

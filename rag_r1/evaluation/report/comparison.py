@@ -66,10 +66,10 @@ def shared_questions(tables: Sequence[RunTable]) -> SharedQuestions:
     scored = [{key[:2] for key, failed in zip(t.keys, t.failed, strict=True) if not failed} for t in tables]
     in_all = set(texts[0]).intersection(*texts[1:])
     mismatched = sorted(key for key in in_all if len({text[key] for text in texts}) > 1)
-    kept = sorted(in_all.intersection(*scored) - set(mismatched))
-    names = in_paper_order(source for source, _ in kept)
+    common = sorted(in_all.intersection(*scored) - set(mismatched))
+    names = in_paper_order(source for source, _ in common)
     return SharedQuestions(
-        shared={name: [key for key in kept if key[0] == name] for name in names},
+        shared={name: [key for key in common if key[0] == name] for name in names},
         only=[len(set(text) - in_all) for text in texts],
         failed=[len(in_all - set(mismatched) - keys) for keys in scored],
         mismatched=mismatched,
@@ -88,16 +88,16 @@ class _SourceValues:
         sums = {}
         for source, values in self.arrays.items():
             terms = values[..., 1:] - values[..., :1] if changes else values
-            known = np.broadcast_to(~np.isnan(values).any(axis=2, keepdims=True), terms.shape)
-            pair = np.where(known, terms, 0.0), known.astype(float)
+            is_measured = np.broadcast_to(~np.isnan(values).any(axis=2, keepdims=True), terms.shape)
+            pair = np.where(is_measured, terms, 0.0), is_measured.astype(float)
             sums[source] = RatioSums(*(array.reshape(len(values), -1) for array in pair))
         return sums
 
-    def known(self, figure: int) -> dict[str, np.ndarray]:
+    def measured(self, figure: int) -> dict[str, np.ndarray]:
         """The values of one figure, (questions, runs), of the sources and questions that have it."""
         values = {source: array[:, figure] for source, array in self.arrays.items()}
-        known = {source: array[~np.isnan(array).any(axis=1)] for source, array in values.items()}
-        return {source: array for source, array in known.items() if len(array)}
+        measured = {source: array[~np.isnan(array).any(axis=1)] for source, array in values.items()}
+        return {source: array for source, array in measured.items() if len(array)}
 
 
 def compare_tables(
@@ -117,10 +117,10 @@ def compare_tables(
     once = all(_one_episode_each(table, questions) for table in tables)
     figures = {}
     for n, measure in enumerate(measures):
-        if known := values.known(n):
-            tests = _FigureTests(measure.name, known, once and measure.name in _BINARY, bootstrap)
+        if measured := values.measured(n):
+            tests = _FigureTests(measure.name, measured, once and measure.name in _BINARY, bootstrap)
             places = range(n * runs, (n + 1) * runs), range(n * others, (n + 1) * others)
-            figures[measure.name] = _figure(measure, known, levels, changes, places, tests)
+            figures[measure.name] = _figure(measure, measured, levels, changes, places, tests)
     return {
         "format": 1,
         "runs": list(names),

@@ -132,5 +132,5 @@ def _published(page: Page, comparison: Comparison) -> None:
 
 def _mean(row: PublishedResult, names: Sequence[str]) -> str:
     """The mean over these data sets, if the paper has all of them."""
-    known = [row.values[name] for name in names if name in row.values]
-    return number(sum(known) / len(known) if len(known) == len(names) else None)
+    numbers = [row.values[name] for name in names if name in row.values]
+    return number(sum(numbers) / len(numbers) if len(numbers) == len(names) else None)

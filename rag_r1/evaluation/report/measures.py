@@ -134,13 +134,13 @@ def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, R
     for i, measure in enumerate(measures):
         value = np.asarray(measure.value(columns), dtype=float)
         weight = np.ones_like(value) if measure.weight is None else measure.weight(columns)
-        known = ~np.isnan(value) & ~np.isnan(weight)
+        is_measured = ~np.isnan(value) & ~np.isnan(weight)
         if not measure.of_all:
-            known &= ~table.failed
-        rows = places[known]
+            is_measured &= ~table.failed
+        rows = places[is_measured]
         samples = np.bincount(rows, minlength=len(questions))
-        numerators[:, i] = np.bincount(rows, value[known], len(questions)) / np.maximum(samples, 1)
-        denominators[:, i] = np.bincount(rows, weight[known], len(questions)) / np.maximum(samples, 1)
+        numerators[:, i] = np.bincount(rows, value[is_measured], len(questions)) / np.maximum(samples, 1)
+        denominators[:, i] = np.bincount(rows, weight[is_measured], len(questions)) / np.maximum(samples, 1)
         counts[:, i] = samples
     sources = np.array([source for source, _ in questions], dtype=object)
     masks = {name: sources == name for name in sorted(set(sources))}
@@ -156,5 +156,5 @@ def by_question(table: RunTable, measures: Sequence[Measure]) -> dict[tuple[str,
         raise ValueError(f"{', '.join(weighted)}: no mean over questions")
     sums, _ = by_source(table, measures)
     value = np.concatenate([source.numerators for source in sums.values()])
-    known = np.concatenate([source.denominators for source in sums.values()]) > 0
-    return dict(zip(table.question_places()[0], np.where(known, value, np.nan), strict=True))
+    is_measured = np.concatenate([source.denominators for source in sums.values()]) > 0
+    return dict(zip(table.question_places()[0], np.where(is_measured, value, np.nan), strict=True))

@@ -72,10 +72,10 @@ def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list
 
 def dots(axes: Any, points: Sequence[Mapping[str, Any]], i: int, count: int, color: str | None = None) -> Any:
     """Series `i` of `count`, which stand below each other in a row: a dot for each row, with its interval."""
-    known = [(row, point) for row, point in enumerate(points) if point["value"] is not None]
-    points = [point for _, point in known]
+    measured = [(row, point) for row, point in enumerate(points) if point["value"] is not None]
+    points = [point for _, point in measured]
     values = [point["value"] for point in points]
-    heights = [row + 0.6 * ((i + 0.5) / count - 0.5) for row, _ in known]
+    heights = [row + 0.6 * ((i + 0.5) / count - 0.5) for row, _ in measured]
     color = color or SERIES[i % len(SERIES)]
     return axes.errorbar(values, heights, xerr=reach(points), fmt="o", markersize=4, capsize=2, color=color)
 

@@ -43,11 +43,11 @@ def in_paper_order(sources: Iterable[str]) -> list[str]:
 
 def labels(sources: Iterable[str]) -> dict[str, str]:
     """How each source is called in a table: by its label, or by its own name if that is clearer."""
-    known = {source: label_of(source) for source in sources}
-    shared = [label for label in known.values() if label]
+    labels = {source: label_of(source) for source in sources}
+    shared = [label for label in labels.values() if label]
     return {
         source: label if label and shared.count(label) == 1 else source or "(no data source)"
-        for source, label in known.items()
+        for source, label in labels.items()
     }
 
 

@@ -74,13 +74,13 @@ def _opening(report: Report) -> list[str]:
 def _causes(page: Page, report: Report) -> None:
     """Why answers are wrong, the commonest cause first."""
     sources, whole = report["counts"]["sources"], report["counts"]["all"]
-    named = sorted(whole.get("causes", {}).items(), key=lambda item: -item[1])
-    if not named:
+    causes = sorted(whole.get("causes", {}).items(), key=lambda item: -item[1])
+    if not causes:
         return
     columns = [*sources.values(), whole]
     rows = [
         [f"{name}: {CAUSES[name]}", *(integer(counts["causes"].get(name, 0)) for counts in columns)]
-        for name, _ in named
+        for name, _ in causes
     ]
     rows.append(["wrong answers", *(integer(sum(counts["causes"].values())) for counts in columns)])
     head = ["", *map(cell, labels(sources).values()), "all questions"]

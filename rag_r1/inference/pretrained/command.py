@@ -91,7 +91,7 @@ def get(arguments: Sequence[str] | None = None) -> int:
 def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
     """The model, whether it is there, and its folder. Raises StartError with all that is wrong."""
     with StartChecks() as checks:
-        model = checks.run(_known, args.name)
+        model = checks.run(_model_of, args.name)
         out = args.out or Path("models") / args.name
         is_there = checks.run(_is_there, out, args.name, args.source)
         if not is_there:
@@ -102,7 +102,7 @@ def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
     return model, bool(is_there), out
 
 
-def _known(name: str) -> PretrainedModel:
+def _model_of(name: str) -> PretrainedModel:
     if name not in MODELS:
         near = did_you_mean(name, MODELS)
         raise RunError(f"there is no model {name!r}: {near or 'use one of ' + ', '.join(MODELS)}")
@@ -144,10 +144,10 @@ def _from_hub(model: PretrainedModel, out: Path) -> None:
 
     from rag_r1.inference.pretrained.gguf_conversion import check_tokenizer
 
-    wanted = ["*.json", "*.safetensors", "*.txt", "LICENSE*"]
+    patterns = ["*.json", "*.safetensors", "*.txt", "LICENSE*"]
     try:
         commit = model_info(model.hub, revision=model.revision).sha or model.revision
-        snapshot_download(model.hub, revision=commit, local_dir=out, allow_patterns=wanted)
+        snapshot_download(model.hub, revision=commit, local_dir=out, allow_patterns=patterns)
     except (OSError, ValueError, httpx.HTTPError) as error:  # those of huggingface_hub, and of its client
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise RunError(

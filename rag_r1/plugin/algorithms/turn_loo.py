@@ -112,12 +112,12 @@ def place_turn_scores(
     in a response that is `length` long in this `row`; None for a turn without one, whose score goes to the
     turn before it, or else after it. What rounding leaves over goes to the last. Raises ValueError if there
     are not as many scores as turns, or no token at all."""
-    known = [end for end in ends if end is not None]
-    if len(ends) != len(turn_scores) or not known:
+    turn_ends = [end for end in ends if end is not None]
+    if len(ends) != len(turn_scores) or not turn_ends:
         raise ValueError(f"{len(turn_scores)} scores for turns that end at {list(ends)}")
-    rewards, end = torch.zeros(length, dtype=torch.float32), known[0]
-    left = [(known[-1], score - math.fsum(turn_scores))]
-    for place, turn_score in [*zip(ends, turn_scores, strict=True), *left]:
+    rewards, end = torch.zeros(length, dtype=torch.float32), turn_ends[0]
+    residual = [(turn_ends[-1], score - math.fsum(turn_scores))]
+    for place, turn_score in [*zip(ends, turn_scores, strict=True), *residual]:
         end = end if place is None else place
         if end[0] == row:
             rewards[end[1]] += turn_score

@@ -15,7 +15,6 @@ from typing import Any
 
 from rag_r1.agent.tool_executor import ToolExecutor
 from rag_r1.agent.trajectory import CallRecord
-from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.retriever.data.journal import ResultJournal, fingerprint_of
 from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound
@@ -24,6 +23,7 @@ from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecor
 from rag_r1.rollouts.concurrency import JobPool
 from rag_r1.rollouts.provenance_facts import describe_server, index_identity
 from rag_r1.rollouts.session import RunSetup, search_settings
+from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.errors import RunError
 from rag_r1.tools import RetrieverConfig, close_tools, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
@@ -92,11 +92,11 @@ class CandidateStore(ResultJournal):
 
     def passages(self, trajectories: TrajectoryReader) -> Iterator[PassageRecord]:
         """The text of all candidates, each passage once."""
-        known: set[str] = set()
+        ids: set[str] = set()
         for _, documents in self.rounds(trajectories):
             for document in documents:
-                if document.id not in known:
-                    known.add(document.id)
+                if document.id not in ids:
+                    ids.add(document.id)
                     yield PassageRecord(id=document.id, contents=document.contents)
 
     def fingerprint(self, trajectories: TrajectoryReader) -> str:

@@ -26,7 +26,6 @@ from functools import partial
 from rag_r1.evaluation.target import check_judge, resolve_model
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.io.atomic_files import write_json
-from rag_r1.options.command_line import read_arguments
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.retriever.data.candidates import CandidateStore, retriever_settings
 from rag_r1.retriever.data.steps import (
@@ -41,7 +40,7 @@ from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANC
 from rag_r1.retriever.selection.command import write_rows
 from rag_r1.retriever.selection.scores import ScoreFiles
 from rag_r1.rollouts.checks import all_problems, check_search, started
-from rag_r1.rollouts.command_run import check_command, run_command
+from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.session import check_only, prepare
 from rag_r1.runs.errors import RunError
 
@@ -64,9 +63,7 @@ SUMMARY = "summary.json"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the rows are written, 3 if the run was stopped before (the reason is printed), 1 if it
     could not begin."""
-    check = partial(check_command, COMMAND, make_data)
-    args = read_arguments(DataArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=check)
-    return run_command(COMMAND, make_data, args)
+    return read_and_run(COMMAND, DataArguments, make_data, arguments, _DESCRIPTION)
 
 
 async def make_data(args: DataArguments) -> int:

@@ -6,8 +6,8 @@ searches and with the turns and tokens that are left (`Episode.resume`). GAC is 
 exact match by default; of several continuations, their mean.
 
 An agent that was trained with a fixed number of passages may not be able to read a single one. With `beside`
-the candidate is followed by so many passages that have nothing to do with the question: drawn from the
-candidates of other questions, the same for all candidates of a round, and without an accepted answer in them.
+the candidate is followed by so many distractors, passages that have nothing to do with the question: drawn
+from the candidates of other questions, the same for all candidates of a round, without an accepted answer.
 
 The continuations are requests to the runner that plays an evaluation, in a run's folder of its own: many at a
 time, each once, and none is lost or repeated if the process is killed. Of their records only what the score
@@ -36,22 +36,22 @@ from rag_r1.retriever.records import Continuation, ContinuationMetrics, Correctn
 from rag_r1.rollouts.requests import EpisodeRequest, seeded_fraction
 from rag_r1.rollouts.session import RunSession
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.folder import EpisodeOutcome, RunFolder
+from rag_r1.runs.folder import EpisodeOutcome
 
-#: Passages from which those beside a candidate are drawn.
+#: Passages from which distractors are drawn.
 POOL = 2000
 
 
 class CorrectnessScorer:
-    """The continuations of all candidates in a session. `pool`: the passages from which those beside a
-    candidate are drawn, see the top of the module."""
+    """The continuations of all candidates in a session. `pool`: the passages from which the distractors of a
+    candidate are drawn; see the top of the module."""
 
     def __init__(
         self, run: RunSession, candidates: CandidateStore, args: DataArguments, pool: Sequence[Document]
     ):
         self.run, self.candidates, self.args, self._pool = run, candidates, args, pool
-        self._beside: dict[Key, list[Document]] = {}
-        run.runner.folder = _ScoreFolder(run.folder)  # type: ignore[assignment]
+        self._distractors: dict[Key, list[Document]] = {}
+        run.runner.written_fields = _score_fields
 
     async def play(self, trajectories: TrajectoryReader, total: int) -> bool:
         """Play what is missing of `total` continuations; returns whether all were played (or have failed). If
@@ -112,32 +112,35 @@ class CorrectnessScorer:
         return await self.run.runner.play(request)
 
     def _score(self, search: SearchRound, document: Document) -> Continuation | None:
-        outcomes = self._outcomes(search, document)
-        rights = [outcome.right for outcome in outcomes if outcome is not None and outcome.right is not None]
-        if len(rights) < self.args.samples:
+        judged = [o for o in self._outcomes(search, document) if o is not None and o.right is not None]
+        if len(judged) < self.args.samples:
             return None
         earlier = sum(len(turn.calls) for turn in search.played.turns[: search.turn + 1])
-        later = [outcome.searches - earlier for outcome in outcomes if outcome is not None]
-        return Continuation(metric_score=ContinuationMetrics(em=fmean(rights)), retrieved_times=fmean(later))
+        return Continuation(
+            metric_score=ContinuationMetrics(em=fmean(o.right for o in judged)),
+            retrieved_times=fmean(o.searches - earlier for o in judged),
+        )
 
     def _documents(self, search: SearchRound, document: Document) -> list[Document]:
-        """The results of a round's search: the candidate, and the passages behind it."""
+        """The results of a round's search: the candidate, and its distractors."""
         if not self.args.beside:
             return [document]
-        if search.key not in self._beside:
-            self._beside[search.key] = self._draw_beside(search)
-        return [document, *self._beside[search.key]]
+        if search.key not in self._distractors:
+            self._distractors[search.key] = self._draw_distractors(search)
+        return [document, *self._distractors[search.key]]
 
-    def _draw_beside(self, search: SearchRound) -> list[Document]:
-        near = {document.id for other in search.played.rounds for document in self.candidates.of(other) or ()}
-        far = [d for d in self._pool if d.id not in near and not holds_answer(d, search.played.golds)]
-        if len(far) < self.args.beside:
+    def _draw_distractors(self, search: SearchRound) -> list[Document]:
+        rounds = search.played.rounds
+        own_ids = {document.id for other in rounds for document in self.candidates.of(other) or ()}
+        golds = search.played.golds
+        unrelated = [d for d in self._pool if d.id not in own_ids and not holds_answer(d, golds)]
+        if len(unrelated) < self.args.beside:
             raise RunError(
-                f"--beside {self.args.beside}: only {len(far)} candidates of other questions can stand "
+                f"--beside {self.args.beside}: only {len(unrelated)} candidates of other questions can stand "
                 f"behind those of {search.played.id}: give more questions, or a smaller number"
             )
-        far.sort(key=lambda d: seeded_fraction(self.args.seed, "beside", f"{search.key}{d.id}"))
-        return far[: self.args.beside]
+        unrelated.sort(key=lambda d: seeded_fraction(self.args.seed, "beside", f"{search.key}{d.id}"))
+        return unrelated[: self.args.beside]
 
 
 def _name(search: SearchRound, documents: Sequence[Document]) -> str:
@@ -146,19 +149,12 @@ def _name(search: SearchRound, documents: Sequence[Document]) -> str:
     return f"{search.played.id}/{search.index}/{documents[0].id}/{whole}"
 
 
-class _ScoreFolder:
-    """A run's folder that keeps of each record only what a score and a resumed run need. (The whole records
-    would repeat each trajectory for each of its candidates.)"""
-
-    def __init__(self, folder: RunFolder):
-        self._folder = folder
-        self.outcome = folder.outcome
-
-    def write(self, record: Mapping[str, Any]) -> EpisodeOutcome:
-        """As RunFolder.write."""
-        kept = {name: record[name] for name in ("id", "right", "try", "status", "answer", "failures")}
-        turns = [
-            {"status": turn["status"], "calls": [call["tool"] for call in turn["calls"]]}
-            for turn in record["turns"]
-        ]
-        return self._folder.write({**kept, "turns": turns})
+def _score_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a score and a resumed run need of a record. (The whole records would repeat each trajectory for
+    each of its candidates.)"""
+    turns = [
+        {"status": turn["status"], "calls": [call["tool"] for call in turn["calls"]]}
+        for turn in record["turns"]
+    ]
+    names = ("id", "right", "try", "status", "answer", "failures")
+    return {**{name: record[name] for name in names}, "turns": turns}

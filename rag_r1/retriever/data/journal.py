@@ -42,8 +42,8 @@ class ResultJournal:
 
     def get(self, key: Key, fingerprint: str) -> Any | None:
         """The result for this input, or None."""
-        known, place = self._places.get(key, ("", (0, 0)))
-        return self._lines.at(place)["value"] if known == fingerprint else None
+        last_input, place = self._places.get(key, ("", (0, 0)))
+        return self._lines.at(place)["value"] if last_input == fingerprint else None
 
     def has(self, key: Key, fingerprint: str) -> bool:
         """Is there a result for this input?"""
@@ -61,13 +61,13 @@ class ResultJournal:
 
     def attempts(self, key: Key, fingerprint: str) -> int:
         """Attempts that have failed until now, for this input."""
-        known, attempts, _ = self._failed.get(key, ("", 0, (0, 0)))
-        return attempts if known == fingerprint else 0
+        last_input, attempts, _ = self._failed.get(key, ("", 0, (0, 0)))
+        return attempts if last_input == fingerprint else 0
 
     def parts(self, key: Key, fingerprint: str) -> list[Any]:
         """What the parts of work that failed gave, for this input; [] if nothing is known."""
-        known, _, place = self._failed.get(key, ("", 0, (0, 0)))
-        return self._lines.at(place).get("parts", []) if known == fingerprint else []
+        last_input, _, place = self._failed.get(key, ("", 0, (0, 0)))
+        return self._lines.at(place).get("parts", []) if last_input == fingerprint else []
 
     def _note(self, line: Mapping[str, Any], place: Place) -> None:
         name, number = line["key"]

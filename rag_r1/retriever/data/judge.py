@@ -32,8 +32,8 @@ def instructions(name: str) -> str:
 class RelevanceJudge(StrictReplies):
     """See the top of the module."""
 
-    def __init__(self, args: JudgeArguments, endpoint: Endpoint, tape: ResponseCache):
-        super().__init__("judge", endpoint, tape)
+    def __init__(self, args: JudgeArguments, endpoint: Endpoint, cache: ResponseCache):
+        super().__init__("judge", endpoint, cache)
         self.args = args
 
     async def ask_list(

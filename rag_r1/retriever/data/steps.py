@@ -237,20 +237,20 @@ async def score_relevance(
         return True
     connection = args.model_dump(include={"retries", "timeout_s", "backoff_s", "trust_env"})
     with RelevanceScorer(args, candidates, run.step("relevance")) as relevance:
-        tape = relevance.folder.tape
-        async with judge_endpoint(args, tape, **connection) as endpoint:
-            judge = RelevanceJudge(args, endpoint, tape)
+        cache = relevance.folder.cache
+        async with judge_endpoint(args, cache, **connection) as endpoint:
+            judge = RelevanceJudge(args, endpoint, cache)
             await relevance.score(judge, trajectories)
             if endpoint.stop.reason is not None:
                 print(stop_message(endpoint.stop.reason, "the judge has not scored all candidates"))
                 return False
         write_records(run.out(SUB_ANSWERS), relevance.sub_answers(trajectories))
         scored = write_records(run.out(RELEVANCE), relevance.records(trajectories))
-        figures = {"judge": args.judge_model, "usage": vars(tape.usage)}
+        figures = {"judge": args.judge_model, "usage": vars(cache.usage)}
         for outcome, count in sorted(judge.counts.items()):
             print(f"  requests to the judge that were {outcome}: {count:,}")
     run.summary["relevance"] = {"searches": scored, **figures}
-    counts = StepCounts(scored, cost.rounds - scored, vars(tape.usage))
+    counts = StepCounts(scored, cost.rounds - scored, vars(cache.usage))
     _print_scored("relevance", counts, cost.rounds, "")
     return True
 

@@ -1,9 +1,9 @@
 """Reads the trajectories of a finished evaluation, from which the rounds are taken (rounds.py).
 
-What the policy generated is taken from the run's tape, in the very tokens, as far as the endpoint returned
-token ids; otherwise the turn's text is encoded. Left out are trajectories in which the infrastructure failed,
-those with a search that was not carried out, as the published pipeline does, and those with a call that
-failed (and was shown to the policy as an error): it cannot be played back as it was.
+What the policy generated is taken from the run's response cache, in the very tokens, as far as the endpoint
+returned token ids; otherwise the turn's text is encoded. Left out are trajectories in which the
+infrastructure failed, those with a search that was not carried out, as the published pipeline does, and those
+with a call that failed (and was shown to the policy as an error): it cannot be played back as it was.
 
 The file is read through once; in memory stays where each trajectory stands, and it is read again when it is
 needed.
@@ -56,9 +56,9 @@ class TrajectoryReader:
     def __init__(self, run: Path, setup: AgentSetup, steps: Mapping[str, Sequence[str]] | None = None):
         self.path = run / TRAJECTORIES / "records.jsonl"
         self._setup, self._steps = setup, steps or {}
-        self._tape = _CachedResponses(run / JOURNAL / EXCHANGES)
+        self._responses = _CachedResponses(run / JOURNAL / EXCHANGES)
         #: Of the run, as its endpoint counted.
-        self.usage = self._tape.usage
+        self.usage = self._responses.usage
         self.left_out: Counter[str] = Counter()
         #: How those ended in which the infrastructure failed.
         self.failed: list[EpisodeOutcome] = []
@@ -123,10 +123,10 @@ class TrajectoryReader:
         named = self._steps.get(str(record["question_id"]))
         return tuple(named or step_answers_of(record.get("metadata")))
 
-    def _ids(self, ask_id: str, number: int, turn: Turn) -> tuple[int, ...]:
+    def _ids(self, request_id: str, number: int, turn: Turn) -> tuple[int, ...]:
         """The tokens of the turn: as they were sampled, if they give the turn's text, else encoded."""
         codec = self._setup.codec
-        sampled = (self._tape.ids(ask_id, number) or [])[: turn.generated_tokens]
+        sampled = (self._responses.ids(request_id, number) or [])[: turn.generated_tokens]
         try:
             if sampled and codec.decode(sampled) == turn.text:
                 return tuple(sampled)
@@ -146,9 +146,9 @@ class _CachedResponses:
         if path.is_file():
             _read(path, self._note)
 
-    def ids(self, ask_id: str, turn: int) -> list[int] | None:
+    def ids(self, request_id: str, turn: int) -> list[int] | None:
         """Token ids, if the endpoint returned them."""
-        if (place := self._places.get((ask_id, turn))) is None:
+        if (place := self._places.get((request_id, turn))) is None:
             return None
         with self.path.open("rb") as file:
             file.seek(place)

@@ -180,8 +180,8 @@ def _draw(others: Sequence[ScoredCandidate], query: QueryRound, rule: SelectionR
         key = json.dumps([query.dataset, query.query_id, query.round_index, candidate.passage_id])
         return seeded_fraction(rule.seed, "negatives", key)
 
-    chosen = {candidate.passage_id for candidate in sorted(others, key=draw)[: rule.negatives]}
-    return [candidate for candidate in others if candidate.passage_id in chosen]
+    negatives = {candidate.passage_id for candidate in sorted(others, key=draw)[: rule.negatives]}
+    return [candidate for candidate in others if candidate.passage_id in negatives]
 
 
 def _row(query: QueryRound, passages: Sequence[ScoredCandidate]) -> TrainingRow:

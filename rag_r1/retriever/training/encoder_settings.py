@@ -106,20 +106,20 @@ def choose_settings(
         if options.get(name) is None and None not in (saved.get(name), index.get(name))
         if saved[name] != index[name]
     ]
-    chosen: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name in (*SHARED, "mode"):
         values = (source.get(name) for source in (options, index, saved, model))
-        chosen[name] = next((value for value in values if value is not None), None)
-    if chosen["normalize"] is False:
+        settings[name] = next((value for value in values if value is not None), None)
+    if settings["normalize"] is False:
         wrong.append("the vectors of the index are not normalised, but a retriever is trained on cosines")
-    if model.get("pooling") not in (None, chosen["pooling"]):
-        wrong.append(f"pooling is to be {chosen['pooling']!r}, but the model has {model['pooling']!r}")
+    if model.get("pooling") not in (None, settings["pooling"]):
+        wrong.append(f"pooling is to be {settings['pooling']!r}, but the model has {model['pooling']!r}")
     if wrong:
         message = f"contradictory settings of the encoder: {'; '.join(wrong)}"
         raise RunError(f"{message}. Correct one of them, give the option, or leave --index out")
-    if chosen["pooling"] is None:
+    if settings["pooling"] is None:
         raise RunError("the model's folder does not name its pooling: give --pooling (see the model card)")
     try:
-        return EncoderSettings(**chosen)
+        return EncoderSettings(**settings)
     except ValidationError as error:
         raise RunError(f"settings of the encoder: {first_problem(error)}") from error

@@ -33,7 +33,7 @@ from sentence_transformers.util import all_gather, all_gather_with_grad, get_ran
 from torch import Tensor, nn
 from torch.nn import functional
 
-#: Fills up rows of `BatchTable.known`; no passage has this number.
+#: Fills up rows of `BatchTable.all_positives`; no passage has this number.
 NO_PASSAGE = -1
 
 
@@ -68,12 +68,12 @@ class BatchTable:
         return cls(
             torch.tensor(passages),
             torch.tensor(queries),
-            torch.tensor([number for known in positives for number in known], dtype=torch.long),
+            torch.tensor([number for row in positives for number in row], dtype=torch.long),
             torch.tensor(offsets),
             torch.tensor(relevance),
         )
 
-    def known(self, labels: Tensor) -> Tensor:
+    def all_positives(self, labels: Tensor) -> Tensor:
         """Of these rows all passages known to answer the query, (labels, the most of any of them); NO_PASSAGE
         fills them up."""
         query = self.queries[labels]
@@ -95,9 +95,9 @@ def info_nce(
     positives   (queries, any): numbers of the passages known to answer each query
     """
     logits = cosines(queries, passages) / temperature
-    known = (numbers[None, :, None] == positives[:, None, :]).any(-1)
-    known[torch.arange(len(targets), device=targets.device), targets] = False
-    return functional.cross_entropy(logits.masked_fill(known, -torch.inf), targets, reduction="none")
+    is_positive = (numbers[None, :, None] == positives[:, None, :]).any(-1)
+    is_positive[torch.arange(len(targets), device=targets.device), targets] = False
+    return functional.cross_entropy(logits.masked_fill(is_positive, -torch.inf), targets, reduction="none")
 
 
 def rank_loss(cosine: Tensor, relevance: Tensor, temperature: float, rank_temperature: float) -> Tensor:
@@ -175,7 +175,7 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
             passages = torch.cat([all_gather_with_grad(column) for column in documents])
         targets = torch.arange(len(labels), device=queries.device) + get_rank() * len(labels)
         numbers = table.passages[rows].T.reshape(-1)  # column by column, as the passages are
-        losses = info_nce(queries, passages, numbers, targets, table.known(labels), self.temperature)
+        losses = info_nce(queries, passages, numbers, targets, table.all_positives(labels), self.temperature)
         if self.rank_weight:
             ranked = torch.stack(documents, 1)
             with torch.autocast(queries.device.type, enabled=False):

@@ -63,7 +63,7 @@ def train(options: TrainOptions) -> Path:
         "data": data.fingerprint,
     }
     folder = options.out / MODEL
-    with _held(options, about) if is_main else nullcontext():
+    with _locked_folder(options, about) if is_main else nullcontext():
         if read_settings(folder) is not None:
             return folder
         _fit(model, settings, data, options, args)
@@ -77,7 +77,7 @@ def train(options: TrainOptions) -> Path:
 
 
 @contextmanager
-def _held(options: TrainOptions, about: Mapping[str, Any]) -> Iterator[None]:
+def _locked_folder(options: TrainOptions, about: Mapping[str, Any]) -> Iterator[None]:
     """Holds the folder, with the settings in it."""
     with recorded_settings("rag-r1 retriever train", options), RunFolder(options.out, about):
         yield

@@ -240,9 +240,9 @@ def _print_tools(server: Sequence[str]) -> int:
 
 def _as_yaml(entries: Any) -> str:
     """With letters as they are, unless a terminal would obey some of the characters; then with escapes."""
-    written = partial(yaml.safe_dump, entries, sort_keys=False, width=110)
-    text = written(allow_unicode=True)
-    return written(allow_unicode=False) if has_control_characters(text) else text
+    dump = partial(yaml.safe_dump, entries, sort_keys=False, width=110)
+    text = dump(allow_unicode=True)
+    return dump(allow_unicode=False) if has_control_characters(text) else text
 
 
 async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:

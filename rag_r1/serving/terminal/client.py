@@ -80,8 +80,8 @@ def stream_answer(
     """
     headers = _authorization(token)
     timeout = httpx.Timeout(_PIECE_S, connect=_CONNECT_S)
-    sent = [{name: well_formed(text) for name, text in message.items()} for message in messages]
-    body = {"messages": sent, "stream": True}
+    conversation = [{name: well_formed(text) for name, text in message.items()} for message in messages]
+    body = {"messages": conversation, "stream": True}
     try:
         with (
             bounded_http_client(_PIECE_S, headers, most=_MOST_BYTES, body_s=_ANSWER_S) as client,
@@ -106,14 +106,14 @@ def stream_answer(
 def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
     """The lines in what arrives, of which never more than one is held. Raises ChatError if there are too
     many, or one is too long."""
-    held, number = bytearray(), 0
+    line, number = bytearray(), 0
     for piece in pieces:
         first, *others = piece.split(b"\n")
-        held += first
+        line += first
         for other in others:
-            yield held.decode("utf-8", "replace").removesuffix("\r")
-            held, number = bytearray(other), number + 1
-        if number > _MOST_LINES or len(held) > _LONGEST_LINE:
+            yield line.decode("utf-8", "replace").removesuffix("\r")
+            line, number = bytearray(other), number + 1
+        if number > _MOST_LINES or len(line) > _LONGEST_LINE:
             raise ChatError("the answer is longer than an answer of this API can be")
 
 

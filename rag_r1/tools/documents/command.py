@@ -59,9 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{sum(1 for _ in lines):,} passages: {terminal_text(str(corpus), 4000)}")
     others = [path for path in other_files(args.folder) if args.out not in path.parents]
     if others:
-        named = ", ".join(terminal_text(str(path.relative_to(args.folder)), 200) for path in others[:_NAMED])
+        names = ", ".join(terminal_text(str(path.relative_to(args.folder)), 200) for path in others[:_NAMED])
         more = f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else ""
-        print(f"not read, as their names end in none of {', '.join(READERS)}: {named}{more}", file=sys.stderr)
+        print(f"not read, as their names end in none of {', '.join(READERS)}: {names}{more}", file=sys.stderr)
     return 0
 
 

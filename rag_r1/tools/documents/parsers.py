@@ -119,7 +119,7 @@ class _ReadBatch:
             with suppress(OSError):
                 self._start(wait=False)
 
-    def found(self, reading: PendingDocument) -> list[Any] | None:
+    def result_of(self, reading: PendingDocument) -> list[Any] | None:
         """What was read of a file: `["", value]`, or `[kind, message]` of an exception; None if nothing was.
         Raises OSError if no process can be started."""
         if self._results is None and reading in self._small:
@@ -170,7 +170,7 @@ class PendingDocument:
         return size
 
     def _parsed(self) -> DocumentText:
-        kind, value = (self._batch and self._batch.found(self)) or self._read_alone()
+        kind, value = (self._batch and self._batch.result_of(self)) or self._read_alone()
         if kind:
             raise OSError(value) if kind == "OSError" else DataError(value)
         title, sections = value
@@ -215,8 +215,8 @@ def _markdown(text: str) -> DocumentText:
 def _without_closing_marks(heading: str) -> str:
     """`Tides` of `Tides ##`, but `C#` of `C#`: only marks after white space close a heading (CommonMark)."""
     heading = heading.rstrip()
-    left = heading.rstrip("#")
-    return left.rstrip() if not left or left[-1].isspace() else heading
+    title = heading.rstrip("#")
+    return title.rstrip() if not title or title[-1].isspace() else heading
 
 
 #: Endings of files' names that are read; those in _PARSED by a worker.

@@ -231,13 +231,13 @@ class _BoundedEvents(_BoundedBody):
     """Server-sent events; an event is passed on when it has been checked."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        allowance, lines, kept = TrafficAllowance(), LineSplitter(), b""
+        allowance, lines, rest = TrafficAllowance(), LineSplitter(), b""
         event = EventSplitter(allowance)
         try:
             async for chunk in self._inner:
                 allowance.spend(len(chunk))
                 # Lines may end in CR, LF or both; both may come in two chunks.
-                chunk, kept = (kept + chunk[:-1], b"\r") if chunk.endswith(b"\r") else (kept + chunk, b"")
+                chunk, rest = (rest + chunk[:-1], b"\r") if chunk.endswith(b"\r") else (rest + chunk, b"")
                 complete = lines.feed(chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
                 for line in complete:
                     event.line(line)

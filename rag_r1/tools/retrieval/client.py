@@ -232,12 +232,12 @@ class RetrievalClient(SearchTool):
                 "search failed at %s (%s), %d queries", self.config.endpoint, problem, len(problems)
             )
             return
-        left = [kept for turn in turns if (kept := [query for query in turn if query in problems])]
+        rest = [part for turn in turns if (part := [query for query in turn if query in problems])]
         if not refused:
             attempt += 1
-            self.stats.retried += len(left)
+            self.stats.retried += len(rest)
             await asyncio.sleep(self._retry.delay(attempt - 1, wait))
-        await asyncio.gather(*(self._send([turn], attempt) for turn in left))
+        await asyncio.gather(*(self._send([turn], attempt) for turn in rest))
 
     def _settle(self, query: str, result: Result, sent_at: int = 0) -> None:
         """Deliver a result to all searches that wait for this query."""

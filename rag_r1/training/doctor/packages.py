@@ -124,15 +124,15 @@ def check_registration() -> Iterator[Finding]:
         for backend, devices in backends.items()
         if backend == "fsdp2" and device in devices
     ]
-    for name, known, here in (
+    for name, expected, here in (
         ("agent loop", "search_agent", "search_agent" in agent_loops),
         ("reward manager", "search", "search" in reward_managers),
         ("engines", ", ".join(engines), len(engines) == 2),
     ):
         if here:
-            yield ok(name, known)
+            yield ok(name, expected)
         elif name not in plugin.FAILURES:
-            yield Finding(name, MISSING, f"{known or 'none'}: not registered with veRL", SETUP)
+            yield Finding(name, MISSING, f"{expected or 'none'}: not registered with veRL", SETUP)
 
 
 def _plugin_not_loaded() -> Finding:

@@ -95,12 +95,12 @@ def _check_metric(config: DictConfig, settings: RagR1Config | None) -> Iterator[
     if settings is None or settings.protocol is None:  # reported by check_rag_r1_keys
         return
     reward, faults = RewardSum.read(settings.reward, settings.protocol)
-    known = {"reward", *reward.unjudged()}  # the keys that every record has, judged or not
-    if not faults and metric not in known:  # faults are reported by check_rag_r1_keys
+    keys = {"reward", *reward.unjudged()}  # the keys that every record has, judged or not
+    if not faults and metric not in keys:  # faults are reported by check_rag_r1_keys
         text = f"{metric!r} is neither `reward` nor a term of rag_r1.reward"
         if metric is None:
             text = "it is not set"
-        yield error(f"{_FILTER}.metric", text, f"use one of {', '.join(sorted(known))}")
+        yield error(f"{_FILTER}.metric", text, f"use one of {', '.join(sorted(keys))}")
 
 
 def _uses_our_sampler(config: DictConfig) -> bool:

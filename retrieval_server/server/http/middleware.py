@@ -80,8 +80,8 @@ class TokenMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             return await self._app(scope, receive, send)
-        sent = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, token = sent.partition(b" ")
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, token = header.partition(b" ")
         # Compared in constant time, so that the time does not tell how much of a guess was right.
         if scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token):
             return await self._app(scope, receive, send)

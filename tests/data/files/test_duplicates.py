@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from rag_r1.data.files.duplicates import Outcome, RepeatedRow, question_key
 from rag_r1.data.files.qa_parquet import make_rows, make_splits, write_splits
-from rag_r1.data.files.questions import Question, QuestionFile
+from rag_r1.data.files.question_file import QuestionFile
+from rag_r1.data.files.questions import Question
 from rag_r1.protocols import load_protocol
 
 SQ = load_protocol("rag_r1_sq")

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.data.files.qa_parquet import make_rows, make_splits, question_key, write_splits
-from rag_r1.data.files.questions import Question, QuestionFile
+from rag_r1.data.files.question_file import QuestionFile
+from rag_r1.data.files.questions import Question
 from rag_r1.data.rows import QuestionRow
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import load_protocol

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from data_process.command import main
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import NAMED
-from rag_r1.data.files.questions import Question, collect, parse_row, read_file
+from rag_r1.data.files.question_file import collect, read_file
+from rag_r1.data.files.questions import Question, parse_row
 from rag_r1.data.rows import read_rows
 from rag_r1.io.errors import DataError
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.data.files.questions import Question, read_file
+from rag_r1.data.files.question_file import read_file
+from rag_r1.data.files.questions import Question
 from rag_r1.data.files.row_files import open_rows
 from rag_r1.io.errors import DataError
 

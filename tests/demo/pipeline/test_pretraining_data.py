@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rag_r1.demo import world
+from rag_r1.demo import names, world
 from rag_r1.demo.pipeline import pretraining_data
 from rag_r1.demo.policy import encode_trace
 from rag_r1.demo.search import WorldSearch
@@ -82,7 +82,7 @@ def test_what_can_be_read_is_what_is_answered():
 
 
 def test_held_out_names_never_occur(rows):
-    held_out = set(world.names(world.FIRST, world.LAST, "test"))
+    held_out = set(names.names(names.FIRST, names.LAST, "test"))
     text = " ".join(part for row in rows for part in row)
     assert held_out and not [name for name in held_out if name in text]
 

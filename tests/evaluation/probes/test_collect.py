@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rag_r1.corpus.reader import Corpus
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.evaluation.probes import collect
-from rag_r1.evaluation.probes.collect import PAGE, find_passages, served_passages
+from rag_r1.evaluation.probes.collect import PAGE, find_passages
+from rag_r1.evaluation.probes.served_passages import served_passages
 from rag_r1.io.errors import DataError
 from rag_r1.probes.passages import Passages, read_passages
 from rag_r1.protocols import Document

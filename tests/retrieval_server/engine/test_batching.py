@@ -30,12 +30,12 @@ def test_a_client_that_is_alone_never_waits():
         ask(former, 1, now)
         assert former.seconds_until_due(now) == 0.0
         assert len(former.take()) == 1
-        former.saw(1)
+        former.note_unanswered(1)
 
 
 def test_after_a_crowd_the_first_waits_for_the_others_as_long_as_they_come():
     former = BatchFormer(8, 0.004)
-    former.saw(5)
+    former.note_unanswered(5)
     ask(former, 1, 11.0)
     assert former.seconds_until_due(11.0) == pytest.approx(0.004)
     assert former.seconds_until_due(11.003) == pytest.approx(0.001)
@@ -50,7 +50,7 @@ def test_after_a_crowd_the_first_waits_for_the_others_as_long_as_they_come():
 
 def test_who_comes_one_by_one_puts_a_batch_off_ten_waits_at_most():
     former = BatchFormer(1000, 0.004)
-    former.saw(1000)
+    former.note_unanswered(1000)
     now = 5.0
     while True:
         ask(former, 1, now)
@@ -63,7 +63,7 @@ def test_who_comes_one_by_one_puts_a_batch_off_ten_waits_at_most():
 def test_who_waited_while_a_batch_was_worked_on_waits_a_moment_for_those_it_answered():
     former = BatchFormer(64, 0.004)
     ask(former, 3, 1.0)
-    former.saw(8)
+    former.note_unanswered(8)
     assert former.seconds_until_due(2.0, free_since=2.0) == pytest.approx(0.004)
     ask(former, 4, 2.003)
     assert former.seconds_until_due(2.003, free_since=2.0) == pytest.approx(0.004)
@@ -73,7 +73,7 @@ def test_who_waited_while_a_batch_was_worked_on_waits_a_moment_for_those_it_answ
 
 def test_nobody_waits_for_those_who_are_being_worked_on():
     former = BatchFormer(64, 0.004)
-    former.saw(8)
+    former.note_unanswered(8)
     ask(former, 3, 1.0)
     assert former.seconds_until_due(1.0, under_way=5) == 0.0
     assert former.seconds_until_due(1.0, under_way=4) == pytest.approx(0.004)
@@ -81,11 +81,11 @@ def test_nobody_waits_for_those_who_are_being_worked_on():
 
 def test_a_crowd_that_has_gone_is_forgotten_after_a_few_batches():
     former = BatchFormer(8, 0.004)
-    former.saw(8)
+    former.note_unanswered(8)
     for now in range(1, 5):
         ask(former, 1, now)
         former.take()
-        former.saw(1)
+        former.note_unanswered(1)
     ask(former, 1, 9.0)
     assert former.seconds_until_due(9.0) == 0.0
 
@@ -179,7 +179,7 @@ def test_every_query_comes_out_once_or_was_taken_back(steps, max_batch):
             assert former.remove(item)
             removed.append(item)
         elif step == "saw":
-            former.saw(number)
+            former.note_unanswered(number)
         elif step == "take" and waiting:
             batch = former.take()
             assert 1 <= len(batch) <= max_batch

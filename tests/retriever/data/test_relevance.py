@@ -41,7 +41,7 @@ class Endpoint:
 async def scores(folder, endpoint: Endpoint) -> list[int] | None:
     """One start over a round of two parts; its scores."""
     with RelevanceScorer(GIVEN, None, folder) as relevance:
-        judge = RelevanceJudge(GIVEN, endpoint, relevance.folder.tape)
+        judge = RelevanceJudge(GIVEN, endpoint, relevance.folder.cache)
         cases = [({"part": part}, partial(read_scores, count=2)) for part in "AB"]
         await relevance._ask(judge, "relevance", ("q", 1), "fp", cases)
         return relevance.get(("q", 1), "fp")

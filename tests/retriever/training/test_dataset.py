@@ -66,7 +66,7 @@ def test_the_positives_of_rows_about_one_query_are_known_to_both(tmp_path):
     data = loaded(tmp_path, [row(0), second, other])
     number = {data.texts[i].removeprefix("passage: "): i for i in range(len(data.texts))}
     known = [number[PASSAGES["p0"]], number[PASSAGES["p7"]]]
-    known_numbers = data.table.known(torch.arange(3)).tolist()
+    known_numbers = data.table.all_positives(torch.arange(3)).tolist()
     assert known_numbers == [known, known, [number[PASSAGES["p9"]], NO_PASSAGE]]
     assert len(data.table.positives) == 3, "a query and a positive of it are held once"
 
@@ -126,7 +126,7 @@ def test_whatever_the_rows_a_positive_of_a_query_is_known_in_all_its_rows(drawn)
     ids = {data.texts[i].removeprefix("passage: "): i for i in range(len(data.texts))}
     for i, (question, _) in enumerate(drawn):
         expected = {ids[PASSAGES[other[0]]] for also, other in drawn if also == question}
-        assert set(data.table.known(torch.tensor([i]))[0].tolist()) == expected
+        assert set(data.table.all_positives(torch.tensor([i]))[0].tolist()) == expected
     assert len(data.table.positives) == len({(question, ids[0]) for question, ids in drawn})
 
 

@@ -120,8 +120,8 @@ TABLE = BatchTable.of(
 
 
 def test_what_is_known_of_a_query_is_filled_up_to_the_most_of_the_batch():
-    assert TABLE.known(torch.tensor([1, 2])).tolist() == [[1, NO_PASSAGE], [0, 3]]
-    assert TABLE.known(torch.tensor([1])).tolist() == [[1]]
+    assert TABLE.all_positives(torch.tensor([1, 2])).tolist() == [[1, NO_PASSAGE], [0, 3]]
+    assert TABLE.all_positives(torch.tensor([1])).tolist() == [[1]]
 
 
 def test_the_table_lies_where_the_model_is_and_in_no_checkpoint():
@@ -143,7 +143,7 @@ def test_a_batch_of_rows_in_any_order_has_the_loss_of_its_table(mini_batch, rank
     value.backward()
 
     numbers = [*TABLE.passages[labels, 0].tolist(), *TABLE.passages[labels, 1].tolist()]
-    queries, known = vectors[4 + labels].tolist(), TABLE.known(labels).tolist()
+    queries, known = vectors[4 + labels].tolist(), TABLE.all_positives(labels).tolist()
     expected = by_hand(queries, vectors[numbers].tolist(), numbers, [0, 1, 2], known, 0.2)
     mean = sum(expected) / 3
     if rank_weight:

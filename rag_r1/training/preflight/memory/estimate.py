@@ -138,9 +138,9 @@ def _phases(
     yield Phase("generation", {**idle, **vllm, "cache": cache})
     acting = {**contexts, "kept by other roles": critic_idle_bytes, **actor.frozen}
     bucket = 1e6 * float(rollout.checkpoint_engine.update_weights_bucket_megabytes)
-    sent = {"vLLM's weights": vllm["vLLM's weights"], "bucket": bucket}
+    transfer = {"vLLM's weights": vllm["vLLM's weights"], "bucket": bucket}
     # nf4 weights are dequantised where they are, one at a time.
-    yield Phase("weights to vLLM", (idle if actor.nf4 else acting) | sent)
+    yield Phase("weights to vLLM", (idle if actor.nf4 else acting) | transfer)
     if config.trainer.get("val_only"):
         return
     tokens = _tokens(rollout, row, "log_prob_")

@@ -99,14 +99,14 @@ class Trained:
         if self.nf4:
             copies = 2 * 2 * shape.hidden * shape.intermediate
         layer = 2 * tokens * (4 * shape.hidden + q + 2 * kv + 3 * shape.intermediate)
-        kept = 2 * tokens * shape.layers * shape.hidden + 2 * layer
+        activations = 2 * tokens * shape.layers * shape.hidden + 2 * layer
         if not self.checkpointed:
-            kept = shape.layers * layer
+            activations = shape.layers * layer
         each = (FUSED_BYTES if fused else LOGIT_BYTES)[not backward]
         at_once = min(tokens, FUSED_TOKENS) if fused else tokens
         parts = {
             "copies": copies,
-            "activations": kept if backward else layer,
+            "activations": activations if backward else layer,
             "mask": 4 * tokens**2 if self.sdpa else 0,
             "logits": 0 if self.values else each * shape.vocabulary * at_once,
         }

@@ -1,0 +1,51 @@
+"""Reads data sets of the Hugging Face Hub, through the package `datasets`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from rag_r1.data.files.question_file import QuestionFile, collect
+from rag_r1.data.files.questions import KEYS
+from rag_r1.io.errors import DataError
+from rag_r1.io.hub import hub_answers
+
+
+def read_hub(dataset: str, config: str | None, split: str) -> QuestionFile:
+    """One split of a Hub data set, through the package `datasets`. Raises DataError with the remedy."""
+    name = f"{dataset} ({config or 'default'}, {split})"
+    remedy = "give local files instead: --train FILE --validation FILE"
+    return collect(name, *hub_rows(name, dataset, config, split, KEYS, remedy))
+
+
+def hub_rows(
+    name: str,
+    dataset: str,
+    config: str | None,
+    split: str,
+    keys: Collection[str],
+    remedy: str,
+    files: str | None = None,
+) -> tuple[Iterable[tuple[int, Any]], list[str]]:
+    """The numbered rows of a Hub data set, with the columns `keys` only, and the names of all its columns.
+    `files`: the file in its repository, if it is not a set that `datasets` knows. Raises DataError, with
+    `name` and `remedy`."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(
+            f"cannot load {name}: the package `datasets` is missing (pip install datasets), or {remedy}"
+        ) from error
+    if not hub_answers():  # then `datasets` looks into its cache at once
+        datasets.config.HF_HUB_OFFLINE = True
+    try:
+        rows = datasets.load_dataset(dataset, config, split=split, **({"data_files": files} if files else {}))
+        columns = rows.column_names
+        rows = rows.select_columns([key for key in keys if key in columns])
+    except Exception as error:  # many kinds, of the package itself and of its HTTP clients
+        first_line = str(error).strip().partition("\n")[0]
+        why = f"{type(error).__name__}: {first_line}"
+        raise DataError(
+            f"cannot load {name} from the Hub: {why}. Check name and network. Offline, {remedy}"
+        ) from error
+    return enumerate(rows, 1), columns

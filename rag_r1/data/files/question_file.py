@@ -1,0 +1,75 @@
+"""Reads the questions of a file, with the rows that cannot be used counted (bad_rows.py).
+
+questions.py reads a row, row_files.py the formats of files, and hub_rows.py the Hub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.data.files.questions import ANSWER_KEYS, KEYS, Question, keys_of, parse_row
+from rag_r1.data.files.row_files import ACCEPTED, open_rows
+from rag_r1.io.errors import DataError
+
+
+@dataclass
+class QuestionFile:
+    """The usable rows of one file or split, and those that are not."""
+
+    name: str
+    questions: list[Question] = field(default_factory=list)
+    n_read: int = 0
+    bad: BadRows = field(default_factory=BadRows)
+
+    @property
+    def n_malformed(self) -> int:
+        """Rows that cannot be used."""
+        return self.bad.count
+
+    @property
+    def malformed(self) -> list[str]:
+        """The first of these rows, as `row 3: no answer`."""
+        return [row.removeprefix(f"{self.name}, ") for row in self.bad.first]
+
+
+def read_file(path: str | Path) -> QuestionFile:
+    """All questions of a file (see row_files.py). Raises DataError if none is usable."""
+    path = Path(path)
+    with open_rows(path, KEYS, ANSWER_KEYS) as (columns, rows):
+        return collect(str(path), rows, columns, f". Accepted are {ACCEPTED}")
+
+
+def collect(
+    name: str, rows: Iterable[tuple[int, Any]], columns: Collection[str] | None = None, hint: str = ""
+) -> QuestionFile:
+    """The questions of numbered rows; a ValueError in place of a row says why it could not be decoded.
+
+    `columns`: all columns of a table; `hint`: the end of the message if no row is usable. Raises DataError
+    then, and if a required column is missing.
+    """
+    file = QuestionFile(name)
+    if columns:
+        _check_columns(name, columns)
+    for number, row in rows:
+        file.n_read += 1
+        try:
+            file.questions.append(replace(parse_row(row), row=number))
+        except ValueError as error:
+            file.bad.add(f"{name}, row {number}", error)
+    if not file.questions:
+        reasons = "; ".join(file.malformed) or "it has no rows"
+        raise DataError(f"no usable question in {name}: {reasons}{hint}")
+    return file
+
+
+def _check_columns(name: str, columns: Collection[str]) -> None:
+    present = f"its columns are {keys_of(columns)}"
+    if "question" not in columns:
+        raise DataError(f"{name} has no column `question`: {present}. Rename the column of questions")
+    if not set(columns) & set(ANSWER_KEYS):
+        accepted = ", ".join(ANSWER_KEYS)
+        raise DataError(f"{name} has no column of answers: {present}. Name it one of {accepted}")

@@ -1,0 +1,56 @@
+"""Reads gold passages by their ids from a retrieval server, for probes without a corpus.
+
+`POST /documents`, as our server has it, gives the text of the passages that a data set names by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import httpx
+
+from rag_r1.data.evidence import GoldEvidence
+from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.probes.passages import Passages
+from rag_r1.protocols import Document
+from rag_r1.runs.errors import RunError
+from rag_r1.tools.retrieval.client import token_header
+
+#: Documents of one request, as many as our server gives.
+_DOCUMENTS_PER_REQUEST = 64
+
+
+def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
+    """The gold passages that these questions name by id, from the retrieval server at `base`; none if it does
+    not serve documents by id. Raises RunError if nothing answers there."""
+    ids = sorted({name for gold in evidence for name in gold.ids})
+    passages = Passages()
+    try:
+        with bounded_http_client(60.0, token_header()) as client:
+            for start in range(0, len(ids), _DOCUMENTS_PER_REQUEST):
+                batch = ids[start : start + _DOCUMENTS_PER_REQUEST]
+                response = client.post(f"{base}/documents", json={"ids": batch})
+                if response.status_code != 200:
+                    return Passages()
+                passages.by_id.update(_documents_of(response.json(), batch))
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
+        raise RunError(
+            f"the retrieval server at {base} gives no documents ({type(error).__name__}: {error}): start it, "
+            "or give the corpus with --corpus"
+        ) from error
+    return passages
+
+
+def _documents_of(data: Any, ids: Sequence[str]) -> dict[str, Document]:
+    """The documents of a server's answer, by id, without those that it does not have. Raises ValueError for
+    an answer of another shape."""
+    result = data.get("result") if isinstance(data, dict) else None
+    if not isinstance(result, list) or len(result) != len(ids):
+        raise ValueError("no `result` with a document for each id")
+    texts = [row.get("contents") if isinstance(row, dict) else None for row in result]
+    return {
+        id_: Document(id_, text)
+        for id_, text in zip(ids, texts, strict=True)
+        if isinstance(text, str) and text.strip()
+    }

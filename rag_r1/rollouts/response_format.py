@@ -1,0 +1,41 @@
+"""Asks an endpoint in which form it returns what a policy wrote: chat messages, token ids or text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from rag_r1.config.agent_setup import AgentSetup
+from rag_r1.inference.client import Endpoint, EngineFailure
+from rag_r1.inference.completions import returns_token_ids
+from rag_r1.rollouts.server_check import check_endpoint
+from rag_r1.runs.errors import RunError
+
+#: What an endpoint returns; the run's settings hold it under `answers`.
+CHAT, IDS, TEXT = "chat", "token ids", "text"
+
+
+async def response_format(
+    engine: str, endpoint: Endpoint, model: str, extra_body: Mapping[str, Any], setup: AgentSetup
+) -> str:
+    """CHAT, IDS or TEXT: what the endpoint returns to this engine. Raises RunError if it has no such API, or
+    no model server answers there."""
+    if engine == "chat" and setup.protocol.turns == "chat":
+        raise RunError(
+            f"--engine chat cannot play the protocol {setup.protocol.name}: its turns and tools are "
+            "put into the model's chat template here; use --engine completions"
+        )
+    if not endpoint.options.trust_env:  # through a proxy, the server may be unknown here
+        server = (endpoint.base, endpoint.options.key_variable, "model server", "--base-url", model)
+        await asyncio.to_thread(check_endpoint, *server)
+    if engine == "chat":
+        return CHAT
+    try:
+        has_ids = await returns_token_ids(endpoint, model, setup.prompt_ids("Who?"), extra_body)
+    except EngineFailure as error:
+        raise RunError(
+            f"{endpoint.base} does not continue token ids ({error}): correct the address, or use "
+            "--engine chat"
+        ) from error
+    return IDS if has_ids else TEXT

@@ -1,0 +1,88 @@
+"""Measures whether a text gets the same bits alone and in a batch (determinism.py).
+
+When a model has been loaded, its own linear layers multiply some rows alone and in batches, in the process
+that will encode; where OpenVINO encodes, its whole transformer computes some texts so (openvino_model.py).
+
+The probe is evidence, not proof: of linear layers, each multiplies some two hundred rows. A single row is the
+first to differ, since libraries multiply one row (a matrix by a vector) in another way than several.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from retrieval_server.determinism import Determinism, ProbeResult
+
+if TYPE_CHECKING:
+    import torch
+
+    Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+    Make = Callable[[tuple[int, int], torch.Generator], torch.Tensor]
+
+_TOKENS = (1, 8)  # rows of a text: one as in a classifier's head, and a bucket of the encoder
+_BATCHES = (2, 5, 16)  # the last texts, as many at once
+_ALONE = (0, 7, 14, 15)  # texts that are multiplied alone as well, the last of every batch among them
+
+
+def probe_model(model: torch.nn.Module) -> ProbeResult:
+    """Find out what holds for the products of this model, on its device and in its data type.
+
+    One linear layer of each shape is tried, on a CPU only: elsewhere kernels are chosen by the size of the
+    batch, and a few sizes say little about the others.
+    """
+    import torch
+
+    linear = (module for module in model.modules() if isinstance(module, torch.nn.Linear))
+    layers = {layer.weight.shape: layer for layer in linear}
+    otherwise = Determinism.ORDER
+    if any(layer.weight.dtype != torch.float32 for layer in layers.values()):
+        otherwise = Determinism.NONE
+    if any(layer.weight.device.type != "cpu" for layer in layers.values()):
+        return ProbeResult(otherwise)
+    digests = []
+    for layer in layers.values():
+        if (digest := product_digest(layer.weight, layer.bias)) is None:
+            return ProbeResult(otherwise)
+        digests.append(digest)
+    fingerprint = hashlib.sha256("".join(digests).encode()).hexdigest()
+    return ProbeResult(Determinism.BITS, fingerprint, otherwise)
+
+
+def product_digest(
+    weight: torch.Tensor, bias: torch.Tensor | None = None, multiply: Multiply | None = None
+) -> str | None:
+    """A hash of rows times ``weight``, (outputs, inputs); None if a row has other bits in a batch than alone.
+    The rows are the same in every process."""
+    import torch
+
+    product = multiply or torch.nn.functional.linear
+
+    def make(shape: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
+        return torch.randn((*shape, weight.shape[1]), generator=generator).to(weight.dtype)
+
+    return stable_digest(make, lambda texts: product(texts, weight, bias))
+
+
+def stable_digest(make: Make, compute: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
+    """A hash of what ``compute`` gives for each text alone; None if a text has other bits in a batch.
+
+    ``make`` gives the texts, (texts, tokens, ...), the same in every process.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    digest = hashlib.sha256()
+    with torch.inference_mode():
+        for tokens in _TOKENS:
+            texts = make((max(_BATCHES), tokens), generator)
+            alone = {i: compute(texts[i : i + 1])[0] for i in _ALONE}
+            for size in _BATCHES:
+                first = len(texts) - size
+                batch = compute(texts[first:])
+                if not all(torch.equal(batch[i - first], row) for i, row in alone.items() if i >= first):
+                    return None
+            for row in alone.values():
+                digest.update(row.float().numpy().tobytes())
+    return digest.hexdigest()
