@@ -23,8 +23,8 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: an agent trained on it took 1,630 (980); a fourth walk, with wrong arguments beside the other problems, 520
 #: (470); late kinds of faults and what they asked for 190 (510 with the benchmark's tests); the guard's look
 #: at a batch, credit for turns in several rows, and signals 140 (300); the miniature of a GPU's measurement
-#: is tests alone (450), and so are the twenty real documents with a teacher of gaps (115). A fifth walk took 240
-#: (120): weights that are not whole, pipes, empty paths and texts in UTF-16 are named before the work.
+#: is tests alone (450), and so are the twenty real documents with a teacher of gaps (115). A fifth walk took
+#: 240 (120): weights that are not whole, pipes, empty paths and texts in UTF-16 are named before the work.
 BUDGETS = {"package": (44_850, 0.248), "tests": (62_460, 0.053)}
 
 

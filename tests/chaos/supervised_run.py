@@ -20,10 +20,11 @@ STEPS, WAIT_S = 4, 900.0
 
 class SupervisedRun:
     """The demo's training in `folder`/run, with a checkpoint in each of its four small steps. `start` begins
-    it, and goes on with it."""
+    it, and goes on with it. `has_steps_in_parts`: a step is an update for each of several batches."""
 
     def __init__(self, folder: Path, data: Path, url: str, overrides: Sequence[str] = ()):
         self.folder, self.log = folder / "run", folder.parent / f"{folder.name}.log"
+        self.has_steps_in_parts = any("parameter_sync_step=" in override for override in overrides)
         changes = [
             *(override for override in SMALL if "external_lib" not in override),
             f"data.train_files={hydra(str(data / 'train.parquet'))}",

@@ -79,6 +79,9 @@ def test_no_process_of_a_killed_attempt_is_left(supervised):
 def test_each_batch_was_written_before_its_step_with_what_the_step_then_says(supervised):
     for path in supervised.folder.glob("metrics-*.jsonl"):
         batches, logged = step_metrics(rollouts_file(path)), step_metrics(path)
+        if supervised.has_steps_in_parts:
+            assert not batches, "a part of a step is too few questions to judge by"
+            continue
         assert set(batches) >= set(logged) - {0}
         for step in set(batches) & set(logged):
             assert batches[step]["search/score"] == logged[step]["search/score"]
