@@ -14,6 +14,7 @@ import psutil
 from rag_r1.demo.policy import policy_path
 from rag_r1.training.guard.attempts import Attempt, Attempts
 from tests.e2e.demo_training import ROOT, SMALL, hydra
+from tests.e2e.left_behind import step_metrics
 
 STEPS, WAIT_S = 4, 900.0
 
@@ -70,6 +71,11 @@ class SupervisedRun:
         """End the supervisor, if it runs."""
         if self.process is not None:
             self.process.kill()
+
+    @property
+    def logged(self) -> set[int]:
+        """The steps that any attempt has logged."""
+        return set().union(*(step_metrics(path) for path in self.folder.glob("metrics-*.jsonl")))
 
     def attempts(self) -> list[Attempt]:
         return Attempts(self.folder).all

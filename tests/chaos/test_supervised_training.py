@@ -47,7 +47,7 @@ def supervised(request, demo_index, make_module_server, tmp_path_factory) -> Sup
     try:
         for step, name in ((1, "ray::WorkerDict"), (2, "ray::TaskRunner")):
             # A step is logged after its checkpoint: killed in between, its metrics would be lost.
-            run.wait_until(lambda step=step: (last_checkpoint(run.folder) or 0) >= step in logged(run))
+            run.wait_until(lambda step=step: (last_checkpoint(run.folder) or 0) >= step in run.logged)
             run.send(signal.SIGKILL, name)
             run.wait_until(lambda step=step: len(run.attempts()) > step)
         assert run.wait() == 0, run.text()[-3000:]
@@ -56,13 +56,8 @@ def supervised(request, demo_index, make_module_server, tmp_path_factory) -> Sup
     return run
 
 
-def logged(run: SupervisedRun) -> set[int]:
-    """The steps that any attempt has logged."""
-    return set().union(*(step_metrics(path) for path in run.folder.glob("metrics-*.jsonl")))
-
-
 def test_it_ends_with_all_steps_and_a_checkpoint_of_the_last(supervised):
-    assert logged(supervised) >= set(range(1, STEPS + 1)) and last_checkpoint(supervised.folder) == STEPS
+    assert supervised.logged >= set(range(1, STEPS + 1)) and last_checkpoint(supervised.folder) == STEPS
 
 
 def test_each_attempt_goes_on_from_the_last_checkpoint_of_the_one_before(supervised):
