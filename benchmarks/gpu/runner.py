@@ -46,7 +46,6 @@ def run_phase(phase: ModuleType, plan: Plan, minutes: float) -> None:
                 print(f"{name}: {', '.join(cell.name for cell in cells)}", flush=True)
                 _measure(name, plan, store, cells, deadline)
     except OutOfTime:
-        stop_leftovers(plan.out)
         print(f"{name}: its {minutes:g} minutes are over; the same command goes on", flush=True)
 
 
@@ -81,6 +80,7 @@ def _measure(phase: str, plan: Plan, store: CellStore, cells: Sequence[Cell], de
         )
     except RunError:
         print(f"{phase}: failed; see {log}", flush=True)
+    finally:
+        stop_leftovers(plan.out)  # Ray's processes end seconds after a training, beside the next cell's
     if left := [cell for cell in cells if store.read(cell) is None]:
-        stop_leftovers(plan.out)
         store.fail(left[0], log)
