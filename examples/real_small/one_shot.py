@@ -109,7 +109,7 @@ async def write_sample(question: QuestionRow, condition: Condition) -> SftRow:
     ready = await prepare_one_shot(request, setup)
     if ready.failure is not None:
         raise DataError(f"the search for {question.question!r} failed: {ready.failure.detail}")
-    assert ready.ask.messages is not None
+    assert ready.request.messages is not None
     text = turn("I know enough.", "answer", question.golds[0])
     codec = ready.setup.codec
     return SftRow(
@@ -117,9 +117,9 @@ async def write_sample(question: QuestionRow, condition: Condition) -> SftRow:
         question=question.question,
         protocol=PROTOCOL,
         kind="question + passages -> answer",
-        messages=ready.ask.messages,
+        messages=ready.request.messages,
         pieces=(Piece(text, generated=True, trained=True),),
-        context_tokens=len(ready.setup.prompt_ids(question.question, ready.ask.messages)),
+        context_tokens=len(ready.setup.prompt_ids(question.question, ready.request.messages)),
         target_tokens=len(codec.encode(text)),
     )
 

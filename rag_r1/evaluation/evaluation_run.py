@@ -58,7 +58,9 @@ async def evaluate(args: EvalArguments) -> int:
 def _check_corpus(args: EvalArguments) -> None:
     """Raises StartError for files of a corpus whose first rows cannot be read."""
     with StartChecks() as checks:
-        checks.run_on_all(lambda paths: paths and check_first_rows(Corpus(paths)), args.corpus)
+        checks.run_on_all(
+            lambda paths: paths and check_first_rows(Corpus(paths), args.skip_bad_rows), args.corpus
+        )
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rag_r1.data.rows import QuestionRow, read_rows
 from rag_r1.demo.world import PROMPT_FILE, make_world
 from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.processes import find_leftovers
@@ -76,7 +77,16 @@ def test_documents_end_as_a_trained_agent_a_report_and_a_command_that_chats(tmp_
     chat = read_arguments(ChatArguments, words, description="")
     assert (program, command) == ("rag-r1", "chat") and chat.documents == documents
     assert any(Path(chat.model).glob("*.safetensors")) and "grpo" in chat.model
-    asking = [sys.executable, "-m", "rag_r1.cli", command, *words, "--ask", "Where was Mara Torval born?"]
+    row = read_rows(out / "questions" / "train.parquet")[0]
+    asking = [
+        sys.executable,
+        "-m",
+        "rag_r1.cli",
+        command,
+        *words,
+        "--ask",
+        QuestionRow.from_row(row).question,
+    ]
     chatted = subprocess.run(asking, cwd=ROOT, timeout=600, capture_output=True, text=True)
     assert chatted.returncode == 0, chatted.stdout[-2000:] + chatted.stderr[-2000:]
 
