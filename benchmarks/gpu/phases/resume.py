@@ -126,13 +126,14 @@ def _train_and_kill(command: Sequence[str], folder: Path, step: int) -> None:
                 if process.poll() is not None:
                     raise RuntimeError(f"the training ended before step {step}: see {folder / 'killed.log'}")
                 time.sleep(0.05)
-            processes = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-            for each in processes:  # all at once, as when the machine is lost
+            children = psutil.Process(process.pid).children(recursive=True)
+            process.kill()
+            for child in children:  # all at once, as when the machine is lost
                 with suppress(psutil.NoSuchProcess):
-                    each.kill()
-            psutil.wait_procs(processes, timeout=60)
+                    child.kill()
+            psutil.wait_procs(children, timeout=60)
         finally:
-            end(process, SESSION)
+            end(process, SESSION)  # waits for the process itself
 
 
 def _weights(checkpoint: Path) -> dict[str, Any]:
