@@ -262,7 +262,8 @@ def test_two_steps_of_both_trainings_run_with_the_real_model(tmp_path):
     (metrics,) = (tmp_path / "grpo").glob("metrics*.jsonl")
     steps = {line["step"]: line["data"] for line in map(json.loads, metrics.read_text().splitlines())}
     for step in (1, 2):
-        assert steps[step]["training/rollout_probs_diff_mean"] < 1e-4
+        # Not the difference of probabilities: between two policies that know nothing it is as small.
+        assert steps[step]["search/logprob_gap_max"] < 1e-3
         assert steps[step]["actor/lr"] == pytest.approx(1e-5)
 
 

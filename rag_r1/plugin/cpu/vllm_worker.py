@@ -7,6 +7,10 @@ to write to. vLLM's own ``reload_weights`` restores the layers first and packs t
 weights at once: the extension below collects the buckets and passes them on together. During the transfer it
 keeps one more copy of the weights, which is affordable for the small models of a CPU recipe.
 
+A head that is tied to the embedding gets no weights of its own, so ``reload_weights`` leaves it packed as it
+was: with the random weights of vLLM's start (vllm/model_executor/models/llama.py, `LlamaForCausalLM`; Qwen's
+head is the embedding itself). It is packed again after each transfer.
+
 Chosen by ``actor_rollout_ref.rollout.engine_kwargs.vllm.worker_extension_cls``.
 """
 
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
 
 class CPUWorkerExtension(vLLMColocateWorkerExtension):
@@ -39,3 +44,6 @@ class CPUWorkerExtension(vLLMColocateWorkerExtension):
             on_bucket_received=lambda bucket, is_last: weights.extend((name, w.clone()) for name, w in bucket)
         )
         self.model_runner.reload_weights(weights_iterator=iter(weights))
+        for module in self.model_runner.model.modules():
+            if isinstance(module, ParallelLMHead):
+                module.quant_method.process_weights_after_loading(module)
