@@ -110,19 +110,25 @@ def _training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
 
 
 def _train_and_kill(command: Sequence[str], folder: Path, step: int) -> None:
-    """Start a training, and end it with SIGKILL once a step's checkpoint is whole. Raises RuntimeError if it
-    ends before."""
+    """Start a training, and end it with SIGKILL once a step's checkpoint is whole and its line is logged,
+    which comes after it. Raises RuntimeError if it ends before."""
     import psutil
 
     from rag_r1.system.child_processes import SESSION, end, start
     from rag_r1.training.time_limit import last_checkpoint
 
-    environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")}
+    metrics = folder / "metrics.jsonl"
+    environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics)}
     environment.pop("RAY_ADDRESS", None)
+
+    def is_done() -> bool:
+        saved = last_checkpoint(folder / "checkpoints") or 0
+        return saved >= step and bool(trainings.metrics_by_step(metrics).get(str(step)))
+
     with (folder / "killed.log").open("w") as log:
         process = start(command, log, environment)
         try:
-            while (last_checkpoint(folder / "checkpoints") or 0) < step:
+            while not is_done():
                 if process.poll() is not None:
                     raise RuntimeError(f"the training ended before step {step}: see {folder / 'killed.log'}")
                 time.sleep(0.05)
