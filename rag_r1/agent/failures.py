@@ -110,5 +110,5 @@ def error_line(error: Exception) -> str:
         return str(error)
     try:
         return terminal_text(well_formed(f"{type(error).__name__}: {error}"), 200)
-    except Exception:
+    except Exception:  # of a tool's or a reward's own class, whose text may raise anything
         return type(error).__name__

@@ -56,7 +56,7 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
     """Raises StartError with what contradicts itself in the plan, or else with all that is wrong in the files
     that it names, and all servers that do not answer and that a step needs which is not done in `folder`.
     `artifacts`: of a plan with all recipes. `knows_teacher`: whether the teacher's model is known; without
-    it, no server is asked."""
+    it, no server gets a request."""
     plan = artifacts.plan
     require("verl", *(["vllm"] if plan.policy.url is None else []))
     if problems := list(_contradictions(plan)):

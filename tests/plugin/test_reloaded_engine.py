@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_llama_that_was_sent_to_vllm_has_the_log_probs_of_the_model(tied, tmp_path):
     """vLLM gives Llama's head a module of its own also where it is tied to the embedding."""
-    pytest.importorskip("vllm")
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)

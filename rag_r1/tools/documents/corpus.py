@@ -48,6 +48,8 @@ PASSAGE_WORDS = 100
 CORPUS, MADE_FROM = "corpus.jsonl", "corpus.json"
 #: Changes when the same files give other passages.
 _VERSION = 2
+#: Windows knows only one kind.
+_BY_EFFECTIVE_IDS = os.access in os.supports_effective_ids
 #: Files that are named in an error, and characters of each.
 _NAMED, _SHOWN = 20, 600
 
@@ -96,16 +98,16 @@ def count_passages(folder: Path, progress: bool = True, *, skip_bad_files: bool 
 
 def other_files(folder: Path) -> list[Path]:
     """The files that are not read because of their kind, sorted by name; without hidden ones."""
-    return [path for path in _shown(folder) if path.is_file() and path.suffix.lower() not in READERS]
+    return [path for path in _visible_paths(folder) if path.is_file() and path.suffix.lower() not in READERS]
 
 
-def _shown(folder: Path) -> Iterator[Path]:
+def _visible_paths(folder: Path) -> Iterator[Path]:
     """All that is below the folder, without what is hidden. Raises RunError for a folder that may not be
     entered, which rglob passes over."""
     for path in (folder, *sorted(folder.rglob("*"))):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue
-        if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+        if path.is_dir() and not os.access(path, os.R_OK | os.X_OK, effective_ids=_BY_EFFECTIVE_IDS):
             raise RunError(f"the folder {path} cannot be read: check its rights, or give another folder")
         yield path
 
@@ -119,7 +121,7 @@ def document_files(folder: Path) -> list[Path]:
     inside = folder.resolve()
     paths = [
         path
-        for path in _shown(folder)
+        for path in _visible_paths(folder)
         if path.suffix.lower() in READERS and path.is_file() and path.resolve().is_relative_to(inside)
     ]
     if not paths:

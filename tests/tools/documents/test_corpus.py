@@ -3,7 +3,9 @@
 import importlib.util
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.documents.command import main
-from rag_r1.tools.documents.corpus import index_folder, split_words
+from rag_r1.tools.documents.corpus import document_files, index_folder, split_words
 from rag_r1.tools.documents.parsers import html_text, read_document
 from retrieval_server.folder.corpus import CorpusReader
 from tests.tools.made_documents import folder_of_documents, pdf
@@ -21,6 +23,9 @@ needs_pypdf = pytest.mark.skipif(
     importlib.util.find_spec("pypdf") is None,
     reason="pypdf is not installed: pip install 'rag-r1[documents]'",
 )
+
+#: The id of a user without rights, on every Linux.
+_NOBODY = 65534
 
 
 def rows(corpus):
@@ -87,14 +92,28 @@ def test_files_that_cannot_be_read_are_named_and_then_refused_or_left_out(tmp_pa
     assert "left out: latin.txt" in caplog.text
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="left out: root may read everything")
+@pytest.fixture
+def no_root() -> Iterator[Path]:
+    """A folder in which a user without root's rights, who this process is meanwhile, may do everything."""
+    with TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        is_root = os.geteuid() == 0
+        if is_root:
+            os.seteuid(_NOBODY)
+        try:
+            yield Path(name)
+        finally:
+            if is_root:
+                os.seteuid(0)
+
+
 @pytest.mark.parametrize("closed", [".", "sub"])
-def test_a_folder_that_may_not_be_entered_is_named_and_not_passed_over(tmp_path, closed):
-    docs = folder_of_documents(tmp_path / "docs")
+def test_a_folder_that_may_not_be_entered_is_named_and_not_passed_over(no_root, closed):
+    docs = folder_of_documents(no_root / "docs")
     (docs / closed).chmod(0)
     try:
         with pytest.raises(RunError, match=f"the folder {docs / closed} cannot be read: check its rights"):
-            index_folder(docs, tmp_path / "out", False)
+            document_files(docs)
     finally:
         (docs / closed).chmod(0o700)
 
