@@ -38,6 +38,7 @@ FLAGS = {"train": "train", "test": "validation"}
 _FLAG = re.compile(r"(?P<source>[^:=@]+)(?::(?P<name>[^:=@]+))?(?:=(?P<file>.+?))?(?:@(?P<take>[1-9]\d*))?")
 _FORM = "SOURCE[:NAME][=FILE][@N], for example hotpotqa=train.json@500"
 _HUB = "hub:"
+_MIX_KEYS = f"it needs the keys {' and '.join(FLAGS.values())}, and no others"
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ class MixEntryOptions:
 def read_entries(flags: dict[str, Sequence[str]], mix: Path | None, checks: StartChecks) -> list[MixEntry]:
     """The entries of the YAML file and of the flags (`flags`: split -> values), those of test first. `checks`
     gets what is wrong with the others, each with its place."""
-    listed = (checks.run(_listed, mix) or []) if mix else []
+    splits = (checks.run(_mix_splits, mix) or {}) if mix else {}
+    listed = [item for split in splits.items() for item in checks.run(_listed, mix, *split) or []]
     entries = [checks.run(_of_mapping, *item) for item in listed]
     entries += [checks.run(_of_flag, split, value) for split, values in flags.items() for value in values]
     if not entries and not mix:
@@ -113,25 +115,29 @@ def _of_flag(split: str, value: str) -> MixEntry:
     return _entry(label, split, parsed)
 
 
-def _listed(path: Path) -> list[tuple[str, str, Any]]:
-    """The entries of the YAML file: the place of each, its split, and its keys."""
+def _mix_splits(path: Path) -> dict[Any, Any]:
+    """What the YAML file has under each flag."""
     try:
         content = read_yaml(path)
     except (OSError, YamlError) as error:
         remedy = "correct its YAML" if isinstance(error, YamlError) else "give another file"
         raise DataError(f"cannot read --mix {path}: {reason_of(error)}: {remedy}") from error
-    splits = {flag: split for split, flag in FLAGS.items()}
-    if not isinstance(content, dict) or not set(content) <= set(splits):
-        raise DataError(f"--mix {path}: needs the keys {' and '.join(splits)}, and no others")
-    listed = []
-    for flag, entries in content.items():
-        if not isinstance(entries, list):
-            raise DataError(f"--mix {path}: {flag} must be a list of entries")
-        places = (f"--mix {path}, {flag}, entry {number}" for number in range(1, len(entries) + 1))
-        listed += [(place, splits[flag], entry) for place, entry in zip(places, entries, strict=True)]
-    if not listed:
+    if not isinstance(content, dict):
+        raise DataError(f"--mix {path}: {_MIX_KEYS}")
+    if all(flag in FLAGS.values() and entries == [] for flag, entries in content.items()):
         raise DataError(f"nothing to read: --mix {path} has no entries")
-    return listed
+    return content
+
+
+def _listed(path: Path, flag: Any, entries: Any) -> list[tuple[str, str, Any]]:
+    """The entries under a flag: the place of each, its split, and its keys."""
+    split = next((split for split, name in FLAGS.items() if name == flag), None)
+    if split is None:
+        raise DataError(f"--mix {path}: unknown key {flag}: {_MIX_KEYS}")
+    if not isinstance(entries, list):
+        raise DataError(f"--mix {path}: {flag} must be a list of entries")
+    place = f"--mix {path}, {flag}, entry"
+    return [(f"{place} {number}", split, entry) for number, entry in enumerate(entries, 1)]
 
 
 def _of_mapping(label: str, split: str, values: Any) -> MixEntry:

@@ -11,7 +11,14 @@ so a wrong corpus or encoder is refused.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+# Run as a script: find the package beside this file, and let no module here shadow one from elsewhere.
+if __package__ in (None, ""):
+    _here = Path(__file__).resolve().parent
+    sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
 from retrieval_server.build_index import check, run
 from retrieval_server.build_options import HybridOptions, parse_args
@@ -32,3 +39,7 @@ _SETTLED = {
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index import") -> int:
     """Import; returns the exit status."""
     return run(parse_args(__doc__, argv, prog, _SETTLED, check))
+
+
+if __name__ == "__main__":
+    sys.exit(main(prog="python retrieval_server/import_index.py"))

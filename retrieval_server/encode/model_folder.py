@@ -56,6 +56,23 @@ def resolve_model(name: str, flag: str = "--encoder") -> tuple[str, Path]:
     return name, _from_hub(name)
 
 
+def check_weights(folder: Path) -> None:
+    """Raises UserError if a model's folder has no weights, or a safetensors file that is not whole; only the
+    headers are read."""
+    from safetensors import SafetensorError, safe_open
+
+    remedy = "Fetch the whole model, or give another folder with --encoder."
+    files = [path for path in _model_files(folder) if path.suffix in _WEIGHTS]
+    if not files:
+        raise UserError(f"{folder}: no weights in it (*.safetensors or *.bin). {remedy}")
+    for path in files:
+        try:
+            if path.suffix == ".safetensors":
+                safe_open(path, framework="numpy")
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path}: no whole file of weights ({error}). {remedy}") from error
+
+
 def is_hub_name(name: str) -> bool:
     """Is it the form of a repository's name, and no folder on this machine?"""
     folder = Path(name).expanduser()

@@ -15,9 +15,14 @@ from functools import partial
 from pathlib import Path
 
 from retrieval_server.encode.encoder_settings import choose_pooling, find_family
-from retrieval_server.encode.model_folder import is_hub_name, read_folder_settings, resolve_model
+from retrieval_server.encode.model_folder import (
+    check_weights,
+    is_hub_name,
+    read_folder_settings,
+    resolve_model,
+)
 from retrieval_server.encode.options import EncoderOptions
-from retrieval_server.extras import DENSE, WORDS, are_installed, require_packages
+from retrieval_server.extras import DENSE, MODEL, WORDS, are_installed, require_packages
 from retrieval_server.folder.corpus import check_first_rows
 from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.folder.publication import check_target
@@ -69,11 +74,13 @@ def dense_checks(options: BuildOptions) -> Iterator[Check]:
 
 
 def check_encoder(name: str | None, options: EncoderOptions) -> None:
-    """Raise UserError if the encoder is not on this machine, or its pooling is not settled; a name on the Hub
-    is not looked up."""
+    """Raise UserError if the encoder is not on this machine or has no whole weights, or its pooling is not
+    settled; a name on the Hub is not looked up."""
     name = require_encoder(name)
     if not is_hub_name(name):
         kept_name, folder = resolve_model(name)
+        if are_installed(MODEL):
+            check_weights(folder)
         choose_pooling(name, options, read_folder_settings(folder), find_family(kept_name))
 
 

@@ -100,6 +100,14 @@ def test_a_wrong_yaml_file_is_named_with_the_entry(tmp_path, text, message):
         entries(tmp_path, text)
 
 
+def test_all_that_is_wrong_in_a_yaml_file_is_named_at_once(tmp_path):
+    with pytest.raises(StartError) as refused:
+        entries(tmp_path, "train: [{source: nq, fil: x}, {source: nq, take: -1}]\nvalidation: 3\ntset: []")
+    problems = "\n".join(refused.value.problems)
+    for named in ("entry 1: unknown key", "entry 2: entry.take", "validation must be", "unknown key tset"):
+        assert named in problems
+
+
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_source_names_its_splits_on_the_hub_and_describes_itself(name):
     kind = SOURCES[name]

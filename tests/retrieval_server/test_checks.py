@@ -114,6 +114,20 @@ def test_planted_problems_are_reported_in_one_run_and_nothing_is_written(name, c
     assert f"{len(named)} problems" in message and sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("content", [None, b"version https://git-lfs.github.com/spec/v1"])
+@pytest.mark.parametrize("step", ["build --backend dense", "import --embeddings PATH/v.npy"])
+def test_an_encoder_without_whole_weights_is_refused_before_the_work(
+    step, content, tiny_bge, corpus, tmp_path, capsys
+):
+    encoder = shutil.copytree(tiny_bge, tmp_path / "encoder")
+    for file in encoder.glob("*.safetensors"):
+        file.unlink() if content is None else file.write_bytes(content)
+    (tmp_path / "v.npy").touch()
+    words = f"{step} --corpus {corpus} --out PATH/out --encoder {encoder} --check-only"
+    message = refused(capsys, *words.replace("PATH", str(tmp_path)).split())
+    assert str(encoder) in message and "Fetch the whole model" in message
+
+
 @pytest.mark.parametrize("command", ["build", "serve"])
 def test_all_wrong_flags_are_reported_in_one_run(command, capsys):
     words = {

@@ -36,10 +36,15 @@ def run(folder_and_prefix, script, *args):
 
 
 @pytest.mark.parametrize("folder_and_prefix", [FROM_ROOT, INSIDE], ids=["from the root", "inside its folder"])
-@pytest.mark.parametrize("script", ["build_index.py", "start_retrieval.py"])
+@pytest.mark.parametrize("script", ["build_index.py", "import_index.py", "start_retrieval.py"])
 def test_help_explains_itself(folder_and_prefix, script):
     done = run(folder_and_prefix, script, "--help")
     assert done.returncode == 0 and "python retrieval_server/" + script in done.stdout
+
+
+def test_an_import_without_arguments_is_an_error():
+    done = run(FROM_ROOT, "import_index.py")
+    assert done.returncode == 2 and "import needs --corpus" in done.stderr
 
 
 @pytest.mark.slow
