@@ -35,9 +35,9 @@ from rag_r1.protocols import Protocol
 from rag_r1.rollouts.arguments import Above0
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
-from rag_r1.training.command import check_composition
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.next_steps import after_demo
+from rag_r1.training.override_check import check_overrides
 from rag_r1.training.progress import train
 
 #: Where runs are written, a folder for each recipe; below the working directory.
@@ -140,7 +140,7 @@ def _check_start(args: DemoArguments) -> Path:
         more = ["bitsandbytes"] if args.recipe == _OVER_NF4 else []
         checks.run(check_packages, "rag-r1 demo", "verl", "vllm", "bm25s", *more)
         checks.run(check_out, out, "rag-r1 demo")
-        checks.run(check_composition, Recipe.find(f"demo/{args.recipe}"), args.overrides)
+        checks.run(check_overrides, Recipe.find(f"demo/{args.recipe}"), args.overrides)
     return out
 
 

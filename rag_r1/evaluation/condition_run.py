@@ -28,6 +28,7 @@ from rag_r1.evaluation.judge import JUDGE_FOLDER, JudgeVerdicts, description, ju
 from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.report import REPORT_MD, WRONG_RUN, make_report
 from rag_r1.evaluation.report.summary import headline, stop_message
+from rag_r1.evaluation.target import check_tokens
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.io.atomic_files import error_text, write_json_lines
 from rag_r1.io.errors import DataError
@@ -45,6 +46,7 @@ def prepare_evaluation(args: EvalArguments) -> RunSetup:
     answerable, supporting = read_annotations(args)
     ready = prepare(args, validation_limits(args.protocol), validation=True)
     rows = ready.questions.rows
+    check_tokens(args, ready.tokens)
     try:
         for annotations in (answerable, supporting):
             if annotations is not None:

@@ -12,9 +12,11 @@ from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.evaluation.judge_arguments import JudgeArguments
 from rag_r1.inference.client import base_address
 from rag_r1.inference.model_folders import local_model, model_folder
+from rag_r1.inference.tokenizer import check_vocabulary
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_file
+from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.rollouts.server_check import check_endpoint, get_answer
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
@@ -79,6 +81,12 @@ def vllm_version(url: str, key_variable: str) -> str | None:
     answer = get_answer(f"{base_address(url).removesuffix('/v1')}/version", key_variable)
     version = answer.get("version") if isinstance(answer, dict) else None
     return one_line_text(version) if isinstance(version, str) else None
+
+
+def check_tokens(args: PolicyArguments, tokens: TokenUnit) -> None:
+    """Raises RunError if a model that is served here has no embeddings for tokens of its tokenizer."""
+    if args.base_url is None and tokens.tokenizer is not None:
+        check_vocabulary(tokens.tokenizer, Path(args.model))
 
 
 def check_judge(args: JudgeArguments) -> None:

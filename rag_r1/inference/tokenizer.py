@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.inference.model_folders import is_hub_name
+from rag_r1.inference.model_folders.model_config import model_config
 from rag_r1.io.hub import hub_answers
+from rag_r1.runs.errors import RunError
 from rag_r1.sandbox.chat_template import refuse_empty_tokenizer, refuse_endless_files, refuse_endless_template
 
 
@@ -31,6 +33,19 @@ def load_tokenizer(name: str) -> Any:
     refuse_empty_tokenizer(tokenizer)
     refuse_endless_template(tokenizer)
     return tokenizer
+
+
+def check_vocabulary(tokenizer: Any, folder: Path) -> None:
+    """Raises RunError if the model in a folder has no embedding for an id that a text or the end of a turn
+    can have. Other special tokens may lie beyond: Gemma's token for an image does, in its models of text."""
+    size = model_config(folder).get("vocab_size")
+    ordinary = (key for key, token in tokenizer.added_tokens_decoder.items() if not token.special)
+    last = max(tokenizer.vocab_size - 1, tokenizer.eos_token_id or 0, *ordinary)
+    if isinstance(size, int) and last >= size:
+        raise RunError(
+            f"{folder} has a vocab_size of {size} in its config.json, but its tokenizer has ids to {last}: "
+            "give the tokenizer of this model, or resize_token_embeddings of the model and save it"
+        )
 
 
 def why_not_loaded(name: str, error: Exception) -> str:

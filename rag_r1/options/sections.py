@@ -20,11 +20,12 @@ Declared = Mapping[str, Any]
 
 
 class PlanError(ValueError):
-    """A plan that cannot be followed; the message has all problems, one a line."""
+    """A plan that cannot be followed; the message has all problems, one a line. `rest`: the plan with the
+    defaults of the sections that cannot be read, for further checks."""
 
-    def __init__(self, problems: Sequence[str]):
+    def __init__(self, problems: Sequence[str], rest: Any = None):
         super().__init__("\n".join(problems))
-        self.problems = list(problems)
+        self.problems, self.rest = list(problems), rest
 
 
 def load_sections(path: Path, declared: Declared) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.inference.client import base_address
 from rag_r1.inference.model_folders import check_weights, has_weights, is_hub_name
-from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded
+from rag_r1.inference.tokenizer import check_vocabulary, load_tokenizer, why_not_loaded
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.own.artifacts import OwnArtifacts
 from rag_r1.own.episodes import ANY_URL
@@ -36,6 +36,7 @@ from rag_r1.runs.steps import PipelineFolder
 from rag_r1.system.installation import require
 from rag_r1.tools.documents.corpus import document_files
 from rag_r1.training.command import check_composition
+from rag_r1.training.override_check import check_overrides
 
 
 def with_teacher_name(plan: OwnPlan) -> OwnPlan:
@@ -53,33 +54,54 @@ def with_teacher_name(plan: OwnPlan) -> OwnPlan:
 
 
 def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: bool = True) -> None:
-    """Raises StartError with what contradicts itself in the plan, or else with all that is wrong in the files
-    that it names, and all servers that do not answer and that a step needs which is not done in `folder`.
-    `artifacts`: of a plan with all recipes. `knows_teacher`: whether the teacher's model is known; without
-    it, no server gets a request."""
+    """Raises StartError with what contradicts itself in the plan, all that is wrong in the files that it
+    names, and all servers that do not answer and that a step needs which is not done in `folder`.
+    `artifacts`: of a plan with all recipes, if it has a model. `knows_teacher`: whether the teacher's model
+    is known; without it, or with a contradiction, no server gets a request."""
     plan = artifacts.plan
     require("verl", *(["vllm"] if plan.policy.url is None else []))
-    if problems := list(_contradictions(plan)):
-        raise StartError(problems)
     with StartChecks() as checks:
-        if plan.documents.folder is not None:
-            checks.run(document_files, Path(plan.documents.folder))
-        else:
-            checks.run_on_all(lambda paths: check_first_rows(Corpus(paths)), artifacts.corpus)
-        protocol = checks.run(load_with_prompt, plan.policy.protocol, plan.policy.prompt)
-        for paths in (plan.questions.train, plan.questions.test):
-            if protocol is not None and paths:
-                checks.run(read_questions, paths, protocol)
-        checks.run(_check_model, plan)
+        checks.run(_check_contradictions, plan)
+        is_consistent = not checks.problems
+        _check_files(artifacts, checks)
         if plan.writes_questions:
             checks.run(require_library)
-        is_composed = checks.run(lambda: artifacts.episodes.config) is not None
-        if not plan.sft.skip and is_composed:
-            checks.run(check_composition, Recipe.find(str(plan.sft.recipe)), sft_overrides(artifacts))
-        if knows_teacher:
+        if plan.policy.model is not None and checks.run(lambda: artifacts.episodes.config) is not None:
+            _check_overrides(artifacts, checks)
+        if knows_teacher and is_consistent:
             if not checks.problems:
                 _check_arguments(artifacts, checks)
             checks.run(lambda: asyncio.run(_try_models(plan, folder)))
+
+
+def file_problems(artifacts: OwnArtifacts) -> list[str]:
+    """What is wrong in the files that a plan names."""
+    _check_files(artifacts, checks := StartChecks())
+    return checks.problems
+
+
+def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
+    plan = artifacts.plan
+    if plan.documents.folder is not None:
+        checks.run(document_files, Path(plan.documents.folder))
+    if plan.documents.corpus:
+        checks.run_on_all(lambda paths: check_first_rows(Corpus(paths)), artifacts.corpus)
+    protocol = checks.run(load_with_prompt, plan.policy.protocol, plan.policy.prompt)
+    for paths in (plan.questions.train, plan.questions.test):
+        if protocol is not None and paths:
+            checks.run(read_questions, paths, protocol)
+    if plan.policy.model is not None:
+        checks.run(_check_model, plan)
+
+
+def _check_overrides(artifacts: OwnArtifacts, checks: StartChecks) -> None:
+    """The keys of both trainings, and their values where the plan changes some."""
+    plan, episodes = artifacts.plan, artifacts.episodes
+    if plan.grpo.overrides or plan.policy.keys:
+        checks.run(check_overrides, Recipe.find(str(plan.grpo.recipe)), episodes.overrides)
+    if not plan.sft.skip:
+        of_sft = check_overrides if plan.sft.overrides else check_composition
+        checks.run(of_sft, Recipe.find(str(plan.sft.recipe)), sft_overrides(artifacts))
 
 
 def _check_arguments(artifacts: OwnArtifacts, checks: StartChecks) -> None:
@@ -89,6 +111,11 @@ def _check_arguments(artifacts: OwnArtifacts, checks: StartChecks) -> None:
     for evaluation in evaluations(artifacts):
         if not evaluation.needs:
             checks.run(eval_arguments, artifacts, evaluation, ANY_URL)
+
+
+def _check_contradictions(plan: OwnPlan) -> None:
+    if problems := list(_contradictions(plan)):
+        raise StartError(problems)
 
 
 def _contradictions(plan: OwnPlan) -> Iterator[str]:
@@ -126,10 +153,11 @@ def _check_model(plan: OwnPlan) -> None:
         raise RunError(f"policy.model: {name} is no folder of a model: {remedy}")
     check_weights(Path(name))
     try:
-        load_tokenizer(name)
+        tokenizer = load_tokenizer(name)
     except Exception as error:  # transformers and a tokenizer's files may raise anything
         why = why_not_loaded(name, error)
         raise RunError(f"policy.model: the tokenizer of {name} cannot be loaded: {why}: {remedy}") from error
+    check_vocabulary(tokenizer, Path(name))
 
 
 async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:

@@ -30,7 +30,6 @@ from rag_r1.own.artifacts import STEP_NAMES, OwnArtifacts
 from rag_r1.own.plan import OwnPlan
 from rag_r1.own.plan_file import PLAN, plan_text, read_plan
 from rag_r1.rollouts.arguments import Above0, From0
-from rag_r1.runs.errors import RunError
 from rag_r1.runs.settings import flatten, json_roundtrip
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, StartError
 from rag_r1.runs.step_loop import run_steps
@@ -181,7 +180,8 @@ def checked(args: OwnArguments) -> OwnArtifacts:
 
 def plan_of(args: OwnArguments) -> OwnPlan:
     """The plan of a start: the user's file, or that of an earlier start, or the defaults, with the changes of
-    this one, and the recipes for the model. Raises StartError, or RunError."""
+    this one, and the recipes for the model if there is one. Raises StartError."""
+    from rag_r1.own.checks import file_problems
     from rag_r1.own.sizes import with_recipes
 
     earlier = args.out / PLAN
@@ -189,10 +189,10 @@ def plan_of(args: OwnArguments) -> OwnPlan:
     try:
         plan = read_plan(path, args.flags(), args.changes)
     except PlanError as error:
-        raise StartError(error.problems) from error
-    if plan.policy.model is None:
-        raise RunError("policy.model: give --model, the model that is trained")
-    return with_recipes(plan)
+        rest = error.rest
+        files = [] if rest is None else file_problems(OwnArtifacts(rest, args.out.resolve()))
+        raise StartError([*error.problems, *files]) from error
+    return plan if plan.policy.model is None else with_recipes(plan)
 
 
 def check_settings(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:

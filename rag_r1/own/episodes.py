@@ -52,12 +52,16 @@ class Episodes:
         more = [] if grpo.steps is None else [f"trainer.total_epochs={grpo.steps}"]  # the steps end it
         return [f"rag_r1.protocol={policy.protocol}", *prompt, *policy.keys, *steps, *more, *grpo.overrides]
 
+    @property
+    def overrides(self) -> list[str]:
+        """`recipe_overrides`, with some address of a retrieval server."""
+        return [f"rag_r1.retriever.url={ANY_URL}", *self.recipe_overrides]
+
     @cached_property
     def config(self) -> Any:
         """The composed recipe. Raises StartError with all wrong overrides, or RunError."""
         assert self.plan.grpo.recipe is not None
-        overrides = [f"rag_r1.retriever.url={ANY_URL}", *self.recipe_overrides]
-        return check_composition(Recipe.find(self.plan.grpo.recipe), overrides)
+        return check_composition(Recipe.find(self.plan.grpo.recipe), self.overrides)
 
     @property
     def training_overrides(self) -> list[str]:

@@ -46,7 +46,8 @@ def read_plan(
     problems = [problem for word in words if (problem := change_key(sections, word))]
     specs, faults = read_sections(path or "the plan", _with_absolute_paths(sections), SECTIONS)
     if problems or faults:
-        raise PlanError([*problems, *faults])
+        rest = OwnPlan(**{name: specs.get(name) or declared() for name, declared in SECTIONS.items()})
+        raise PlanError([*problems, *faults], rest)
     return OwnPlan(**specs)
 
 

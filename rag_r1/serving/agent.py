@@ -21,14 +21,14 @@ from rag_r1.agent import Observer, Trajectory
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.config.schema import RagR1Config
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.target import resolve_model
+from rag_r1.evaluation.target import check_tokens, resolve_model
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.inference.client import Endpoint
 from rag_r1.inference.streaming import OnText
 from rag_r1.io.atomic_files import error_text
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.rollouts.checks import all_problems, run_in_thread, try_first_search
-from rag_r1.rollouts.engine_factory import engine_maker
+from rag_r1.rollouts.engine_factory import TokenUnit, engine_maker
 from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.rollouts.response_format import IDS, response_format
 from rag_r1.rollouts.server_check import check_replies
@@ -127,7 +127,8 @@ def check_agent(args: EvalArguments, more: Sequence[Callable[[], Any]] = ()) -> 
     limits = validation_limits(args.protocol)
     try:
         with all_problems(args, limits, more):
-            config, *_ = prepare_agent(args, limits, validation=True)
+            config, tokens, _ = prepare_agent(args, limits, validation=True)
+            check_tokens(args, tokens)
             for check in more:
                 check()
     except (ValueError, OSError) as error:
@@ -147,7 +148,9 @@ def try_agent_servers(args: EvalArguments, config: RagR1Config, *, search: bool 
 
 
 def _try_model(args: EvalArguments, url: str) -> None:
-    resolve_model(args)
+    resolved = resolve_model(args)
+    if args.tokenizer is None:  # another was loaded with the agent
+        TokenUnit.of(resolved.tokenizer)
     if not args.trust_env:  # through a proxy, the server may be unknown here
         check_replies(url, args.api_key_env, "model server", "--base-url", args.model, args.engine)
 

@@ -22,9 +22,10 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.options.import_path import import_object
 from rag_r1.options.out_folder import check_out
+from rag_r1.rollouts.checks import started
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
-from rag_r1.runs.start_checks import StartChecks
+from rag_r1.runs.start_checks import FAULTS, StartChecks
 from rag_r1.serving.agent import check_agent, try_agent_servers
 from rag_r1.serving.arguments import ChatAgentArguments, to_eval_arguments
 from rag_r1.serving.page import PageInfo, model_name
@@ -60,7 +61,10 @@ def check_launch(args: ChatAgentArguments, more: Sequence[Callable[[], Any]] = (
         return
     evaluation = to_eval_arguments(args)
     if args.base_url is None:
-        more.append(partial(resolve_model, evaluation))
+        [resolved] = started(partial(resolve_model, evaluation))
+        more.append(resolved)
+        with suppress(*FAULTS):
+            evaluation = resolved()
     config = check_agent(evaluation, more)
     try_agent_servers(evaluation, config, search=args.documents is None)
 

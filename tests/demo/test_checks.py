@@ -26,6 +26,20 @@ def test_five_planted_problems_are_reported_in_one_run(name, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_wrong_values_of_keys_are_reported_before_the_training(name, tmp_path, capsys):
+    main, before = COMMANDS[name][0], ["--grpo-set"] if name == "pipeline" else []
+    keys = (
+        "trainer.total_training_steps=-3",
+        "actor_rollout_ref.actor.optim.lr=fast",
+        "rag_r1.agent.max_turns=-2",
+    )
+    words = [word for key in keys for word in (*before, key)]
+    assert main(["--out", str(tmp_path / "out"), *words, "--check-only"]) == 1
+    message = capsys.readouterr().err
+    assert [key for key in keys if key.partition("=")[0] not in message] == [] and "3 problems" in message
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_check_only_says_what_would_run_and_writes_nothing(name, tmp_path, capsys):
     out = tmp_path / "out"
     assert COMMANDS[name][0](["--out", str(out), "--check-only"]) == 0

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.target import check_judge, resolve_model, serve_model, vllm_version
+from rag_r1.evaluation.target import check_judge, check_tokens, resolve_model, serve_model, vllm_version
+from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.runs.errors import RunError
 from tests.fakes.json_server import JsonStub
 from tests.fakes.scripted_vllm import Policy
@@ -91,3 +93,12 @@ def test_a_judge_that_its_server_does_not_have_is_named():
         judge = {"judge_url": f"{stub.url}/v1", "judge_model": "j"}
         with pytest.raises(RunError, match="has no model 'j', but m"):
             check_judge(arguments(**judge))
+
+
+def test_a_model_that_is_served_here_needs_an_embedding_for_each_token(tmp_path):
+    folder = shutil.copytree(policy_path("rag_r1_mq"), tmp_path / "m")
+    tokens = TokenUnit.of(str(folder))
+    (folder / "config.json").write_text('{"vocab_size": 7}')
+    check_tokens(arguments(model=str(folder), base_url="http://127.0.0.1:9/v1"), tokens)
+    with pytest.raises(RunError, match="vocab_size of 7"):
+        check_tokens(arguments(model=str(folder)), tokens)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.inference.tokenizer import load_tokenizer
+from rag_r1.inference.tokenizer import check_vocabulary, load_tokenizer
 from rag_r1.io.hub import hub_answers
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.runs.errors import RunError
@@ -79,3 +80,13 @@ def test_a_model_whose_tokenizer_was_not_copied_is_refused(tmp_path: Path):
     shutil.copytree(policy_path("rag_r1_mq"), tmp_path / "model", ignore=shutil.ignore_patterns("tokenizer*"))
     with pytest.raises(RunError, match="cannot be loaded: the folder holds no tokenizer"):
         TokenUnit.of(str(tmp_path / "model"))
+
+
+def test_a_model_needs_an_embedding_for_each_id_of_a_text_and_none_for_other_special_tokens(tmp_path: Path):
+    tokenizer = load_tokenizer(str(policy_path("rag_r1_mq")))
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": len(tokenizer)}))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    check_vocabulary(tokenizer, tmp_path)
+    tokenizer.add_tokens(["<new>"])
+    with pytest.raises(RunError, match="resize_token_embeddings"):
+        check_vocabulary(tokenizer, tmp_path)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.demo.policy import policy_path
+from rag_r1.own import command
 from rag_r1.own.artifacts import OwnArtifacts
 from rag_r1.own.checks import check_plan, with_teacher_name
 from rag_r1.own.plan_file import read_plan
@@ -37,7 +38,7 @@ def problems(tmp_path: Path, **sections) -> list[str]:
     ("sections", "key"),
     [
         ({"documents": {}}, "documents"),
-        ({"documents": {"folder": "a", "corpus": ["b"]}}, "documents"),
+        ({"documents": {"folder": "a", "corpus": ["b.jsonl"]}}, "documents"),
         ({"index": {"backend": "dense"}}, "index.encoder"),
         ({"policy": {"model": MODEL, "url": "http://127.0.0.1:9/v1"}}, "policy.url"),
         ({"teacher": {}}, "teacher.url"),
@@ -48,9 +49,26 @@ def problems(tmp_path: Path, **sections) -> list[str]:
         ({"sft": {"skip": True}, "grpo": {"skip": True}, "evaluation": {"skip": True}}, "evaluation.skip"),
     ],
 )
-def test_a_contradiction_names_its_key_and_the_remedy(tmp_path, sections, key):
+def test_a_contradiction_names_its_key_and_the_remedy(tmp_path, sections, key, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    for folder in (tmp_path, tmp_path / "a"):
+        (folder / "notes.txt").write_text("A text.")
+    (tmp_path / "b.jsonl").write_text('{"id": "1", "contents": "A text."}\n')
+    (tmp_path / "q.jsonl").write_text('{"question": "Who?", "golden_answers": ["she"]}\n')
     [problem] = problems(tmp_path, **sections)
     assert key in problem and ": " in problem or "needs" in problem
+
+
+@pytest.mark.slow
+def test_neither_a_contradiction_nor_a_wrong_key_hides_what_is_wrong_with_files(tmp_path, capsys):
+    none = tmp_path / "none"
+    files = ["--model", str(none), "--questions", str(none / "q.jsonl"), "--out", str(tmp_path / "out")]
+    for words, own in ([], "teacher.url"), (["grpo.stepz=3", "traces.samples=x"], "grpo.stepz"):
+        assert command.main([str(none / "docs"), *files, *words, "--check-only"]) == 1
+        message = capsys.readouterr().err
+        named = (own, f"{none}/docs does not exist", f"{none}/q.jsonl", f"{none} is no folder of a model")
+        assert [name for name in named if name not in message] == []
 
 
 @pytest.mark.slow

@@ -10,6 +10,9 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from rag_r1.demo.run import DemoArguments
+from rag_r1.options.argument_values import flag_of
+from rag_r1.training.command import TrainArguments
 from tests.recipes.called_scripts import call_script, make_project
 
 DOORS = {"train_ppo.sh": "ppo_sq", "train_ppo_mq.sh": "ppo_mq", "train_grpo.sh": "grpo"}
@@ -80,6 +83,20 @@ def test_before_the_first_installation_all_wrong_inputs_are_named_and_nothing_is
         "RETRIEVER_URL",
     )
     assert [name for name in named if name not in done.stderr] == [] and "'3'" not in done.stderr
+
+
+@pytest.mark.parametrize("variables", [{}, {"MODEL": "org/m", "DATA": "data", "RETRIEVER_URL": "http://h:1"}])
+def test_before_the_first_installation_a_flag_that_the_command_does_not_have_is_named(
+    project: Path, variables
+):
+    (project / ".venv" / "bin").unlink()
+    command = TrainArguments if variables else DemoArguments
+    words = [flag_of(name) for name in command.model_fields if name != "overrides"]
+    done = call(project, "train_grpo.sh", *words, "--step=3", "-x", PATH="/usr/bin:/bin", **variables)
+    assert done.returncode == 2 and done.stdout == ""
+    named = [line for line in done.stderr.splitlines() if "none of the flags" in line]
+    assert [line.split()[1] for line in named] == ["--step", "-x"]
+    assert all(word in named[0] for word in words)
 
 
 def test_nothing_set_on_a_gpu_machine_says_what_to_set(project: Path):

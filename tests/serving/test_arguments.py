@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from rag_r1.demo.eval_spec import eval_arguments
+from rag_r1.demo.policy import policy_path
 from rag_r1.serving import command
 from rag_r1.serving.arguments import ServeArguments, to_eval_arguments, with_demo_limits
 from rag_r1.serving.terminal import command as terminal
+from tests.fakes.json_server import JsonStub
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,25 @@ def test_a_folder_of_documents_that_is_not_there_is_named_beside_other_problems(
     message = capsys.readouterr().err
     assert "--documents no/such does not exist" in message and "file is a file" in message
     assert "./none" in message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_served_here", [True, False])
+def test_the_tokenizer_is_checked_before_the_start(is_served_here, tmp_path, capsys):
+    shutil.copytree(policy_path("rag_r1_mq"), tmp_path / "m", ignore=shutil.ignore_patterns("tokenizer*"))
+    words = ["--model", str(tmp_path / "m"), "--out", str(tmp_path / "out"), "--port", "0", "--check-only"]
+    with JsonStub(lambda asked: {"data": [{"id": str(tmp_path / "m")}]}) as stub:
+        assert command.main(words if is_served_here else [*words, "--base-url", f"{stub.url}/v1"]) == 1
+    assert f"--tokenizer {tmp_path}/m cannot be loaded" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_vocabulary_smaller_than_the_tokenizers_is_found_before_the_start(tmp_path, capsys):
+    shutil.copytree(policy_path("rag_r1_mq"), tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    (tmp_path / "m" / "config.json").write_text(json.dumps({**config, "vocab_size": 7}))
+    assert command.main(["--model", str(tmp_path / "m"), "--out", str(tmp_path / "out"), "--check-only"]) == 1
+    assert "vocab_size of 7" in capsys.readouterr().err
 
 
 def test_a_missing_model_is_one_problem_beside_those_of_the_files(tmp_path, capsys):

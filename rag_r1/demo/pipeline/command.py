@@ -47,13 +47,15 @@ def check_start(args: PipelineArguments) -> None:
     from rag_r1.demo.pipeline.limits import grpo_overrides
     from rag_r1.evaluation.target import check_endpoint
     from rag_r1.training.command import check_composition
+    from rag_r1.training.override_check import check_overrides
 
     with StartChecks() as checks:
         checks.run(check_packages, "rag-r1 pipeline", "verl", "vllm", "bm25s")
         checks.run(check_out, args.out, "rag-r1 pipeline")
         checks.run(_check_base, args)
-        checks.run(check_composition, Recipe.find("rag_r1/sft/demo"), args.sft_set)
-        checks.run(check_composition, Recipe.find("demo/grpo"), grpo_overrides(args))
+        checks.run(check_overrides, Recipe.find("rag_r1/sft/demo"), args.sft_set)
+        of_grpo = check_overrides if args.grpo_set else check_composition
+        checks.run(of_grpo, Recipe.find("demo/grpo"), grpo_overrides(args))
         if args.teacher_url is not None:
             checks.run(check_endpoint, args.teacher_url, args.api_key_env, "teacher", "--teacher-url")
 

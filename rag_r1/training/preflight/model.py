@@ -8,7 +8,7 @@ a folder, in which `~` is the home folder, or a name on the Hub.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import for_tokenizer, tool_schemas
 from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.model_folders import check_weights, has_weights, is_hub_name
-from rag_r1.inference.tokenizer import why_not_loaded
+from rag_r1.inference.tokenizer import check_vocabulary, why_not_loaded
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.errors import DataError
 from rag_r1.io.hub import hub_answers
@@ -48,6 +48,10 @@ def check_model(
     in_shards = OmegaConf.select(config, f"{engine}.megatron.use_dist_checkpointing")
     weights = [] if in_shards else list(_check_weights(f"{section}.path", node.path))
     tokenizer, problem = _load_tokenizer(section, node)
+    if problem is None:
+        weights += _fault_of_check(
+            f"{section}.path", check_vocabulary, tokenizer, Path(node.path).expanduser()
+        )
     if problem is None and section != _CRITIC:  # the critic gets rows that are made already
         problem = _check_template(section, node, tokenizer)
     return (tokenizer, weights) if problem is None else (None, [problem, *weights])
@@ -80,10 +84,14 @@ def _check_weights(key: str, name: str) -> Iterator[Problem]:
         remedy = "copy them there, download the whole model (`hf download NAME --local-dir DIR`)"
         yield error(key, text, f"{remedy}, or give another folder")
     elif folder.is_dir():
-        try:
-            check_weights(folder)
-        except RunError as fault:
-            yield error(key, *str(fault).rsplit(": ", 1))
+        yield from _fault_of_check(key, check_weights, folder)
+
+
+def _fault_of_check(key: str, check: Callable[..., None], *args: Any) -> Iterator[Problem]:
+    try:
+        check(*args)
+    except RunError as fault:
+        yield error(key, *str(fault).rsplit(": ", 1))
 
 
 def _load_tokenizer(section: str, node: DictConfig) -> tuple[Any | None, Problem | None]:

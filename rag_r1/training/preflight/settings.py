@@ -17,13 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config.schema import RagR1Config, find_faults
 from rag_r1.config.search_faults import search_faults
+from rag_r1.inference.model_folders.model_config import model_config
 from rag_r1.options.declare import OptionsError
 from rag_r1.options.import_path import ImportPathError
 from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault, warning
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
 from rag_r1.tools.registry import make_tool
-from rag_r1.training.model_config import model_config
 from rag_r1.training.preflight.sessions import is_separate
 
 _ACTOR = "actor_rollout_ref.actor"

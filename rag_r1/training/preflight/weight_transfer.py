@@ -17,9 +17,9 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.inference.model_folders import tensors_of
+from rag_r1.inference.model_folders.model_config import model_config
 from rag_r1.io.errors import DataError
 from rag_r1.options.problems import Problem, error, is_unset, warning
-from rag_r1.training.model_config import model_config
 from rag_r1.training.preflight.adapters import adapter_rank, is_nf4
 from rag_r1.training.preflight.memory.formulas import bytes_of
 

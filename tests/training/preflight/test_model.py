@@ -50,6 +50,14 @@ def test_a_model_folder_without_weights_is_named_with_the_remedy(home):
     assert "no file of weights" in problem.what and "download the model again" in problem.remedy
 
 
+def test_a_model_with_fewer_embeddings_than_its_tokenizer_has_ids_is_named(home):
+    tokenizer_with("plain").save_pretrained(home / "model")
+    (home / "model" / "model.safetensors").write_bytes(NO_TENSORS)
+    (home / "model" / "config.json").write_text('{"text_config": {"vocab_size": 7}}')
+    tokenizer, (problem,) = checked(path="~/model")
+    assert tokenizer is not None and problem.where == "model.path" and "vocab_size of 7" in problem.what
+
+
 def test_weights_in_megatrons_own_shards_need_none_in_the_model_folder(home):
     tokenizer_with("plain").save_pretrained(home / "model")
     (home / "model" / "config.json").write_text("{}")

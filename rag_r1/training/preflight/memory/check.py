@@ -12,9 +12,9 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.inference.model_folders import is_hub_name
+from rag_r1.inference.model_folders.model_config import model_config
 from rag_r1.options.problems import PreflightReport, Problem, is_unset, warning
 from rag_r1.system.gpu_driver import gpu_memory
-from rag_r1.training.model_config import model_config
 from rag_r1.training.preflight.memory.estimate import MemoryEstimate, memory_of
 from rag_r1.training.preflight.memory.shape import shape_of
 from rag_r1.training.preflight.memory.table import memory_table

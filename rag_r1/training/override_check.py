@@ -1,0 +1,33 @@
+"""Checks the overrides of a training that a command starts later, when it has made its data.
+
+The training's own preflight needs that data, or, with `rag-r1 demo`, there is none. So the command checks what
+the recipe and the overrides say by themselves: keys, types, numbers, and the block `rag_r1`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rag_r1.config.recipes import Recipe
+from rag_r1.options.problems import PreflightReport
+from rag_r1.runs.start_checks import StartError
+from rag_r1.training.command import check_composition
+
+
+def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> Any:
+    """The whole configuration. Raises StartError with all wrong overrides, or RunError if the recipe does not
+    compose without them. A recipe without overrides is only composed: types are veRL's, whose import takes
+    half a minute on a busy machine."""
+    config = check_composition(recipe, overrides)
+    if not overrides:
+        return config
+    from rag_r1.training.preflight import NUMBERS, sft
+    from rag_r1.training.preflight.settings import check_rag_r1_keys, wrong_types
+
+    problems = wrong_types(config, {*NUMBERS, *sft.NUMBERS})
+    if "rag_r1" in config:
+        problems += check_rag_r1_keys(config)[1]
+    if sentences := PreflightReport(problems).sentences:
+        raise StartError(sentences)
+    return config
