@@ -73,6 +73,15 @@ def check_all(*checks: Callable[[], Any]) -> list[Any]:
     return results
 
 
+def reason_of(error: BaseException) -> str:
+    """Why a file cannot be read, in words for a user."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    return getattr(error, "strerror", None) or str(error)
+
+
 class BadRowError(ValueError):
     """What is wrong with one row of a corpus, in words."""
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrieval_server.encode.model_folder import check_model, is_hub_name, resolve_model
+from retrieval_server.encode.model_folder import check_model, check_weights, is_hub_name, resolve_model
 from retrieval_server.errors import UserError, check_all
 from retrieval_server.extras import MODEL, SERVER, require_packages
 from retrieval_server.folder.manifest import VERIFY_UP_TO, Manifest, check_files
@@ -129,7 +129,7 @@ def _check_rerank(name: str | None) -> None:
     if name:
         require_packages("--rerank", "retrieval", MODEL)
         if not is_hub_name(name):
-            resolve_model(name, "--rerank")
+            check_weights(resolve_model(name, "--rerank")[1], "--rerank")
 
 
 def _check_files(command: ServeCommand) -> None:

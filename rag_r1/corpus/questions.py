@@ -18,7 +18,7 @@ from typing import Any
 from rag_r1.corpus.evidence import COLUMNS, evidence_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.questions import parse_row
-from rag_r1.data.files.row_files import ACCEPTED, open_rows
+from rag_r1.data.files.row_files import ACCEPTED, open_rows, refuse_repeated
 from rag_r1.data.rows import COLUMNS_READ, QuestionRow, as_golds, read_rows, row_fault
 from rag_r1.io.errors import DataError
 from rag_r1.sandbox.parquet import check_parquet
@@ -55,6 +55,7 @@ class CorpusQuestions:
 
 def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
     """All questions. Raises DataError, with the remedy, if a file cannot be read or has no question."""
+    refuse_repeated(paths)
     read = CorpusQuestions()
     first: dict[tuple[str, str], str] = {}
     for path in map(Path, paths):

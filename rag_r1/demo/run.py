@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from os.path import realpath
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -135,7 +136,7 @@ class DemoArguments(Arguments):
 
 def _check_start(args: DemoArguments) -> Path:
     """The folder of the run. Raises StartError with all that is wrong."""
-    out = (args.out or OUTPUTS / args.recipe).resolve()
+    out = Path(realpath(args.out or OUTPUTS / args.recipe))
     with StartChecks() as checks:
         more = ["bitsandbytes"] if args.recipe == _OVER_NF4 else []
         checks.run(check_packages, "rag-r1 demo", "verl", "vllm", "bm25s", *more)

@@ -33,10 +33,12 @@ from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.io.atomic_files import error_text, write_json_lines
 from rag_r1.io.errors import DataError
 from rag_r1.rollouts.provenance import protocol_part
+from rag_r1.rollouts.provenance_facts import manifest_facts
 from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.session import RunSession, RunSetup, open_session, prepare, settings_of, usage_line
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import EpisodeOutcome
+from rag_r1.runs.start_checks import StartChecks
 
 TRAJECTORIES = "trajectories"
 
@@ -44,6 +46,8 @@ TRAJECTORIES = "trajectories"
 def prepare_evaluation(args: EvalArguments) -> RunSetup:
     """Read and check everything that needs no server. Raises RunError."""
     answerable, supporting = read_annotations(args)
+    if args.index is not None:
+        manifest_facts(args.index)
     ready = prepare(args, validation_limits(args.protocol), validation=True)
     rows = ready.questions.rows
     check_tokens(args, ready.tokens)
@@ -64,13 +68,11 @@ def read_annotations(
 ) -> tuple[Annotations[bool] | None, Annotations[GoldEvidence] | None]:
     """What --answerable and --supporting say; None for a flag that is absent. Raises RunError."""
     bad = BadRows()
-    try:
-        answerable = read_answerable(args.answerable, bad) if args.answerable else None
-        supporting = read_supporting(args.supporting, bad) if args.supporting else None
-    except DataError as error:
-        raise RunError(str(error)) from error
-    if bad.count and not args.skip_bad_rows:
-        raise RunError(bad.refusal())
+    with StartChecks() as checks:
+        answerable = checks.run(read_answerable, args.answerable, bad) if args.answerable else None
+        supporting = checks.run(read_supporting, args.supporting, bad) if args.supporting else None
+        if bad.count and not args.skip_bad_rows:
+            raise RunError(bad.refusal())
     return answerable, supporting
 
 

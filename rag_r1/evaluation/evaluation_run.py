@@ -14,6 +14,7 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
 from rag_r1.evaluation.target import check_judge, resolve_model, serve_model
 from rag_r1.rollouts.checks import all_problems, check_search, started
+from rag_r1.rollouts.provenance_facts import manifest_facts
 from rag_r1.rollouts.session import check_only
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks
@@ -32,7 +33,7 @@ async def evaluate(args: EvalArguments) -> int:
         *([partial(check_search, args, {})] if searches else []),
     )
     with ExitStack() as servers:
-        files = [partial(read_annotations, args), partial(_check_corpus, args)]
+        files = [partial(read_annotations, args), partial(_check_corpus, args), partial(_check_index, args)]
         with all_problems(args, {}, [judge, model, *files, *search]):
             _check_corpus(args)
             judge()
@@ -53,6 +54,11 @@ async def evaluate(args: EvalArguments) -> int:
             condition = baseline(args.baseline, ready.setup)
         args = servers.enter_context(serve_model(args))
         return await run_condition(args, ready, condition, args.out)
+
+
+def _check_index(args: EvalArguments) -> None:
+    if args.index is not None:
+        manifest_facts(args.index)
 
 
 def _check_corpus(args: EvalArguments) -> None:

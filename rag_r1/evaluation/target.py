@@ -33,10 +33,14 @@ def resolve_model(args: Args) -> Args:
     does not have it."""
     if args.base_url is not None:
         if args.engine == "chat":
-            check_endpoint(args.base_url, args.api_key_env, "model server", "--base-url")
+            name = (
+                args.model if args.check_only else None
+            )  # a run asks, and may use a name that is not listed
+            check_endpoint(args.base_url, args.api_key_env, "model server", "--base-url", name)
             return args
         longest = _context_of_server(args.base_url, args.model, args.api_key_env)
         return _within(args, longest, tokenizer=args.tokenizer or args.model)
+    _vllm_words(args)
     folder = model_folder(local_model(args.model), args.out / MODEL)
     tokenizer = args.tokenizer or (str(folder) if args.engine == "completions" else None)
     return _within(args, _context_of_model(folder), model=str(folder), tokenizer=tokenizer)
@@ -49,15 +53,20 @@ def serve_model(args: Args) -> Iterator[Args]:
     if args.base_url is not None:
         yield args
         return
-    try:
-        more = shlex.split(args.vllm_options)
-    except ValueError as error:
-        raise RunError(f"--vllm-options {args.vllm_options!r}: {error}") from error
-    options = ["--max-model-len", str(args.max_context_tokens), *more]
+    options = ["--max-model-len", str(args.max_context_tokens), *_vllm_words(args)]
     keys = [str(value) for field, value in args if field.endswith("key_env")]
     server = vllm_server(Path(args.model), args.out / LOG, name=args.model, options=options, without=keys)
     with server as url:
         yield args.model_copy(update={"base_url": url})
+
+
+def _vllm_words(args: PolicyArguments) -> list[str]:
+    try:
+        return shlex.split(args.vllm_options)
+    except ValueError as error:
+        raise RunError(
+            f"--vllm-options {args.vllm_options!r}: {error}: correct the quotation marks"
+        ) from error
 
 
 def _within(args: Args, longest: int | None, **more: Any) -> Args:

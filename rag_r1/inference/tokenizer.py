@@ -7,6 +7,8 @@ from typing import Any
 
 from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.inference.model_folders.model_config import model_config
+from rag_r1.io.atomic_files import reason_of
+from rag_r1.io.bounded_json import read_json_object
 from rag_r1.io.hub import hub_answers
 from rag_r1.runs.errors import RunError
 from rag_r1.sandbox.chat_template import refuse_empty_tokenizer, refuse_endless_files, refuse_endless_template
@@ -48,13 +50,34 @@ def check_vocabulary(tokenizer: Any, folder: Path) -> None:
         )
 
 
+def check_tokenizer(folder: Path, key: str, remedy: str) -> None:
+    """Raises RunError unless the tokenizer of a model's folder can be loaded, and `check_vocabulary`. `key`:
+    what names the folder."""
+    try:
+        tokenizer = load_tokenizer(str(folder))
+    except Exception as error:  # transformers and a tokenizer's files may raise anything
+        why = why_not_loaded(str(folder), error)
+        raise RunError(f"{key}: the tokenizer of {folder} cannot be loaded: {why}: {remedy}") from error
+    check_vocabulary(tokenizer, folder)
+
+
+def _no_object(folder: Path) -> str:
+    """Which file of a tokenizer is no JSON object, for a message."""
+    for file in sorted(folder.glob("*token*.json")):
+        try:
+            read_json_object(file)
+        except (OSError, ValueError, RecursionError) as error:
+            return f" ({file.name}: {reason_of(error)})"
+    return ""
+
+
 def why_not_loaded(name: str, error: Exception) -> str:
     """Why `load_tokenizer` has failed, for a message that ends with what to give instead."""
     first = next(iter(str(error).splitlines()), "")
     if Path(name).is_dir() and not any(Path(name).glob("*[tv]o[kc]*")):  # tokenizer.json, vocab.json, ...
         return "the folder holds no tokenizer"
     if Path(name).exists():
-        return f"{type(error).__name__}: {first}"
+        return f"{type(error).__name__}: {first}{_no_object(Path(name))}"
     if not is_hub_name(name):
         return "there is no such folder"
     return (

@@ -16,6 +16,7 @@ from typing import Any
 from rag_r1.config.recipes import Recipe, RecipeError
 from rag_r1.config.schema import RagR1Config
 from rag_r1.evaluation.validation_limits import validation_limits
+from rag_r1.inference.model_folders import check_weights
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan
 from rag_r1.iterate.server import facts_of
@@ -62,12 +63,21 @@ def _missing_files(plan: LoopPlan) -> Iterator[str]:
     for key, path in paths:
         if not Path(path).exists():
             yield f"{key}: {path} is not there"
+        elif key != "index.corpus" and not Path(path).is_file():
+            yield f"{key}: {path} is a folder: give a file"
     try:
         facts_of(Path(plan.index.first))
     except RunError as error:
         yield f"index.first: {error}"
-    if not Path(plan.agent.model).is_dir() and not plan.has_fixed_served_agent:
+    if plan.has_fixed_served_agent:
+        return
+    if not Path(plan.agent.model).is_dir():
         yield f"agent.model: {plan.agent.model} is no folder: download the model (hf download), and name that"
+        return
+    try:
+        check_weights(Path(plan.agent.model))
+    except RunError as error:
+        yield f"agent.model: {error}"
 
 
 def _reserved_keys(plan: LoopPlan) -> Iterator[str]:

@@ -21,6 +21,7 @@ from typing import Any
 
 import httpx
 
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.iterate.plan import ServerSpec
@@ -157,5 +158,6 @@ def facts_of(index: Path) -> dict[str, Any]:
             **{name: encoder.get(names.get(name, name)) for name in _COMPARED[2:]},
         }
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        message = f"{path} cannot be read ({error!r})"
+        why = f"it has no {error}" if isinstance(error, KeyError) else reason_of(error)
+        message = f"{path} cannot be read ({why})"
         raise RunError(f"{message}: give the folder of a finished index") from error

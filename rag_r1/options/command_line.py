@@ -71,7 +71,8 @@ def is_override(word: str) -> bool:
 
 def _checked_override(word: str) -> str:
     if not is_override(word):
-        raise ValueError(f"{word!r} is not key=value or ~key")
+        hint = ": repeat the flag for each file" if Path(word).exists() else ""
+        raise ValueError(f"{word!r} is not key=value or ~key{hint}")
     return word
 
 

@@ -45,6 +45,9 @@ class CommandParser(argparse.ArgumentParser):
         """End the process with status 2."""
         if self._goes_on and "arguments are required" in message:
             raise _MissingError(message)
+        message = message.replace("ignored explicit argument", "it takes no value: leave out")
+        if message.endswith("expected one argument"):
+            message += "; give a value that begins with - as FLAG=VALUE"
         unknown = message.removeprefix("unrecognized arguments: ")
         if unknown != message and "; did you mean" not in message:
             message = self._with_hint(message, unknown)

@@ -21,7 +21,8 @@ def check_out(folder: Path, command: str | None = None, flag: str = "--out") -> 
     nor the folder of a run of another command."""
     place = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not place.is_dir():
-        is_folder = "is a file" if place == folder else f"cannot be made, because {place} is a file"
+        what = "is a file" if place.exists() else "is a link to nothing"
+        is_folder = what if place == folder else f"cannot be made, because {place} {what}"
         raise ValueError(f"{flag} {folder} {is_folder}: give a folder")
     try:
         with TemporaryFile(dir=place):  # rights alone do not tell: root has them in /proc, too

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, load_yaml, read_yaml
 from rag_r1.options.declare import OptionsError, options_from
 
@@ -33,8 +34,8 @@ def load_sections(path: Path, declared: Declared) -> dict[str, Any]:
     try:
         sections = read_yaml(path)
     except (OSError, YamlError) as error:
-        why = f"{path} cannot be read: {' '.join(str(error).split())}"
-        raise PlanError([f"{why}: correct its YAML, or give another file"]) from error
+        remedy = "correct its YAML, or give another file" if isinstance(error, YamlError) else "give a file"
+        raise PlanError([f"{path} cannot be read: {reason_of(error)}: {remedy}"]) from error
     if not isinstance(sections, dict):
         raise PlanError([f"{path}: must be a mapping with the sections {', '.join(declared)}"])
     return sections

@@ -19,7 +19,7 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.inference.client import base_address
 from rag_r1.inference.model_folders import check_weights, has_weights, is_hub_name
-from rag_r1.inference.tokenizer import check_vocabulary, load_tokenizer, why_not_loaded
+from rag_r1.inference.tokenizer import check_tokenizer
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.own.artifacts import OwnArtifacts
 from rag_r1.own.episodes import ANY_URL
@@ -57,7 +57,7 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
     """Raises StartError with what contradicts itself in the plan, all that is wrong in the files that it
     names, and all servers that do not answer and that a step needs which is not done in `folder`.
     `artifacts`: of a plan with all recipes, if it has a model. `knows_teacher`: whether the teacher's model
-    is known; without it, or with a contradiction, no server gets a request."""
+    is known; without it the teacher gets no request, and with a contradiction no server does."""
     plan = artifacts.plan
     require("verl", *(["vllm"] if plan.policy.url is None else []))
     with StartChecks() as checks:
@@ -68,9 +68,9 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
             checks.run(require_library)
         if plan.policy.model is not None and checks.run(lambda: artifacts.episodes.config) is not None:
             _check_overrides(artifacts, checks)
-        if knows_teacher and is_consistent:
-            if not checks.problems:
-                _check_arguments(artifacts, checks)
+        if knows_teacher and not checks.problems:
+            _check_arguments(artifacts, checks)
+        if is_consistent:
             checks.run(lambda: asyncio.run(_try_models(plan, folder)))
 
 
@@ -89,9 +89,19 @@ def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
     protocol = checks.run(load_with_prompt, plan.policy.protocol, plan.policy.prompt)
     for paths in (plan.questions.train, plan.questions.test):
         if protocol is not None and paths:
-            checks.run(read_questions, paths, protocol)
+            checks.run_on_all(partial(read_questions, protocol=protocol), paths)
     if plan.policy.model is not None:
         checks.run(_check_model, plan)
+    if plan.index.encoder is not None:
+        checks.run(_check_encoder, plan.index.encoder)
+
+
+def _check_encoder(name: str) -> None:
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        check_weights(folder)
+    elif name != "minilm" and not is_hub_name(name):
+        raise RunError(f"index.encoder: {name} is no folder of a model: give one, or a name on the Hub")
 
 
 def _check_overrides(artifacts: OwnArtifacts, checks: StartChecks) -> None:
@@ -152,18 +162,14 @@ def _check_model(plan: OwnPlan) -> None:
     if not has_weights(Path(name)):
         raise RunError(f"policy.model: {name} is no folder of a model: {remedy}")
     check_weights(Path(name))
-    try:
-        tokenizer = load_tokenizer(name)
-    except Exception as error:  # transformers and a tokenizer's files may raise anything
-        why = why_not_loaded(name, error)
-        raise RunError(f"policy.model: the tokenizer of {name} cannot be loaded: {why}: {remedy}") from error
-    check_vocabulary(tokenizer, Path(name))
+    check_tokenizer(Path(name), "policy.model", remedy)
 
 
 async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
     models = {}
     writes = plan.writes_questions and folder.seconds("questions") is None
-    if writes or not (plan.sft.skip or folder.seconds("traces") is not None):
+    plays = not (plan.sft.skip or folder.seconds("traces") is not None)
+    if plan.teacher.model is not None and (writes or plays):
         models["--teacher"] = plan.teaching
     if writes and plan.reading is not None:
         models["--reader"] = plan.reading

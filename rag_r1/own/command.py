@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from os.path import realpath
 from pathlib import Path
 from typing import Any, Literal
 
@@ -173,7 +174,7 @@ def checked(args: OwnArguments) -> OwnArtifacts:
         checks.run(check_out, args.out, COMMAND)
         if (plan := checks.run(plan_of, args)) is not None:
             named = checks.run(with_teacher_name, plan)
-            artifacts = OwnArtifacts(named or plan, args.out.resolve())
+            artifacts = OwnArtifacts(named or plan, Path(realpath(args.out)))
             checks.run(check_plan, artifacts, PipelineFolder(artifacts.out), knows_teacher=named is not None)
     return artifacts
 
@@ -190,7 +191,7 @@ def plan_of(args: OwnArguments) -> OwnPlan:
         plan = read_plan(path, args.flags(), args.changes)
     except PlanError as error:
         rest = error.rest
-        files = [] if rest is None else file_problems(OwnArtifacts(rest, args.out.resolve()))
+        files = [] if rest is None else file_problems(OwnArtifacts(rest, Path(realpath(args.out))))
         raise StartError([*error.problems, *files]) from error
     return plan if plan.policy.model is None else with_recipes(plan)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from rag_r1.options.declare import options_from
 from rag_r1.options.sections import PlanError, change_key, load_sections, read_sections
 from rag_r1.own.plan import SECTIONS, OwnPlan
 
@@ -46,8 +47,8 @@ def read_plan(
     problems = [problem for word in words if (problem := change_key(sections, word))]
     specs, faults = read_sections(path or "the plan", _with_absolute_paths(sections), SECTIONS)
     if problems or faults:
-        rest = OwnPlan(**{name: specs.get(name) or declared() for name, declared in SECTIONS.items()})
-        raise PlanError([*problems, *faults], rest)
+        rest = {name: options_from(declared, flags.get(name, {})) for name, declared in SECTIONS.items()}
+        raise PlanError([*problems, *faults], OwnPlan(**rest | specs))
     return OwnPlan(**specs)
 
 

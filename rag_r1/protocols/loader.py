@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.protocols.actions import SEARCH
@@ -74,7 +75,7 @@ def read_prompt(path: str | Path, source: str) -> str:
     """The text of a prompt's file; errors begin with its `source`. Raises ProtocolError."""
     try:
         with open_ordinary(path) as file:
-            return io.TextIOWrapper(file, encoding="utf-8").read()
+            return io.TextIOWrapper(file, encoding="utf-8-sig").read()
     except UnicodeDecodeError as error:
         remedy = "convert it with `iconv -t UTF-8`"
         raise ProtocolError(f"{source}: not UTF-8 text ({error.reason}): {remedy}") from error
@@ -116,7 +117,8 @@ def _read(path: Path, depth: int = 1) -> dict[str, Any]:
     try:
         data = read_yaml(path)
     except (OSError, YamlError) as error:
-        raise ProtocolError(f"cannot read protocol {path}: {error}") from error
+        remedy = "correct its YAML" if isinstance(error, YamlError) else "give another file"
+        raise ProtocolError(f"cannot read protocol {path}: {reason_of(error)}: {remedy}") from error
     if not isinstance(data, dict):
         raise ProtocolError(f"{path}: not a mapping of keys")
     parent = data.pop("extends", None)

@@ -29,6 +29,9 @@ from rag_r1.runs.errors import RunError
 CANDIDATES, PASSAGES, SUB_ANSWERS = "candidates.jsonl", "passages.jsonl", "sub_answers.jsonl"
 RELEVANCE, CORRECTNESS, TRAIN = "relevance.jsonl", "correctness.jsonl", "train.jsonl"
 
+#: Of some kinds of records, the file.
+_FILES = {"RoundsRecord": CANDIDATES, "RelevanceRecord": RELEVANCE, "CorrectnessRecord": CORRECTNESS}
+_FILES |= {"PassageRecord": PASSAGES, "SubAnswersRecord": SUB_ANSWERS, "TrainingRow": TRAIN}
 #: Id of a question or a passage; whole numbers, as in some corpora, become text.
 Name = Annotated[str, Field(min_length=1), BeforeValidator(lambda v: str(v) if type(v) is int else v)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -164,7 +167,7 @@ def read_with_offsets(kind: type[Record], path: Path) -> Iterator[tuple[Record, 
                 place += len(line)
     except OSError as error:
         message = f"{path} cannot be read ({error.strerror})"
-        raise RunError(f"{message}: give a file whose lines are {_name(kind)}") from error
+        raise RunError(f"{message}: give a file each of whose lines is {_name(kind)}") from error
 
 
 def record_at(kind: type[Record], path: Path, place: int) -> Record:
@@ -202,4 +205,4 @@ def first_problem(error: ValidationError) -> str:
 
 
 def _name(kind: type[_Record]) -> str:
-    return f"a {kind.__name__} (rag_r1.retriever.records)"
+    return f"a line of {_FILES.get(kind.__name__, kind.__name__)}, as `rag-r1 retriever data` writes it"

@@ -36,15 +36,22 @@ From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number 
 Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
 
 
+_BODY = '{"top_k": 20}'
+
+
 def json_body(flag: str, text: str) -> dict[str, Any]:
     """The keys of a request that a flag gives. Raises ValueError, which names the flag."""
     try:
-        body = json.loads(text)
+        body = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{flag} is not JSON: {error}") from None
+        raise ValueError(f"{flag} is not JSON: {error}: correct it, such as {_BODY}") from None
     if not isinstance(body, dict):
-        raise ValueError(f"{flag} must be a JSON object")
+        raise ValueError(f"{flag} must be a JSON object, such as {_BODY}")
     return body
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 class EndpointArguments(Arguments):

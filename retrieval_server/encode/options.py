@@ -10,6 +10,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import AfterValidator
 
 from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
+from retrieval_server.errors import UserError
 
 DENSE = Group("dense")
 
@@ -53,6 +54,21 @@ class OpenVinoOptions:
 
     folder: Path = field(default_factory=_usual_cache)
     threads: int | None = None
+
+
+def check_device(device: str | None) -> None:
+    """Raise UserError for a device that torch does not know, or a GPU that is not there."""
+    if device in (None, "cpu"):
+        return
+    import torch  # takes seconds
+
+    try:
+        wanted = torch.device(device)
+    except RuntimeError:
+        raise UserError(f"--device {device}: torch knows no such device. Give cpu, cuda or cuda:1.") from None
+    gpus = torch.cuda.device_count()
+    if wanted.type == "cuda" and (wanted.index or 0) >= gpus:
+        raise UserError(f"--device {device}: torch finds {gpus} GPUs here. Give another, or cpu.")
 
 
 def choose_runtime(

@@ -29,7 +29,7 @@ from retrieval_server.errors import BadRowError, UserError, check_all
 from retrieval_server.folder.bad_rows import NAMED, BadRows
 from retrieval_server.folder.corpus_rows import parse_jsonl_row, parse_tsv_row, passage_of
 from retrieval_server.folder.manifest import MANIFEST, CorpusSection
-from retrieval_server.folder.passages import Passage, PassageWriter
+from retrieval_server.folder.passages import Passage, PassageWriter, same_id
 
 log = logging.getLogger(__name__)
 MAX_LINE_BYTES = 16 * 2**20  # of one row, unpacked; a whole article of Wikipedia stays far below it
@@ -130,11 +130,13 @@ def check_first_rows(corpus: Path, *, skip_bad_rows: bool = False, most: int = 1
 
 
 def _check_file(path: Path, skip_bad_rows: bool, most: int) -> None:
-    bad = BadRows()
+    bad, first = BadRows(), dict[str, int]()
     with tqdm(disable=True) as bar:
         for number, row in enumerate(islice(_rows(path, bar), most), start=1):
             if isinstance(row, BadRowError):
                 bad.add(_place(path, number), row)
+            elif row is not None and (at := first.setdefault(row.id, number)) != number:
+                raise UserError(same_id(_place(path, at), _place(path, number), row.id))
     if bad.count and not skip_bad_rows:
         raise UserError(bad.refusal())
 

@@ -125,8 +125,12 @@ class PassageWriter:
             id_ = store[row].id
             first = first_rows.setdefault(id_, row)
             if first != row:
-                places = f"{locate(self._place(first))} and {locate(self._place(row))}"
-                raise UserError(f"{places} have the same id {id_!r}. Make ids unique.")
+                raise UserError(same_id(locate(self._place(first)), locate(self._place(row)), id_))
+
+
+def same_id(first: str, second: str, id_: str) -> str:
+    """The sentence for two places in a corpus with one id."""
+    return f"{first} and {second} have the same id {id_!r}. Make ids unique."
 
 
 class PassageStore(Sequence[Passage]):

@@ -48,9 +48,10 @@ def check_target(out: Path, *, overwrite: bool) -> None:
 def check_parent(out: Path) -> None:
     """Raise UserError if the folder ``out`` cannot be made: the nearest parent that exists is a file, or
     cannot be written to."""
-    parent = next(path for path in out.absolute().parents if path.exists())
+    parent = next(path for path in out.absolute().parents if os.path.lexists(path))
     if not parent.is_dir():
-        raise UserError(f"{out} cannot be made: {parent} is a file. Choose another --out.")
+        what = "a file" if parent.exists() else "a link to nothing"
+        raise UserError(f"{out} cannot be made: {parent} is {what}. Choose another --out.")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise UserError(f"{out} cannot be made: {parent} cannot be written to. Choose another --out.")
 

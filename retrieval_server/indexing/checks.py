@@ -21,7 +21,7 @@ from retrieval_server.encode.model_folder import (
     read_folder_settings,
     resolve_model,
 )
-from retrieval_server.encode.options import EncoderOptions
+from retrieval_server.encode.options import EncoderOptions, check_device
 from retrieval_server.extras import DENSE, MODEL, WORDS, are_installed, require_packages
 from retrieval_server.folder.corpus import check_first_rows
 from retrieval_server.folder.manifest import read_manifest
@@ -65,6 +65,7 @@ def dense_checks(options: BuildOptions) -> Iterator[Check]:
     yield partial(require_packages, "A dense index", "retrieval", DENSE)
     if are_installed(DENSE):
         yield partial(check_encoder, options.encoder, options.encoder_options)
+        yield partial(check_device, options.device)
         from retrieval_server.indexing.faiss_build import make_index
         from retrieval_server.indexing.faiss_recall import read_queries
 
@@ -93,10 +94,10 @@ def import_checks(
     yield from corpus_checks(options.corpus)
     yield from dense_checks(options)
     if are_installed(DENSE):
-        from retrieval_server.indexing.embedding_files import check_name
+        from retrieval_server.indexing.embedding_files import check_file
         from retrieval_server.indexing.index_import import check_kind
 
-        yield from (partial(check_name, path) for path in embeddings)
+        yield from (partial(check_file, path) for path in embeddings)
         if faiss_file is not None:
             yield partial(check_kind, faiss_file)
 

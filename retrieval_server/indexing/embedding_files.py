@@ -33,6 +33,14 @@ def check_name(path: Path) -> None:
         raise UserError(f"--embeddings {path}: no such file. Give the vectors of the passages.")
 
 
+def check_file(path: Path) -> None:
+    """Raise UserError also if the file is not of its form, or has no vectors; whether bare vectors are whole
+    is known when the encoder is loaded."""
+    check_name(path)
+    if path.suffix.lower() not in _BARE and not len(_mapped(path, np.dtype(np.float32), None)):
+        raise UserError(f"--embeddings {path}: no vector in it. Fetch it, or write it, again.")
+
+
 class Embeddings:
     """The rows of embedding files, mapped; ``embeddings[a:b]`` is a float32 array (b - a, dimension).
 
@@ -85,33 +93,35 @@ class Embeddings:
         return np.concatenate([self[row : row + 1] for row in rows.tolist()])
 
     def _open(self, bare: type[np.floating]) -> None:
-        self._arrays = [self._array(path, np.dtype(bare)) for path in self._files]
+        self._arrays = [_mapped(path, np.dtype(bare), self.dimension) for path in self._files]
 
-    def _array(self, path: Path, bare: np.dtype) -> np.ndarray:
-        suffix = path.suffix.lower()
-        try:
-            size = path.stat().st_size
-            if suffix == ".npy":
-                array = np.load(path, mmap_mode="r", allow_pickle=False)
-                if array.ndim != 2 or array.dtype.kind != "f":
-                    raise ValueError(f"an array {array.shape} of {array.dtype}, not (passages, dimension)")
-            elif suffix == ".fbin":
-                if size < _FBIN_HEADER:
-                    raise ValueError(f"{size} bytes are less than the header of such a file")
-                rows, width = np.fromfile(path, "<i4", 2).tolist()
-                if rows < 0 or width < 1 or size != _FBIN_HEADER + 4 * rows * width:
-                    raise ValueError(f"{rows} rows of {width} dimensions do not take {size} bytes")
-                array = np.memmap(path, "<f4", "r", _FBIN_HEADER, (rows, width))
-            else:
-                row = bare.itemsize * self.dimension
-                if size == 0 or size % (2 * self.dimension):
-                    raise ValueError(f"{size} bytes are no whole vectors of {self.dimension} dimensions")
-                array = np.memmap(path, bare.newbyteorder("<"), "r", 0, (size // row, self.dimension))
-        except (OSError, ValueError) as error:
-            raise UserError(f"--embeddings {path}: {error}. Fetch it, or write it, again.") from None
-        if array.shape[1] != self.dimension:
-            raise UserError(
-                f"--embeddings {path}: {array.shape[1]} dimensions; the encoder's have {self.dimension}. "
-                "Give the encoder that made them."
-            )
-        return array
+
+def _mapped(path: Path, bare: np.dtype, dimension: int | None) -> np.ndarray:
+    """The vectors of a file, (rows, dimension). `bare`: the type of bare ones, which need a dimension."""
+    suffix = path.suffix.lower()
+    try:
+        size = path.stat().st_size
+        if suffix == ".npy":
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            if array.ndim != 2 or array.dtype.kind != "f":
+                raise ValueError(f"an array {array.shape} of {array.dtype}, not (passages, dimension)")
+        elif suffix == ".fbin":
+            if size < _FBIN_HEADER:
+                raise ValueError(f"{size} bytes are less than the header of such a file")
+            rows, width = np.fromfile(path, "<i4", 2).tolist()
+            if rows < 0 or width < 1 or size != _FBIN_HEADER + 4 * rows * width:
+                raise ValueError(f"{rows} rows of {width} dimensions do not take {size} bytes")
+            array = np.memmap(path, "<f4", "r", _FBIN_HEADER, (rows, width))
+        else:
+            row = bare.itemsize * dimension
+            if size == 0 or size % (2 * dimension):
+                raise ValueError(f"{size} bytes are no whole vectors of {dimension} dimensions")
+            array = np.memmap(path, bare.newbyteorder("<"), "r", 0, (size // row, dimension))
+    except (OSError, ValueError) as error:
+        raise UserError(f"--embeddings {path}: {error}. Fetch it, or write it, again.") from None
+    if dimension is not None and array.shape[1] != dimension:
+        raise UserError(
+            f"--embeddings {path}: {array.shape[1]} dimensions; the encoder's have {dimension}. "
+            "Give the encoder that made them."
+        )
+    return array

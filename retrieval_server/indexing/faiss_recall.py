@@ -17,7 +17,7 @@ import faiss
 import numpy as np
 
 from retrieval_server.encode.vector_files import VectorFiles
-from retrieval_server.errors import UserError
+from retrieval_server.errors import UserError, reason_of
 from retrieval_server.folder.manifest import RecallRow, RecallSection
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.search.vectors.faiss_files import open_index
@@ -63,7 +63,8 @@ def read_queries(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--recall-queries {path}: {error}. Give a text file, one query a line.") from None
+        why = reason_of(error)
+        raise UserError(f"--recall-queries {path}: {why}. Give a text file, one query a line.") from None
     if not (queries := [line.strip() for line in lines if line.strip()]):
         raise UserError(f"--recall-queries {path}: no query in it. Give a text file, one query a line.")
     return queries

@@ -26,7 +26,7 @@ from typing import Any
 
 from filelock import lock_descriptor
 
-from retrieval_server.errors import UserError
+from retrieval_server.errors import UserError, reason_of
 from retrieval_server.json_limits import read_json_line
 from retrieval_server.web.engines import WebDocument
 
@@ -159,7 +159,7 @@ class Recording:
                     )
                 except _BROKEN as error:
                     raise UserError(
-                        f"{path}: line {number} is no recorded answer ({error!r}). Remove it."
+                        f"{path}: line {number} is no recorded answer ({reason_of(error)}). Remove it."
                     ) from None
                 self._at.setdefault(question.digest(), (descriptor, end, len(line)))
                 end += len(line)

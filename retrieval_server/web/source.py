@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from retrieval_server.errors import SearchFailedError, UserError
+from retrieval_server.errors import SearchFailedError, UserError, check_all
 from retrieval_server.folder.passages import Passage
 from retrieval_server.source import RemoteSource, ScoredPassage, SourceDescription
 from retrieval_server.web.client import WebClient
@@ -47,11 +47,14 @@ class WebSource(RemoteSource):
         """
         engine = ENGINES[name]
         options = options or WebOptions()
-        _check_params(engine, options)
-        client = None
-        if replay is None or record is not None:
-            client = WebClient(engine, _url(engine, environment, url), _key(engine, environment), options)
-        tape = Recording(replay, record) if replay or record else None
+        asks = replay is None or record is not None
+        *_, address, key, tape = check_all(
+            lambda: _check_params(engine, options),
+            lambda: _url(engine, environment, url) if asks else None,
+            lambda: _key(engine, environment) if asks else None,
+            lambda: Recording(replay, record) if replay or record else None,
+        )
+        client = WebClient(engine, address, key, options) if asks else None
         return cls(engine, options, client, tape)
 
     @property
@@ -113,7 +116,8 @@ def _key(engine: WebEngine, environment: Mapping[str, str]) -> str | None:
         return None
     key = environment.get(engine.key_variable, "").strip()
     if not key:
-        raise UserError(f"{engine.key_variable} is not set: export it, or use --replay FILE.")
+        without = "use --replay FILE without --record"
+        raise UserError(f"{engine.key_variable} is not set: export it, or {without}.")
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise UserError(f"{engine.key_variable} must be printable ASCII without blanks. Set it again.")
     return key

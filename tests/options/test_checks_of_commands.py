@@ -3,9 +3,11 @@ there. The commands that play episodes have the same in tests/rollouts/test_chec
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shlex
+import shutil
 import socket
 from pathlib import Path
 
@@ -366,6 +368,46 @@ def test_mcp_refuses_another_server_in_place_of_the_search():
         ),
         ("view run --host 192.0.2.1 --port 0", "choose another --host"),
         ("eval report run --answerable latin.yaml --out new", "it is not UTF-8 text, at byte 0"),
+        ("probe-passages --questions questions.jsonl --corpus loop --out p.json", "loop: the name must"),
+        (
+            "corpus check --questions q.jsonl --questions q.jsonl --corpus loop --out new",
+            "q.jsonl is given twice",
+        ),
+        ("documents --folder notes --out loop/new", "loop is a link to nothing"),
+        ("documents --folder notes --out new --check-only=yes", "it takes no value: leave out 'yes'"),
+        ("data --train questions=infinite.jsonl --near-duplicates 0 --out new", "not [inf]"),
+        ("data --train questions=twice.jsonl.gz --near-duplicates 0 --out new", "it is not UTF-8 text"),
+        ("data --train questions=questions.jsonl --protocol folder.yaml --out new", "give another file"),
+        ("traces --teacher-model m URLS --body {x", "correct it, such as"),
+        ("traces --teacher-model m URLS --body '{\"a\": NaN}'", "NaN is no number of JSON"),
+        ("traces --teacher-model m URLS corpus.jsonl", "repeat the flag for each file"),
+        (
+            'eval --model model --questions questions.jsonl --out new --vllm-options "--a \'1"',
+            "correct the quotation",
+        ),
+        ("eval --model m --engine chat URLS --index notes", "notes/manifest.json cannot be read"),
+        (
+            "eval --model m --engine chat URLS --answerable infinite.jsonl --supporting notes",
+            "infinite.jsonl, row 1",
+        ),
+        ("eval --model m --engine chat URLS --answerable infinite.jsonl --supporting notes", "read notes"),
+        ("filter --model m URLS --tokenizer listed", "(tokenizer_config.json: not a JSON object)"),
+        (
+            "retriever train --rows questions.jsonl --corpus c --model m --out new",
+            "is not a line of train.jsonl",
+        ),
+        (
+            "retriever train --rows r --corpus c --model m --index notes --out new",
+            "No such file or directory)",
+        ),
+        (
+            "retriever train --rows r --corpus c --model torch --out new",
+            "torch/pytorch_model.bin is no file of",
+        ),
+        ("own notes --plan folder.yaml --out new", "folder.yaml cannot be read: Is a directory: give a file"),
+        ("own notes --plan list.yaml --model none --out new", "must be a mapping"),
+        ("own none --plan sections.yaml --model none_m --out new", "none does not exist"),
+        ("own notes --model none_m index.encoder=none_e --out new", "index.encoder: none_e is no folder"),
     ],
 )
 def test_a_wrong_input_is_named_with_the_remedy(words, named, right, capsys, monkeypatch):
@@ -376,6 +418,16 @@ def test_a_wrong_input_is_named_with_the_remedy(words, named, right, capsys, mon
     (right / "wide" / "a.txt").write_bytes("Paris".encode("utf-16-le"))
     (right / "twice.yaml").write_text("out: new\nout: other\n")
     (right / "list.yaml").write_text("- rag_r1/grpo\n")
+    (right / "loop").symlink_to("loop")
+    (right / "folder.yaml").mkdir()
+    (right / "sections.yaml").write_text("documents: [notes]\n")
+    (right / "infinite.jsonl").write_text('{"question": "How many?", "golden_answers": [Infinity]}\n')
+    (right / "twice.jsonl.gz").write_bytes(gzip.compress(gzip.compress(b"{}")))
+    shutil.copytree(right / "model", right / "listed")
+    (right / "listed" / "tokenizer_config.json").write_text("[1]")
+    (right / "torch").mkdir()
+    (right / "torch" / "pytorch_model.bin").write_text("x")
+    words = words.replace("URLS", f"--base-url {DEAD}/v1 --questions questions.jsonl --out new")
     (right / "latin.yaml").write_bytes(bytes(range(128, 256)))
     (right / "broken_notes").mkdir()
     (right / "broken_notes" / "broken.pdf").write_text("%PDF-1.4 and no more")

@@ -7,6 +7,7 @@ import shutil
 import socket
 import sys
 
+import numpy as np
 import pytest
 
 from retrieval_server import commands
@@ -114,18 +115,60 @@ def test_planted_problems_are_reported_in_one_run_and_nothing_is_written(name, c
     assert f"{len(named)} problems" in message and sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("content", [None, b"version https://git-lfs.github.com/spec/v1"])
+#: A file of an encoder's folder, and what is in it instead; None: it is removed.
+BROKEN_ENCODERS = {
+    "no weights": ("model.safetensors", None),
+    "a pointer of Git LFS": ("model.safetensors", b"version https://git-lfs.github.com/spec/v1"),
+    "a shard is missing": ("model.safetensors.index.json", b'{"weight_map": {"a": "model-2.safetensors"}}'),
+    "no tokenizer": ("*[tv]o[kc]*", None),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_ENCODERS)
 @pytest.mark.parametrize("step", ["build --backend dense", "import --embeddings PATH/v.npy"])
-def test_an_encoder_without_whole_weights_is_refused_before_the_work(
-    step, content, tiny_bge, corpus, tmp_path, capsys
+def test_an_encoder_whose_files_are_not_whole_is_refused_before_the_work(
+    step, name, tiny_bge, corpus, tmp_path, capsys
 ):
     encoder = shutil.copytree(tiny_bge, tmp_path / "encoder")
-    for file in encoder.glob("*.safetensors"):
+    pattern, content = BROKEN_ENCODERS[name]
+    for file in encoder.glob(pattern) if content is None else [encoder / pattern]:
         file.unlink() if content is None else file.write_bytes(content)
-    (tmp_path / "v.npy").touch()
+    np.save(tmp_path / "v.npy", np.zeros((1, 32), np.float32))
     words = f"{step} --corpus {corpus} --out PATH/out --encoder {encoder} --check-only"
     message = refused(capsys, *words.replace("PATH", str(tmp_path)).split())
-    assert str(encoder) in message and "Fetch the whole model" in message
+    assert str(encoder) in message and "Fetch the whole model" in message and "problems" not in message
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("build --backend bm25 --out PATH/loop/x --corpus PATH/c.jsonl", "loop is a link to nothing"),
+        ("build --backend bm25 --out PATH/x --corpus PATH/twice.jsonl", "line 2 have the same id '1'"),
+        ("build --backend dense --device tpu DENSE", "--device tpu"),
+        ("build --backend dense --recall-queries PATH/utf16 DENSE", "utf16: it is not UTF-8 text"),
+        ("import --embeddings PATH/none.npy DENSE", "no vector in it"),
+        ("import --embeddings PATH/int.npy DENSE", "of int64"),
+        ("serve WEB --replay PATH/recording", "line 1 is no recorded answer (it has no 'documents')"),
+        ("serve WEB --replay PATH/none --record PATH/x", "SERPER_API_KEY"),
+        ("serve WEB --replay PATH/none --record PATH/x", "none: cannot be opened"),
+        ("serve WEB --replay PATH/none --rerank PATH/empty", "empty: no weights in it"),
+    ],
+)
+def test_a_check_names_what_the_work_would_refuse(words, named, tiny_bge, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("SERPER_API_KEY", raising=False)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    (tmp_path / "c.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n')
+    (tmp_path / "twice.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n' * 2)
+    (tmp_path / "utf16").write_text("Ulm", encoding="utf-16")
+    (tmp_path / "recording").write_text('{"query": "Ulm"}\n')
+    np.save(tmp_path / "none.npy", np.zeros((0, 32), np.float32))
+    np.save(tmp_path / "int.npy", np.zeros((1, 32), np.int64))
+    dense = f"--encoder {tiny_bge} --out PATH/x --corpus PATH/c.jsonl"
+    words = words.replace("DENSE", dense).replace("WEB", "--web serper --port 0")
+    message = refused(capsys, *words.replace("PATH", str(tmp_path)).split(), "--check-only")
+    assert named in message
 
 
 @pytest.mark.parametrize("command", ["build", "serve"])

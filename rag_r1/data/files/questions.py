@@ -10,6 +10,7 @@ anything but text.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,7 +112,9 @@ def _texts_in(value: Any) -> Iterable[str]:
 
 def _is_plain(value: Any) -> bool:
     """Whether this is a text, or a number that can be written as text."""
-    return isinstance(value, str | int | float) and not isinstance(value, bool) and value == value
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, str | int) and not isinstance(value, bool)
 
 
 def keys_of(row: Iterable[Any]) -> str:

@@ -15,6 +15,7 @@ import io
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -78,6 +79,12 @@ def open_rows(
         raise DataError(f"{path} is a broken gzip file ({error}): fetch it again") from error
     except (OSError, RecursionError) as error:
         raise DataError(f"cannot read {path}: {reason_of(error)}: give another file") from error
+
+
+def refuse_repeated(paths: Sequence[str | Path]) -> None:
+    """Raises DataError for a file that is named twice."""
+    if repeated := next((path for path, times in Counter(map(Path, paths)).items() if times > 1), None):
+        raise DataError(f"{repeated} is given twice: leave one out")
 
 
 def short_text(value: Any) -> str:
@@ -157,6 +164,8 @@ def parse_json_line(line: bytes) -> Any:
     """The JSON value of a line, or a ValueError that says why there is none."""
     try:
         return read_json_line(line, MAX_VALUES)
+    except UnicodeDecodeError as error:
+        return ValueError(f"{reason_of(error)}: convert the file with `iconv -t UTF-8`, or fetch it again")
     except (ValueError, RecursionError) as error:
         return ValueError(f"not JSON: {short_text(str(error))}")
 

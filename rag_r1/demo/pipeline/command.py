@@ -57,10 +57,13 @@ def check_start(args: PipelineArguments) -> None:
         of_grpo = check_overrides if args.grpo_set else check_composition
         checks.run(of_grpo, Recipe.find("demo/grpo"), grpo_overrides(args))
         if args.teacher_url is not None:
-            checks.run(check_endpoint, args.teacher_url, args.api_key_env, "teacher", "--teacher-url")
+            server = (args.teacher_url, args.api_key_env, "teacher", "--teacher-url", args.teacher_model)
+            checks.run(check_endpoint, *server)
 
 
 def _check_base(args: PipelineArguments) -> None:
+    from rag_r1.inference.tokenizer import check_tokenizer
+
     if args.base_folder and not (args.base_folder / "config.json").is_file():
         raise RunError(
             f"--base {args.base}: no policy in {args.base_folder} (config.json is missing): give the folder "
@@ -68,6 +71,7 @@ def _check_base(args: PipelineArguments) -> None:
         )
     if args.base_folder:
         check_weights(args.base_folder)
+        check_tokenizer(args.base_folder, "--base", "give another folder")
 
 
 def run(args: PipelineArguments) -> None:

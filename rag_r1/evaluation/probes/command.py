@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from os.path import realpath
 from pathlib import Path
 
 from pydantic import model_validator
@@ -58,7 +59,7 @@ class PassagesArguments(Arguments):
     def _out_is_a_file_of_its_own(self) -> PassagesArguments:
         if self.out.suffix != ".json":
             raise ValueError(f"--out {self.out}: the name must end in .json")
-        if self.out.resolve() in (path.resolve() for path in (*self.questions, *self.corpus)):
+        if realpath(self.out) in map(realpath, (*self.questions, *self.corpus)):
             raise ValueError(f"--out {self.out} is also the name of a file that is read")
         return self
 

@@ -17,6 +17,8 @@ from rag_r1.runs.errors import RunError
 
 #: A header that is longer is none of safetensors, which allows this many bytes.
 _LONGEST_HEADER = 100_000_000
+#: How a file of torch's begins: a zip, and before torch 1.6 a pickle.
+_TORCH = (b"PK", b"\x80")
 _MAX_VALUES = 10_000_000
 _INDEX = "model.safetensors.index.json"
 
@@ -44,6 +46,10 @@ def check_weights(folder: Path) -> None:
         named = {folder / str(name) for name in index.get("weight_map", {}).values()}
         for file in sorted({*folder.glob("*.safetensors"), *named}):
             tensors_of(file)
+        for file in folder.glob("pytorch_model*.bin"):
+            with file.open("rb") as opened:
+                if not opened.read(2).startswith(_TORCH):
+                    raise DataError(f"{file} is no file of weights of torch")
     except (OSError, ValueError, AttributeError) as error:
         why = error if isinstance(error, DataError) else f"the weights of {folder} cannot be read: {error}"
         raise RunError(f"{why}: copy or download the model again, or give another folder") from error

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rag_r1.corpus.reader import Corpus
+from rag_r1.inference.model_folders import check_weights
 from rag_r1.options.out_folder import check_out
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.retriever.records import TrainingRow, read_records
@@ -29,7 +30,8 @@ def check_start(options: TrainOptions) -> int:
         for path in options.corpus:
             checks.run(Corpus, [path])
         index = checks.run(settings_of_index, options.index) if options.index else {}
-        checks.run(model_folder, options.model)
+        if (folder := checks.run(model_folder, options.model)) is not None:
+            checks.run(check_weights, folder)
         if index is not None:  # else it may name the pooling
             checks.run(check_model, options.model, options.pooling or index.get("pooling"))
         if not checks.problems:

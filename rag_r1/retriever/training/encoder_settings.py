@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rag_r1.io.atomic_files import write_json
+from rag_r1.io.atomic_files import reason_of, write_json
 from rag_r1.io.bounded_json import json_file_bytes, read_json_file
 from rag_r1.protocols.retriever_query import MODES, Mode, QueryFormat
 from rag_r1.retriever.records import first_problem
@@ -83,7 +83,7 @@ def settings_of_index(index: Path) -> dict[str, Any]:
         mode = section.get("query_mode")
         return settings | {"mode": mode} if mode in MODES else settings
     except (OSError, ValueError, RecursionError) as error:
-        message = f"{path} cannot be read ({error})"
+        message = f"{path} cannot be read ({reason_of(error)})"
         raise RunError(f"{message}: give the folder of a finished index") from error
     except (KeyError, TypeError):
         message = f"{index} is no index with an encoder"

@@ -49,7 +49,7 @@ def check_server(url: str, token: str | None = None) -> None:
             is_refused = not is_web_page(answer.headers) and client.get(f"{url}/v1/models").status_code == 401
     except httpx.TimeoutException as error:
         raise _away(url, f"no answer within {_HEALTH_S:g} s") from error
-    except httpx.NetworkError as error:
+    except (httpx.NetworkError, httpx.ProtocolError, httpx.DecodingError) as error:
         raise _away(url, f"{type(error).__name__}: {error}") from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError):
         return

@@ -67,6 +67,10 @@ class ChatArguments(ChatAgentArguments):
 
     @model_validator(mode="after")
     def _somebody_answers(self) -> ChatArguments:
+        if not all(question.strip() for question in self.ask):
+            raise ValueError("--ask is empty: give a question")
+        if self.url is None and self.model is None and not self.demo:
+            raise ValueError("give --url (of a running `rag-r1 serve`) or --model, or try --demo")
         if self.url is None:
             check_agent(self)
         else:
