@@ -28,7 +28,7 @@ from rag_r1.system.child_processes import (
     free_port,
     wait_until_ready,
 )
-from rag_r1.system.cores import usable_cores
+from rag_r1.system.cores import cpu_threads
 from rag_r1.system.installation import setup_command
 
 _MODULE = "vllm.entrypoints.openai.api_server"
@@ -37,8 +37,6 @@ _CPU = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_NO_USAGE_STATS": "1",
 }
-#: Of a model with smaller weights, a thread computes a step faster than several can be woken for it.
-_ONE_THREAD_BYTES = 64 << 20
 _CPU_OPTIONS = ("--dtype", "float32", "--enforce-eager")
 #: Secrets that vLLM may need: a model or its tokenizer on the Hub.
 _HUB = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -81,12 +79,6 @@ def vllm_server(
             except NotReadyError as error:
                 raise RunError(str(error)) from error
         yield f"http://127.0.0.1:{port}/v1"
-
-
-def cpu_threads(model: Path) -> int:
-    """Threads of vLLM on a CPU: one for a tiny model, else all cores that this process may use."""
-    weights = [file.stat().st_size for kind in ("*.safetensors", "*.bin") for file in model.glob(kind)]
-    return 1 if weights and sum(weights) < _ONE_THREAD_BYTES else usable_cores()
 
 
 def _built_for_cpus() -> bool:

@@ -28,11 +28,10 @@ from rag_r1.options.settings_file import recorded_settings
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartError
-from rag_r1.training.metrics_files import RAY_VARIABLES, metrics_file, metrics_override
+from rag_r1.training.added_overrides import added_overrides
+from rag_r1.training.metrics_files import metrics_file, metrics_override
 from rag_r1.training.time_limit import Hours, check_resume
 
-#: veRL's key for modules that its processes import at start, and ours.
-SESSION_TRAINERS = f"{RAY_VARIABLES}.VERL_USE_EXTERNAL_MODULES=rag_r1.session_trainers"
 #: Keys whose values may be the user's files or folders.
 _PATHS = (
     "rag_r1.protocol",
@@ -57,23 +56,6 @@ example:
       data.train_files=/data/train.parquet data.val_files=/data/test.parquet \\
       rag_r1.retriever.url=http://127.0.0.1:8000 trainer.total_training_steps=10
 """
-
-
-def trainer_overrides(config: Any) -> list[str]:
-    """Overrides that make veRL's processes load our trainers; none for veRL's own. The shipped recipes have
-    these keys, a recipe that builds on veRL's alone may not."""
-    if not str(config.trainer.v1.trainer_mode).startswith(("search_", "sessions_")):
-        return []
-    return [f"++{SESSION_TRAINERS}"]
-
-
-def config_overrides(config: Any, overrides: Sequence[str]) -> list[str]:
-    """Overrides that make Hydra write the composed configuration into the run's folder, where `rag-r1 eval`
-    reads it, unless the user names another place."""
-    if any(override.lstrip("+").startswith("hydra.run.dir=") for override in overrides):
-        return []
-    folder = Path(config.trainer.default_local_dir).expanduser().absolute()
-    return [f"hydra.run.dir={hydra_quoted(folder / 'hydra')}"]
 
 
 def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
@@ -275,8 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.check_only:
         return 0
     sys.stdout.flush()
-    overrides = [*args.overrides, *whole_paths(config), *trainer_overrides(config)]
-    overrides += config_overrides(config, args.overrides)
+    overrides = [*args.overrides, *whole_paths(config), *added_overrides(config, args.overrides)]
     folder = Path(config.trainer.default_local_dir).expanduser()
     flags = [] if args.hours is None else [f"--hours={args.hours}"]
     if args.supervise:
