@@ -1,10 +1,10 @@
 """The overrides that `rag-r1 train` adds to those of the user.
 
 They name the module with our trainers and the folder of the composed configuration, and on a CPU the number
-of threads. Ray gives each of its workers one (`set_omp_num_threads_if_unset`, ray/_private/utils.py), and
-what a worker starts, such as vLLM, inherits it. For the demo's policy one is best; a model of 135 million
-parameters would be computed on one core of all. Trainer and vLLM take turns, so each gets all cores, which
-the workers of the trainer share.
+of threads. Ray gives each of its workers one (its function `set_omp_num_threads_if_unset`), and what a worker
+starts, such as vLLM, inherits it. For the demo's policy one is best; a model of 135 million parameters would
+be computed on one core of all. Trainer and vLLM take turns, so each gets all cores, which the workers of the
+trainer share.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from rag_r1.options.settings_file import recorded_settings
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartError
-from rag_r1.training.added_overrides import added_overrides
+from rag_r1.training.added_overrides import added_overrides, trainer_threads
 from rag_r1.training.metrics_files import metrics_file, metrics_override
 from rag_r1.training.time_limit import Hours, check_resume
 
@@ -192,6 +192,9 @@ class TrainArguments(Arguments):
 
     recipe: str = argument("a shipped recipe (`rag-r1 recipes`), e.g. rag_r1/grpo, or a YAML file", "RECIPE")
     check_only: bool = argument("run the checks and stop", default=False)
+    estimate: bool = argument(
+        "run the checks, measure for a minute how long a step takes on this CPU, and stop", default=False
+    )
     leave_model: bool = argument(
         "refuse settings with which the training leaves no model, as rag-r1 stages does", default=False
     )
@@ -225,6 +228,8 @@ def _examined(args: TrainArguments) -> tuple[Recipe, Any, PreflightReport]:
         report.problems += check_supervision(config)
     elif args.hours is not None:
         report.problems += check_resume(config)
+    if config.trainer.get("device") == "cpu" and not report.errors:
+        report.notes.append(f"threads of the trainer and of vLLM: {trainer_threads(config)}")
     return recipe, config, report
 
 
@@ -254,7 +259,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{len(report.errors)} error(s): the run was not started", file=sys.stderr)
         return 1
     print("preflight: all is well")
-    if args.check_only:
+    if args.estimate:
+        from rag_r1.training.step_estimate import print_estimate
+
+        print_estimate(config)
+    if args.check_only or args.estimate:
         return 0
     sys.stdout.flush()
     overrides = [*args.overrides, *whole_paths(config), *added_overrides(config, args.overrides)]
