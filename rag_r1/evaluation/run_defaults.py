@@ -99,6 +99,8 @@ def config_file(run: Path) -> Path | None:
 def validation_arguments(config: Any) -> dict[str, Any]:
     """The arguments of an evaluation that plays as the validation of a training with this composed
     configuration, an OmegaConf; without model and folder."""
+    from omegaconf import OmegaConf  # here, because the base installation does not have it
+
     ours = config.rag_r1
     agent = {**(ours.get("agent") or {}), **(ours.get("validation_agent") or {})}
     search = {**(ours.get("retriever") or {}), **(ours.get("validation_retriever") or {})}
@@ -108,6 +110,8 @@ def validation_arguments(config: Any) -> dict[str, Any]:
         for name, default in usual.items()
         if values.get(name, default) != default
     ]
+    if tools := OmegaConf.to_container(OmegaConf.create(ours.get("tools") or {}), resolve=True):
+        overrides.append(f"rag_r1.tools={json.dumps(tools)}")
     files = config.data.val_files
     return {
         "questions": [files] if isinstance(files, str) else list(files or ()),
@@ -134,12 +138,9 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
         if "rag_r1" not in config:
             raise ValueError("it has no rag_r1 block; for a fine-tuned model, give --model RUN/model instead")
         values = validation_arguments(config)
-        tools = OmegaConf.to_container(config.rag_r1.get("tools") or OmegaConf.create({}), resolve=True)
         named = Path(config.trainer.default_local_dir).expanduser()
     except (OSError, YamlError, OmegaConfBaseException, AttributeError, TypeError, ValueError) as error:
         raise RunError(f"{path} is not the configuration of a training: {error}") from error
-    if tools:
-        values["overrides"].append(f"rag_r1.tools={json.dumps(tools)}")
     folder = path.parents[2]
     values["questions"] = [_moved(Path(file), folder) for file in values["questions"]]
     sources = dict.fromkeys(values, path)

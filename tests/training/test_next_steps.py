@@ -76,6 +76,12 @@ def commands(lines: list[str]) -> list[list[str]]:
     return [shlex.split(line) for line in lines if line.startswith("  ")]
 
 
+def test_a_policy_that_learnt_with_tools_is_evaluated_with_them(tmp_path):
+    checkpoint(tmp_path)
+    [evaluation, *_] = commands(after_training(config(tmp_path, tools={"calculator": "calculator"})))
+    assert 'rag_r1.tools={"calculator": "calculator"}' in evaluation
+
+
 def test_after_a_training_over_nf4_the_export_comes_before_the_evaluation(tmp_path):
     settings = config(tmp_path)
     settings.actor_rollout_ref.model = {"path": "models/qwen", "external_lib": "rag_r1.plugin.nf4.register"}
