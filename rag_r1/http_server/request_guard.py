@@ -179,7 +179,9 @@ async def unless_cancelled(app: ASGIApp, scope: Scope, receive: Receive, send: S
     except asyncio.CancelledError:
         if not has_begun:
             status, code, reason = STOPPING
-            stopping = JSONResponse(error_body(code, reason), status, {"Retry-After": str(BACK_S)})
+            # A connection that was accepted while the stop began would stay open for its next request.
+            headers = {"Retry-After": str(BACK_S), "Connection": "close"}
+            stopping = JSONResponse(error_body(code, reason), status, headers)
             await stopping(scope, receive, send)
 
 
