@@ -1,10 +1,9 @@
 """The overrides that `rag-r1 train` adds to those of the user.
 
-They name the module with our trainers and the folder of the composed configuration, and on a CPU the number
-of threads. Ray gives each of its workers one (its function `set_omp_num_threads_if_unset`), and what a worker
-starts, such as vLLM, inherits it. For the demo's policy one is best; a model of 135 million parameters would
-be computed on one core of all. Trainer and vLLM take turns, so each gets all cores, which the workers of the
-trainer share.
+They name the module with our trainers and the folder of the composed configuration, and on a CPU the threads
+of vLLM. Ray gives each of its workers one (its function `set_omp_num_threads_if_unset`), which what a worker
+starts inherits. For the demo's policy one is best; a model of 135 million parameters would be computed on one
+core of all. The trainer sets its own number (rag_r1/plugin/cpu/engines.py).
 """
 
 from __future__ import annotations
@@ -36,22 +35,20 @@ def trainer_overrides(config: Any) -> list[str]:
     return [f"++{SESSION_TRAINERS}"]
 
 
-def trainer_threads(config: Any) -> int:
-    """Threads of each process of a training on a CPU: as many as the user has set, or as are best for the
-    model."""
+def vllm_threads(config: Any) -> int:
+    """Threads of vLLM on a CPU: as many as the user has set, or as are best for the model."""
     from omegaconf import OmegaConf
 
     chosen = (OmegaConf.select(config, RAY_VARIABLES) or {}).get(_THREADS) or os.environ.get(_THREADS)
     if chosen and str(chosen).isdigit():
         return int(chosen)
-    model = Path(str(config.actor_rollout_ref.model.path)).expanduser()
-    return max(1, cpu_threads(model) // max(1, int(config.trainer.n_gpus_per_node)))
+    return cpu_threads(Path(str(config.actor_rollout_ref.model.path)).expanduser())
 
 
 def _thread_overrides(config: Any) -> list[str]:
     if config.trainer.get("device") != "cpu":
         return []
-    return [f"++{RAY_VARIABLES}.{_THREADS}='{trainer_threads(config)}'"]
+    return [f"++{RAY_VARIABLES}.{_THREADS}='{vllm_threads(config)}'"]
 
 
 def config_overrides(config: Any, overrides: Sequence[str]) -> list[str]:

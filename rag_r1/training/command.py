@@ -28,7 +28,7 @@ from rag_r1.options.settings_file import recorded_settings
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartError
-from rag_r1.training.added_overrides import added_overrides, trainer_threads
+from rag_r1.training.added_overrides import added_overrides, vllm_threads
 from rag_r1.training.metrics_files import metrics_file, metrics_override
 from rag_r1.training.time_limit import Hours, check_resume
 
@@ -229,7 +229,7 @@ def _examined(args: TrainArguments) -> tuple[Recipe, Any, PreflightReport]:
     elif args.hours is not None:
         report.problems += check_resume(config)
     if config.trainer.get("device") == "cpu" and not report.errors:
-        report.notes.append(f"threads of the trainer and of vLLM: {trainer_threads(config)}")
+        report.notes.append(f"threads of vLLM: {vllm_threads(config)}")
     return recipe, config, report
 
 

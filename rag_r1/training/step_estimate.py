@@ -28,7 +28,8 @@ from rag_r1.evaluation.run_defaults import validation_arguments
 from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import table
-from rag_r1.training.added_overrides import trainer_threads
+from rag_r1.system.cores import trainer_threads
+from rag_r1.training.added_overrides import vllm_threads
 from rag_r1.training.preflight.data import files_of
 from rag_r1.training.preflight.sessions import needs_critic
 
@@ -106,13 +107,14 @@ def print_estimate(config: Any) -> None:
         raise RunError(
             "--estimate measures a CPU: on a GPU run two steps instead, trainer.total_training_steps=2"
         )
-    threads = trainer_threads(config)
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    print(f"playing about {_TRAJECTORIES} trajectories with vLLM, threads: {threads}", flush=True)
+    os.environ["OMP_NUM_THREADS"] = str(vllm_threads(config))
+    print(f"playing about {_TRAJECTORIES} trajectories with vLLM", flush=True)
     with TemporaryDirectory(prefix="rag-r1-estimate-") as folder:
         trajectories, rollout_s, tokens = asyncio.run(_play(config, Path(folder)))
     print(f"computing rows of {tokens:.0f} tokens", flush=True)
-    log_probs, update = _model_rates(config.actor_rollout_ref.model.path, round(tokens), threads)
+    model = str(config.actor_rollout_ref.model.path)
+    threads = trainer_threads(Path(model), int(config.trainer.n_gpus_per_node))
+    log_probs, update = _model_rates(model, round(tokens), threads)
     probe = Probe(trajectories, rollout_s, tokens, log_probs, update)
     print("\n".join(["", *estimate_lines(config, probe)]), flush=True)
 

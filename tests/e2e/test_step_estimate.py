@@ -33,6 +33,6 @@ def test_a_probe_says_how_long_a_step_and_the_training_take(tmp_path, capsys):
     seconds = dict(re.findall(r"^\| (.+?) +\| +(\d+) \|$", printed, re.M))
     assert {"generating", "update", "a step"} <= seconds.keys()
     assert int(seconds["a step"]) >= int(seconds["generating"]) > 0
-    assert re.search(r"^128 trajectories of \d+ tokens, threads: 1$", printed, re.M)
+    assert re.search(r"^128 trajectories of \d+ tokens$", printed, re.M)
     assert re.search(r"^\d+ steps, and \d+ validations of \d+ questions: about \d+ minutes$", printed, re.M)
     assert not (tmp_path / "run").exists(), "nothing was trained"

@@ -29,14 +29,10 @@ def model(tmp_path, monkeypatch):
     return of_size
 
 
-def test_on_a_cpu_the_trainer_of_a_real_model_has_all_cores_and_that_of_a_tiny_one_a_single_one(model):
+def test_on_a_cpu_vllm_has_all_cores_for_a_real_model_and_a_single_one_for_a_tiny_one(model):
     """Ray would give both one thread."""
     assert threads(model(200 << 20)) == str(usable_cores())
     assert threads(model(1000)) == "1"
-
-
-def test_workers_of_a_trainer_share_the_cores(model):
-    assert threads(model(200 << 20), f"trainer.n_gpus_per_node={usable_cores()}") == "1"
 
 
 def test_a_number_of_threads_that_the_user_has_set_is_kept(model, monkeypatch):
