@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,26 @@ def write_provenance(
 
     A run that resumes keeps its start. Raises RunError if something that the result depends on has changed
     since."""
-    setup, out, folder = setup or run.ready.setup, run.folder.out, Path(model)
+    out = run.folder.out
+    parts |= {"condition": condition, "index": index if searches else None}
+    provenance = _provenance(args, run, model, setup or run.ready.setup, searches, parts)
+    if (earlier := Provenance.read(out)) is not None:
+        _check_resumed(out, earlier, provenance)
+        provenance = provenance.model_copy(update={"started": earlier.started})
+    provenance.write(out)
+    return provenance
+
+
+def _provenance(
+    args: RolloutArguments,
+    run: RunSession,
+    model: str,
+    setup: AgentSetup,
+    searches: bool,
+    parts: Mapping[str, Any],
+) -> Provenance:
+    """What the result of a run depends on; see `write_provenance`."""
+    folder = Path(model)
     retriever = dict(run.ready.retriever)
     tool = retriever.pop("tool", None) or DEFAULT_TOOL
     engine = _engine_options(args, run, model)
@@ -54,35 +74,29 @@ def write_provenance(
         protocol=setup.protocol,
         budget=setup.budget,
         engine_mode="tokens" if run.answers == IDS else "text",
-        condition=condition,
         failures=setup.failures,
         engine=engine,
         seed=args.seed,
         retriever=RetrieverConfig.from_config(retriever) if searches and tool == DEFAULT_TOOL else None,
-        index=index if searches else None,
         data=args.questions,
         **parts,
     )
     if folder.is_dir() and (name := checkpoint_name(folder)) is not None:
         model_part = provenance.model.model_copy(update={"name": name})
         provenance = provenance.model_copy(update={"model": model_part})
-    if (before := Provenance.read(out)) is not None:
-        _check_resumed(out, before, provenance)
-        provenance = provenance.model_copy(update={"started": before.started})
-    provenance.write(out)
     return provenance
 
 
-def _check_resumed(out: Path, before: Provenance, now: Provenance) -> None:
+def _check_resumed(out: Path, earlier: Provenance, current: Provenance) -> None:
     """Raise RunError for a change that the result depends on; print a line for one of the software or the
     machine."""
     # A value that only one of the two starts could find out is no change.
-    changes = {key: pair for key, pair in find_differences([before, now]).items() if None not in pair}
+    changes = {key: pair for key, pair in find_differences([earlier, current]).items() if None not in pair}
     fixed = {key: pair for key, pair in changes.items() if _is_fixed(key)}
-    values_before, values_now = ({key: pair[i] for key, pair in fixed.items()} for i in range(2))
-    refuse_changes(out, values_before, values_now, "Restore them to go on, or choose another --out")
-    if others := [key for key in changes if key.startswith(_REPORTED)]:
-        print(f"{out} goes on, but these differ from its start: {', '.join(others)}", file=sys.stderr)
+    earlier_values, current_values = ({key: pair[i] for key, pair in fixed.items()} for i in range(2))
+    refuse_changes(out, earlier_values, current_values, "Restore them to go on, or choose another --out")
+    if reported_keys := [key for key in changes if key.startswith(_REPORTED)]:
+        print(f"{out} goes on, but these differ from its start: {', '.join(reported_keys)}", file=sys.stderr)
 
 
 def _is_fixed(key: str) -> bool:

@@ -58,14 +58,14 @@ class RunDefaults:
 
     def lines(self, args: EvalArguments) -> list[str]:
         """What the arguments have taken from the run: a line for each source, with names and values."""
-        taken: dict[Path, list[str]] = {}
+        used: dict[Path, list[str]] = {}
         for name, source in self.sources.items():
             value, default = getattr(args, name), self.values[name]
             items = value if isinstance(value, list) else [value]
             defaults = default if isinstance(default, list) else [default]
             if list(map(str, items))[: len(defaults)] == list(map(str, defaults)):
-                taken.setdefault(source, []).append(f"{name} {' '.join(map(str, defaults))}")
-        return [f"from {source}: {', '.join(values)}" for source, values in taken.items()]
+                used.setdefault(source, []).append(f"{name} {' '.join(map(str, defaults))}")
+        return [f"from {source}: {', '.join(values)}" for source, values in used.items()]
 
 
 def defaults_of(run: Path) -> RunDefaults:
@@ -165,5 +165,5 @@ def _word(value: Any) -> str:
 
 def _moved(file: Path, run: Path) -> Path:
     """A file of a run, also if the run's folder has been moved or renamed since."""
-    here = run / file.parent.name / file.name
-    return here if not file.exists() and here.exists() else file
+    moved = run / file.parent.name / file.name
+    return moved if not file.exists() and moved.exists() else file

@@ -31,8 +31,9 @@ _HEAD = (
 
 def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:
     """The whole page."""
-    first, verdict, *more = card["sentences"]
-    page = Page("Does it search, or does it already know?").text(f"**{verdict}** {' '.join([first, *more])}")
+    first, verdict, *remarks = card["sentences"]
+    page = Page("Does it search, or does it already know?")
+    page.text(f"**{verdict}** {' '.join([first, *remarks])}")
     page.pictures(pictures).table(_HEAD, _rows(card))
     if groups := list(card["conditions"]["real"]["groups"]):
         rows = [
@@ -42,7 +43,7 @@ def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:
         page.heading("EM by data source and kind of question").table(["", *map(cell, groups)], rows)
     page.heading("What differs from the real run")
     page.bullets(f"{CONDITION_NAMES[name]}: {text}" for name, text in _WHAT.items())
-    return str(page.text(*_left_out(card), *_foot(card)))
+    return str(page.text(*_excluded_lines(card), *_foot(card)))
 
 
 def table_lines(card: Card) -> list[str]:
@@ -65,7 +66,7 @@ def _rows(card: Card) -> list[list[str]]:
     ]
 
 
-def _left_out(card: Card) -> Iterator[str]:
+def _excluded_lines(card: Card) -> Iterator[str]:
     for name, reasons in card["left_out"].items():
         for reason, count in reasons.items():
             if count is None:

@@ -75,12 +75,12 @@ def figures(
     real run."""
     bootstrap = bootstrap or Bootstrap()
     groups = groups_of(rows)
-    every_question = groups.pop("all")
+    all_questions = groups.pop("all")
     conditions = {
         name: {
             "questions": len(run.values),
             "failed": run.failed,
-            **_means(run, every_question, bootstrap),
+            **_means(run, all_questions, bootstrap),
             "groups": {group: _means(run, keys, bootstrap)["em"] for group, keys in groups.items()},
             **({} if name == REAL else _comparison(run, runs[REAL], bootstrap)),
         }
@@ -133,8 +133,8 @@ def _comparison(run: ConditionRun, real: ConditionRun, bootstrap: Bootstrap) -> 
     differences = {key: np.array([em - real_em, em - real_em / 2]) for key, (em, real_em) in pairs.items()}
     difference, over_half = _estimates(differences, [False, False], bootstrap)
     real_ems = {key: np.array([real_em]) for key, (_, real_em) in pairs.items()}
-    [real_there] = _estimates(real_ems, [True], bootstrap)
-    return {"difference": difference, "over_half": over_half, "real_there": real_there}
+    [real_em_estimate] = _estimates(real_ems, [True], bootstrap)
+    return {"difference": difference, "over_half": over_half, "real_there": real_em_estimate}
 
 
 def _estimates(
@@ -147,8 +147,8 @@ def _estimates(
     for (source, _), row in sorted(values.items(), key=lambda item: item[0]):
         by_source.setdefault(source, []).append(row)
     sums = {name: RatioSums.of_means(np.array(rows, dtype=float)) for name, rows in by_source.items()}
-    _, _, whole = bootstrap.estimates(sums, shares)
-    return [figure(whole, i, len(values)) for i in range(len(shares))]
+    _, _, overall = bootstrap.estimates(sums, shares)
+    return [figure(overall, i, len(values)) for i in range(len(shares))]
 
 
 def verdict(conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

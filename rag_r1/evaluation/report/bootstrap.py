@@ -83,20 +83,20 @@ class Bootstrap:
         """
         totals = {name: _totals(sums) for name, sums in sources.items()}
         draws = {name: self._draw(name, sums) for name, sums in sources.items()}
-        each = {
+        by_source = {
             name: self._with_bounds(_divided(*totals[name]), _divided(*draws[name]), sums, shares)
             for name, sums in sources.items()
         }
         # One array for each field of Estimate, with the sources on an axis of its own.
         values, lows, highs, replicates = (
-            np.stack([getattr(estimate, field.name) for estimate in each.values()], axis=-2)
+            np.stack([getattr(estimate, field.name) for estimate in by_source.values()], axis=-2)
             for field in fields(Estimate)
         )
         mean = self._estimate(_mean(values, values), _mean(values, replicates))
         certain = np.array(shares) & ((mean.value == 0.0) | (mean.value == 1.0))
         mean.low[certain] = _mean(values, lows)[certain]
         mean.high[certain] = _mean(values, highs)[certain]
-        whole = self._with_bounds(
+        overall = self._with_bounds(
             _divided(*map(sum, zip(*totals.values(), strict=True))),
             _divided(*map(sum, zip(*draws.values(), strict=True))),
             RatioSums(
@@ -105,12 +105,12 @@ class Bootstrap:
             ),
             shares,
         )
-        return each, mean, whole
+        return by_source, mean, overall
 
     def _draw(self, name: str, sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
         """Both sums of each replicate, (resamples, figures) each."""
         questions, figures = sums.numerators.shape
-        both = np.concatenate([sums.numerators, sums.denominators], axis=1)
+        columns = np.concatenate([sums.numerators, sums.denominators], axis=1)
         rng = np.random.default_rng([self.seed, _number(name)])
         replicates = np.empty((self.resamples, 2 * figures))
         step = max(1, _CELLS // max(1, questions))
@@ -119,7 +119,7 @@ class Bootstrap:
             draws = rng.integers(0, questions, (rows, questions))
             draws += np.arange(rows)[:, None] * questions
             counts = np.bincount(draws.ravel(), minlength=rows * questions).reshape(rows, questions)
-            replicates[start : start + rows] = counts.astype(float) @ both
+            replicates[start : start + rows] = counts.astype(float) @ columns
         return replicates[:, :figures], replicates[:, figures:]
 
     def _estimate(self, value: np.ndarray, replicates: np.ndarray) -> Estimate:

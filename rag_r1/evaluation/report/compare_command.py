@@ -91,10 +91,10 @@ def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool)
         for run in (empty := [run for run in folders if not has_records(run)]):
             checks.run(_refuse_empty, run)
         folders = [run for run in folders if run not in empty]
-        were = len(checks.problems)
+        earlier_problems = len(checks.problems)
         cards = [checks.run(Provenance.read, run) for run in folders]
         differing = None
-        if len(checks.problems) == were:  # all cards are known
+        if len(checks.problems) == earlier_problems:  # all cards are known
             differing = checks.run(intended_differences, folders, cards, differs)
         tables = [
             checks.run(read_run, run, mask=card.mask if card else None, skip_bad_rows=skip_bad_rows)
@@ -170,8 +170,8 @@ def _check_keys(cards: Sequence[Provenance], names: Sequence[str]) -> None:
     sections = {".".join(key.split(".")[:n]) for key in keys for n in range(1, key.count(".") + 2)}
     for name in names:
         if name != NO_CARD and name not in sections:
-            known = sorted(section for section in sections if "." not in section)
-            hint = did_you_mean(name, sections) or f"they have {', '.join(known)}"
+            top_sections = sorted(section for section in sections if "." not in section)
+            hint = did_you_mean(name, sections) or f"they have {', '.join(top_sections)}"
             raise RunError(f"--differs {name}: the cards have no such key; {hint}")
 
 

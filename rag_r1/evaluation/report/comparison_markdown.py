@@ -15,7 +15,7 @@ Comparison = Mapping[str, Any]
 def markdown(comparison: Comparison, pictures: Sequence[Path] = ()) -> str:
     """The whole page."""
     tested = [figure for figure in comparison["figures"].values() if figure["tested"]]
-    others = [figure for figure in comparison["figures"].values() if not figure["tested"]]
+    untested = [figure for figure in comparison["figures"].values() if not figure["tested"]]
     page = Page("Comparison")
     _opening(page, comparison)
     _runs(page, comparison)
@@ -24,9 +24,9 @@ def markdown(comparison: Comparison, pictures: Sequence[Path] = ()) -> str:
         page.heading(cell(figure["label"]))
         _values(page, comparison, figure)
         _differences(page, comparison, figure)
-    if others:
+    if untested:
         page.heading("Form, searching and cost")
-        _others(page, comparison, others)
+        _untested(page, comparison, untested)
     _published(page, comparison)
     return str(page)
 
@@ -81,10 +81,10 @@ def _values(page: Page, comparison: Comparison, figure: Mapping[str, Any]) -> No
     page.table(_head(comparison, cell(figure["label"])), rows)
 
 
-def _others(page: Page, comparison: Comparison, figures: Sequence[Mapping[str, Any]]) -> None:
+def _untested(page: Page, comparison: Comparison, figures: Sequence[Mapping[str, Any]]) -> None:
     """Means over the sources of the figures without a test; compare.json has those of each source."""
-    first, *rest = map(cell, comparison["runs"])
-    head = ["mean over the sources", first, *(part for run in rest for part in (run, "difference"))]
+    first, *other_runs = map(cell, comparison["runs"])
+    head = ["mean over the sources", first, *(part for run in other_runs for part in (run, "difference"))]
     rows = []
     for figure in figures:
         values, moves, decimals = figure["mean"]["values"], figure["mean"]["differences"], figure["decimals"]
