@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rag_r1.corpus.answer_matcher import (
-    COMMON_AT_LEAST,
     COMMON_SHARE,
+    MIN_COMMON,
     AnswerMatcher,
     answer_tokens,
     weak_reason,
@@ -173,7 +173,7 @@ def _rank(question: CorpusQuestion, retrieved: dict[tuple[str, str], RetrievalRe
 
 def _anywhere(golds: Sequence[str], scan: ScanResult) -> tuple[Any, tuple[str, ...], int, str | None]:
     """`anywhere`, `weak`, `passages` and `passage` of QuestionSignals for one question's gold answers."""
-    limit = max(COMMON_AT_LEAST, COMMON_SHARE * scan.passages)
+    limit = max(MIN_COMMON, COMMON_SHARE * scan.passages)
     reasons: dict[bool, set[str]] = {True: set(), False: set()}  # of golds in the corpus, and of others
     best: dict[bool, tuple[int, str | None]] = {}  # distinctive -> most passages
     for gold in golds:
@@ -191,5 +191,5 @@ def _anywhere(golds: Sequence[str], scan: ScanResult) -> tuple[Any, tuple[str, .
     weak = tuple(sorted(reasons[True] or reasons[False]))
     if False in best:
         return "weak", weak, *best[False]
-    all_weak = all(weak_reason(answer_tokens(gold)) for gold in golds)
-    return "no", weak if all_weak else (), 0, None
+    is_weak = all(weak_reason(answer_tokens(gold)) for gold in golds)
+    return "no", weak if is_weak else (), 0, None
