@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RunError as error:
         hint = did_you_mean(arguments[0], _SUBCOMMANDS)
         raise CommandError(f"{error}; {hint}" if hint else error) from error
-    args = defaults.completed(read_words(words, settings=defaults.values), words)
+    args = defaults.complete(read_words(words, settings=defaults.values), words)
     print("\n".join(defaults.lines(args)), flush=True)
     return run(args)
 

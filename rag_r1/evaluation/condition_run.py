@@ -191,10 +191,10 @@ def _report(
     for line in headline(report, condition.name):
         print(line)
     if failed := sum(outcome.failed for outcome in outcomes):
-        again = sum(map(run.runner.is_open, outcomes))
+        retried = sum(map(run.runner.is_open, outcomes))
         print(
             f"failed (the endpoint or a search), and not in the figures: {failed}"
-            + (f"; the same command, run again, asks {again} of them again" if again else "")
+            + (f"; the same command, run again, asks {retried} of them again" if retried else "")
         )
     if verdicts is not None:
         print(verdicts.summary())

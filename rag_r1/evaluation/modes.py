@@ -144,7 +144,7 @@ def alone_condition(
     max_tokens = (budget.max_turns + budget.final_turn) * budget.max_turn_tokens
     totals = (budget.max_response_tokens, budget.max_episode_tokens)
     max_tokens = min(max_tokens, *(total for total in totals if total is not None))
-    alone = replace(setup, budget=replace(budget, max_turn_tokens=max_tokens))
+    long_turn = replace(setup, budget=replace(budget, max_turn_tokens=max_tokens))
     if prompt is not None:
         try:
             text = read_prompt(prompt, f"--prompt-alone {prompt}")
@@ -153,8 +153,8 @@ def alone_condition(
         if "{question}" not in text:
             raise RunError(f"--prompt-alone {prompt} has no {{question}}: the place of the question")
         protocol = replace(setup.protocol, user_prompt=text)
-        return baseline(name, replace(alone, protocol=protocol, own_prompt=True))
-    return baseline(name, alone if name == "no_search" else replace(alone, own_prompt=False))
+        return baseline(name, replace(long_turn, protocol=protocol, own_prompt=True))
+    return baseline(name, long_turn if name == "no_search" else replace(long_turn, own_prompt=False))
 
 
 def write_modes(out: Path) -> Iterator[str]:

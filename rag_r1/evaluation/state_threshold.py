@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
     if args.check_only:
         print(f"all checks passed: {', '.join(map(str, args.runs))} would be read")
         return 0
-    states = states_of(map(itemgetter(1), _placed_trajectories(args.runs)), args.term, args.right_from)
+    states = states_of(map(itemgetter(1), _located_trajectories(args.runs)), args.term, args.right_from)
     print("\n".join(report(states, args.accept)))
     return 0
 
@@ -208,11 +208,11 @@ def _check_start(args: SigmaArguments) -> None:
 
 
 def _check_run(run: Path) -> None:
-    if next(_placed_trajectories([run]), None) is None:
+    if next(_located_trajectories([run]), None) is None:
         raise no_records(run)
 
 
-def _placed_trajectories(runs: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _located_trajectories(runs: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The records of runs with their places. Raises DataError, with the place, for one that is none."""
     folders = [run / "trajectories" if (run / "trajectories").is_dir() else run for run in runs]
     for location, record in placed_records(*folders):

@@ -172,8 +172,8 @@ def _verdict_of(over_half: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
         return "knows", f"It already knows: with a closed book it answers {half}."
     if over := [name for name, side in sides.items() if side == "above"]:
         half = "more than half of its right answers"
-        return "mixed", f"It does not depend on the evidence: it keeps {half} with {_listed(over)}."
-    undecided = _listed(name for name, side in sides.items() if side == "open")
+        return "mixed", f"It does not depend on the evidence: it keeps {half} with {_names(over)}."
+    undecided = _names(name for name, side in sides.items() if side == "open")
     return "open", f"Open: with {undecided} it may keep more or less than half of its right answers."
 
 
@@ -206,7 +206,7 @@ def _remarks(conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
     counts = {name: (run["failed"], run["questions"]) for name, run in conditions.items()}
     many = [name for name, (failed, scored) in counts.items() if failed > _MANY_FAILED * (scored + failed)]
     if many:
-        remarks.append(f"Many episodes failed, so that these figures are of a selection: {_listed(many)}.")
+        remarks.append(f"Many episodes failed, so that these figures are of a selection: {_names(many)}.")
     return remarks
 
 
@@ -219,5 +219,5 @@ def percent(figure: Mapping[str, Any]) -> str:
     return f"{100 * figure['value']:.0f} %{interval}"
 
 
-def _listed(names: Iterable[str]) -> str:
+def _names(names: Iterable[str]) -> str:
     return ", ".join(CONDITION_NAMES[name] for name in names)

@@ -117,10 +117,10 @@ def compare_tables(
     single = all(_has_single_episodes(table, questions) for table in tables)
     figures = {}
     for n, measure in enumerate(measures):
-        if measured := values.measured(n):
-            tests = _FigureTests(measure.name, measured, single and measure.name in _BINARY, bootstrap)
+        if figure_values := values.measured(n):
+            tests = _FigureTests(measure.name, figure_values, single and measure.name in _BINARY, bootstrap)
             places = range(n * runs, (n + 1) * runs), range(n * differences, (n + 1) * differences)
-            figures[measure.name] = _figure(measure, measured, levels, changes, places, tests)
+            figures[measure.name] = _figure(measure, figure_values, levels, changes, places, tests)
     return {
         "format": 1,
         "runs": list(names),
@@ -181,7 +181,7 @@ class _FigureTests:
         """The test of one source."""
         first, second = self.values[source][:, 0], self.values[source][:, i + 1]
         if not self.binary:
-            return self._permuted(source, i, second - first)
+            return self._permutation_test(source, i, second - first)
         only_first = int(((first == 1) & (second == 0)).sum())
         only_second = int(((first == 0) & (second == 1)).sum())
         p = mcnemar(only_first, only_second)
@@ -191,14 +191,14 @@ class _FigureTests:
         """The test of the mean over the sources."""
         sources = len(self.values)
         changes = [(run[:, i + 1] - run[:, 0]) / (len(run) * sources) for run in self.values.values()]
-        return self._permuted("(mean)", i, np.concatenate(changes))
+        return self._permutation_test("(mean)", i, np.concatenate(changes))
 
     def of_all(self, i: int) -> dict[str, Any]:
         """The test of all questions."""
         changes = [run[:, i + 1] - run[:, 0] for run in self.values.values()]
-        return self._permuted("(all)", i, np.concatenate(changes))
+        return self._permutation_test("(all)", i, np.concatenate(changes))
 
-    def _permuted(self, group: str, i: int, differences: np.ndarray) -> dict[str, Any]:
+    def _permutation_test(self, group: str, i: int, differences: np.ndarray) -> dict[str, Any]:
         # Draws that depend on the seed and on the name of the test, and on nothing else.
         name = repr((self.name, group, i)).encode("utf-8", "surrogatepass")
         seed = int.from_bytes(hashlib.sha256(name).digest()[:8], "big")

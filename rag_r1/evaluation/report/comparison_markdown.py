@@ -26,8 +26,8 @@ def markdown(comparison: Comparison, pictures: Sequence[Path] = ()) -> str:
         _differences(page, comparison, figure)
     if untested:
         page.heading("Form, searching and cost")
-        _untested(page, comparison, untested)
-    _published(page, comparison)
+        _add_untested(page, comparison, untested)
+    _add_published(page, comparison)
     return str(page)
 
 
@@ -81,7 +81,7 @@ def _values(page: Page, comparison: Comparison, figure: Mapping[str, Any]) -> No
     page.table(_head(comparison, cell(figure["label"])), rows)
 
 
-def _untested(page: Page, comparison: Comparison, figures: Sequence[Mapping[str, Any]]) -> None:
+def _add_untested(page: Page, comparison: Comparison, figures: Sequence[Mapping[str, Any]]) -> None:
     """Means over the sources of the figures without a test; compare.json has those of each source."""
     first, *other_runs = map(cell, comparison["runs"])
     head = ["mean over the sources", first, *(part for run in other_runs for part in (run, "difference"))]
@@ -113,7 +113,7 @@ def _differences(page: Page, comparison: Comparison, figure: Mapping[str, Any]) 
         page.text(f"{cell(name)} against {cell(comparison['runs'][0])}:").table(head, rows)
 
 
-def _published(page: Page, comparison: Comparison) -> None:
+def _add_published(page: Page, comparison: Comparison) -> None:
     """The papers' rows for the data sets of the comparison."""
     compared = {label_of(source) for source in comparison["sources"]}
     names = [name for name in LAYOUT if name in compared]

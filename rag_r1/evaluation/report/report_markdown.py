@@ -66,8 +66,8 @@ def _opening(report: Report) -> list[str]:
     if counts["bad_records"]:
         paragraphs.append(f"**{integer(counts['bad_records'])} bad rows were left out.**")
     if counts["played_again"]:
-        again = f"{integer(counts['played_again'])} records are of episodes that were played again."
-        paragraphs.append(again)
+        repeats = f"{integer(counts['played_again'])} records are of episodes that were played again."
+        paragraphs.append(repeats)
     return paragraphs
 
 

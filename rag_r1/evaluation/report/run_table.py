@@ -176,8 +176,8 @@ def _read_row(
     failed = bool(set(kinds) & set(mask))
     if not golds and not failed:
         raise ValueError("it has no gold answers (`golds`)")
-    annotated = evidence.get(source, question_id) if evidence else None
-    needed = annotated or GoldEvidence.of(record)
+    annotation = evidence.get(source, question_id) if evidence else None
+    needed = annotation or GoldEvidence.of(record)
     metadata = record.get("metadata")
     if not needed and isinstance(metadata, Mapping):
         needed = GoldEvidence.of(metadata)
