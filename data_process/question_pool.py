@@ -120,7 +120,7 @@ class QuestionPool:
     def drop_overlap(self) -> None:
         """Mark the rows of train whose question a row of test has that is written."""
         self._base.execute(
-            f"UPDATE rows SET outcome = ?, first = tested.first FROM {_TESTED} AND {_KEPT}",
+            f"UPDATE rows SET outcome = ?, first = tested.first FROM {_TESTED} AND {_WRITTEN}",
             (Outcome.IN_TEST,),
         )
 
@@ -144,7 +144,7 @@ class QuestionPool:
 
     def overlap(self) -> int:
         """How many rows of train that are written have the question of a row of test."""
-        return self._base.execute(f"SELECT COUNT(*) FROM rows, {_TESTED} AND {_KEPT}").fetchone()[0]
+        return self._base.execute(f"SELECT COUNT(*) FROM rows, {_TESTED} AND {_WRITTEN}").fetchone()[0]
 
     def kept(self, entry: int | None = None, in_draw_order: bool = False) -> Iterator[PooledQuestion]:
         """The rows that are written (of one entry), in the order of their sources, or in that of the draw."""
@@ -195,9 +195,9 @@ class QuestionPool:
             "JOIN (SELECT split, key, MIN(seq) AS first FROM rows "
             "WHERE outcome IS NULL GROUP BY split, key HAVING COUNT(*) > 1) AS same "
             "ON rows.split = same.split AND rows.key = same.key AND rows.seq > same.first "
-            f"AND {_KEPT}"
+            f"AND {_WRITTEN}"
         )
-        leaks = f"SELECT rows.seq, tested.first, '{Outcome.OVERLAP_KEPT}' FROM rows, {_TESTED} AND {_KEPT}"
+        leaks = f"SELECT rows.seq, tested.first, '{Outcome.OVERLAP_KEPT}' FROM rows, {_TESTED} AND {_WRITTEN}"
         for seq, first, outcome in self._base.execute(
             f"{marked} UNION ALL {other_answers} UNION ALL {leaks} ORDER BY 1"
         ):
@@ -209,7 +209,7 @@ _TESTED = (
     "(SELECT key, MIN(seq) AS first FROM rows WHERE split = 'test' AND outcome IS NULL GROUP BY key) "
     "AS tested WHERE rows.split = 'train' AND rows.key = tested.key"
 )
-_KEPT = "rows.outcome IS NULL"
+_WRITTEN = "rows.outcome IS NULL"
 
 
 def _to_row(columns: tuple) -> PooledQuestion:

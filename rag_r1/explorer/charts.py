@@ -47,7 +47,7 @@ def charts(connection: duckdb.DuckDBPyConnection, run: str, selection: Selection
     """The series of a run's trajectories in a selection; none for one without steps. The metrics of veRL are
     of whole steps, so a filter leaves them out."""
     series: list[dict[str, Any]] = []
-    steps = selection.and_where("run = ? AND step IS NOT NULL", run)
+    steps = selection.and_("run = ? AND step IS NOT NULL", run)
     where, values = steps.where, list(steps.values)
     means = [(group, name, value) for group, names in _MEANS.items() for name, value in names.items()]
     columns = ", ".join(f"avg({value}), count({value})" for _, _, value in means)

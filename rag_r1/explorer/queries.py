@@ -110,7 +110,7 @@ def histogram(connection: Connection, selection: Selection, column: str) -> dict
             list(selection.values),
         ).fetchall()
         return {"column": column, "values": [list(value) for value in values]}
-    valid = selection.and_where(f'"{column}" IS NOT NULL')
+    valid = selection.and_(f'"{column}" IS NOT NULL')
     low, high = connection.execute(
         f'SELECT min("{column}"), max("{column}") FROM trajectories WHERE {valid.where}', list(valid.values)
     ).fetchall()[0]
