@@ -151,8 +151,7 @@ class QuestionPool:
         condition = "outcome IS NULL" + (f" AND entry = {entry}" if entry is not None else "")
         order = "draw, seq" if in_draw_order else "seq"
         yield from map(
-            _to_row,
-            self._base.execute(f"SELECT {_COLUMNS} FROM rows WHERE {condition} ORDER BY {order}"),
+            _to_row, self._base.execute(f"SELECT {_COLUMNS} FROM rows WHERE {condition} ORDER BY {order}")
         )
 
     def at(self, seq: int) -> PooledQuestion:

@@ -212,10 +212,7 @@ KINDS: dict[str, Kind] = {
             "writer": partial(facts.person_after, "[Ww]ritten by"),
         },
     ),
-    "organisation": (
-        partial(_thing, _ORGANISATIONS, ""),
-        {"founding year": facts.founded, **_WHERE},
-    ),
+    "organisation": (partial(_thing, _ORGANISATIONS, ""), {"founding year": facts.founded, **_WHERE}),
     "publication": (partial(_thing, "newspaper|magazine|journal", ""), {"founding year": facts.founded}),
     "place": (partial(_thing, _PLACES, ""), dict(_WHERE)),
     "taxon": (

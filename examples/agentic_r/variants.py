@@ -136,8 +136,7 @@ def finished_variants(out: Path) -> dict[int, dict[str, Any]]:
         seed, name = int(path.parents[2].name.removeprefix("seed")), path.parent.name.replace("_", " ")
         variants.setdefault(seed, {})[name] = json.loads(path.read_text(encoding="utf-8"))
     return {
-        seed: {name: by_name[name] for name in VARIANTS if name in by_name}
-        for seed, by_name in sorted(variants.items())
+        seed: {name: row[name] for name in VARIANTS if name in row} for seed, row in sorted(variants.items())
     }
 
 

@@ -149,10 +149,8 @@ def write_misleading_data(out: Path, protocol: Protocol, seed: int, scored: int,
         write_rows(out / f"{name}.parquet", rows)
 
 
-def _row(
-    world: MisleadingWorld, question: Question, index: int, split: str, protocol: Protocol
-) -> QuestionRow:
-    row = to_row(question, index, split, protocol)
+def _row(world: MisleadingWorld, question: Question, n: int, split: str, protocol: Protocol) -> QuestionRow:
+    row = to_row(question, n, split, protocol)
     named = {
         "kind": question.kind,
         "supporting_ids": [world.passage_of(fact)["id"] for fact in question.lookups],

@@ -11,13 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rag_r1.corpus.answer_matcher import (
-    COMMON_SHARE,
-    MIN_COMMON,
-    AnswerMatcher,
-    answer_tokens,
-    weak_reason,
-)
+from rag_r1.corpus.answer_matcher import COMMON_SHARE, MIN_COMMON, AnswerMatcher, answer_tokens, weak_reason
 from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.retrieval_check import RetrievalResult
 from rag_r1.corpus.scan import ScanResult

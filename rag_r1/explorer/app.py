@@ -90,11 +90,7 @@ class Parameters:
 
 
 def create_app(
-    store: Store,
-    *,
-    names: Iterable[str] = (),
-    allowed: Iterable[str] = (),
-    token: str | None = None,
+    store: Store, *, names: Iterable[str] = (), allowed: Iterable[str] = (), token: str | None = None
 ) -> FastAPI:
     """The app. `names`, `allowed`, `token`: see RequestGuard. The store is read while the app runs, so it
     needs the events of the server's start and end (lifespan)."""

@@ -145,11 +145,7 @@ def _open(file: Path) -> duckdb.DuckDBPyConnection:
 
 
 def _check_or_make(database: duckdb.DuckDBPyConnection) -> None:
-    tables = {
-        "files": FILE_COLUMNS,
-        "trajectories": {**COLUMNS, **dict.fromkeys(PLACES, "BIGINT")},
-        **TABLES,
-    }
+    tables = {"files": FILE_COLUMNS, "trajectories": {**COLUMNS, **dict.fromkeys(PLACES, "BIGINT")}, **TABLES}
     version = f"{_FORMAT} {duckdb.__version__} {tables}"
     present = {name for (name,) in database.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
     if not present:

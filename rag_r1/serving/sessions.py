@@ -22,14 +22,7 @@ from rag_r1.serving.agent import ChatAgent
 from rag_r1.serving.conversation import Conversation, fit_history
 from rag_r1.serving.metrics import ChatMetrics
 from rag_r1.serving.stream_events import EventStreamer, StreamEvent, citations
-from rag_r1.serving.wire import (
-    DONE,
-    KEEP_ALIVE,
-    ChunkBuilder,
-    episode_ending,
-    finish_reason,
-    sse,
-)
+from rag_r1.serving.wire import DONE, KEEP_ALIVE, ChunkBuilder, episode_ending, finish_reason, sse
 
 logger = logging.getLogger(__name__)
 

@@ -33,8 +33,7 @@ def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:
     """The whole page."""
     first, verdict, *remarks = card["sentences"]
     page = Page("Does it search, or does it already know?")
-    page.text(f"**{verdict}** {' '.join([first, *remarks])}")
-    page.pictures(pictures).table(_HEAD, _rows(card))
+    page.text(f"**{verdict}** {' '.join([first, *remarks])}").pictures(pictures).table(_HEAD, _rows(card))
     if groups := list(card["conditions"]["real"]["groups"]):
         rows = [
             [CONDITION_NAMES[name], *(with_interval(condition["groups"][group], 2) for group in groups)]

@@ -86,12 +86,7 @@ def figures(
         }
         for name, run in runs.items()
     }
-    return {
-        "format": 1,
-        "interval": bootstrap.description(),
-        "conditions": conditions,
-        **verdict(conditions),
-    }
+    return {"format": 1, "interval": bootstrap.description(), "conditions": conditions, **verdict(conditions)}
 
 
 def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:

@@ -30,12 +30,7 @@ from rag_r1.inference.strict_replies import ATTEMPTS, RETRY_TEMPERATURE
 from rag_r1.protocols import Document
 from rag_r1.retriever.data.candidates import CandidateStore
 from rag_r1.retriever.data.journal import Key, ResultJournal, fingerprint_of
-from rag_r1.retriever.data.judge import (
-    RelevanceJudge,
-    instructions,
-    read_scores,
-    read_texts,
-)
+from rag_r1.retriever.data.judge import RelevanceJudge, instructions, read_scores, read_texts
 from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound
 from rag_r1.retriever.data.trajectories import TrajectoryReader
 from rag_r1.retriever.records import RelevanceRecord, SubAnswersRecord
