@@ -84,9 +84,9 @@ class MixEntryOptions:
 def read_entries(flags: dict[str, Sequence[str]], mix: Path | None, checks: StartChecks) -> list[MixEntry]:
     """The entries of the YAML file and of the flags (`flags`: split -> values), those of test first. `checks`
     gets what is wrong with the others, each with its place."""
-    listed = (checks.run(_listed, mix) or []) if mix else []
-    entries = [checks.run(_of_mapping, *item) for item in listed]
-    entries += [checks.run(_of_flag, split, value) for split, values in flags.items() for value in values]
+    listed = (checks.run(_read_entries, mix) or []) if mix else []
+    entries = [checks.run(_from_mapping, *item) for item in listed]
+    entries += [checks.run(_from_flag, split, value) for split, values in flags.items() for value in values]
     if not entries and not mix:
         checks.run(_refuse_nothing)
     readable = [entry for entry in entries if entry is not None]
@@ -97,7 +97,7 @@ def _refuse_nothing() -> None:
     raise DataError("nothing to read: give --train SOURCE=FILE, --validation SOURCE=FILE, or --mix FILE")
 
 
-def _of_flag(split: str, value: str) -> MixEntry:
+def _from_flag(split: str, value: str) -> MixEntry:
     label = f"--{FLAGS[split]} {value}"
     if not (match := _FLAG.fullmatch(value)):
         raise DataError(f"{label}: give {_FORM}")
@@ -113,7 +113,7 @@ def _of_flag(split: str, value: str) -> MixEntry:
     return _entry(label, split, parsed)
 
 
-def _listed(path: Path) -> list[tuple[str, str, Any]]:
+def _read_entries(path: Path) -> list[tuple[str, str, Any]]:
     """The entries of the YAML file: the place of each, its split, and its keys."""
     try:
         content = read_yaml(path)
@@ -123,18 +123,18 @@ def _listed(path: Path) -> list[tuple[str, str, Any]]:
     splits = {flag: split for split, flag in FLAGS.items()}
     if not isinstance(content, dict) or not set(content) <= set(splits):
         raise DataError(f"--mix {path}: needs the keys {' and '.join(splits)}, and no others")
-    listed = []
+    labelled = []
     for flag, entries in content.items():
         if not isinstance(entries, list):
             raise DataError(f"--mix {path}: {flag} must be a list of entries")
-        places = (f"--mix {path}, {flag}, entry {number}" for number in range(1, len(entries) + 1))
-        listed += [(place, splits[flag], entry) for place, entry in zip(places, entries, strict=True)]
-    if not listed:
+        labels = (f"--mix {path}, {flag}, entry {number}" for number in range(1, len(entries) + 1))
+        labelled += [(label, splits[flag], entry) for label, entry in zip(labels, entries, strict=True)]
+    if not labelled:
         raise DataError(f"nothing to read: --mix {path} has no entries")
-    return listed
+    return labelled
 
 
-def _of_mapping(label: str, split: str, values: Any) -> MixEntry:
+def _from_mapping(label: str, split: str, values: Any) -> MixEntry:
     if not isinstance(values, dict):
         raise DataError(f"{label}: must be keys and values, for example {{source: nq, take: 500}}")
     try:

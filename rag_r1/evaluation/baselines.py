@@ -68,17 +68,17 @@ def baseline(name: BaselineName, setup: AgentSetup) -> Condition:
     # The one turn that is left may only answer.
     budget = replace(setup.budget, max_turns=0, final_turn=True)
     if name == "no_search":
-        unsearched = replace(setup, budget=budget)
-        return Condition(name, lambda row: unsearched, searches=False)
+        searchless = replace(setup, budget=budget)
+        return Condition(name, lambda row: searchless, searches=False)
     prompt = setup.protocol.user_prompt if setup.own_prompt else _with_protocol_tags(PROMPTS[name], setup)
     if name == "one_shot" and PLACE not in prompt:
         raise RunError(f"--prompt has no {PLACE}: the place where one_shot puts the passages")
     protocol = replace(setup.protocol, user_prompt=prompt, system_prompt=None)
     if name == "direct":  # nothing of the policy's first turn is written for it
         protocol = replace(protocol, opening="")
-    alone = replace(setup, protocol=protocol, budget=budget, own_prompt=True, schemas=())
+    turn_setup = replace(setup, protocol=protocol, budget=budget, own_prompt=True, schemas=())
     with_search = name == "one_shot"
-    return Condition(name, lambda row: alone, searches=with_search, search_first=with_search)
+    return Condition(name, lambda row: turn_setup, searches=with_search, search_first=with_search)
 
 
 def _with_protocol_tags(prompt: str, setup: AgentSetup) -> str:

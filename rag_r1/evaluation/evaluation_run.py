@@ -37,7 +37,7 @@ async def evaluate(args: EvalArguments) -> int:
             _check_corpus(args)
             judge()
             args = model()
-            args = servers.enter_context(_served_search(args))
+            args = servers.enter_context(_serve_search(args))
             ready = prepare_evaluation(args)
             for check in search:
                 check()
@@ -64,7 +64,7 @@ def _check_corpus(args: EvalArguments) -> None:
 
 
 @contextmanager
-def _served_search(args: EvalArguments) -> Iterator[EvalArguments]:
+def _serve_search(args: EvalArguments) -> Iterator[EvalArguments]:
     """The arguments with the address of a retrieval server, which is started for the block if an index is to
     be served. Raises RunError if it does not start."""
     if args.serve_index is None:

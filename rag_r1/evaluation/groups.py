@@ -112,7 +112,6 @@ async def evaluate_groups(args: GroupsArguments) -> int:
         for index, (temperature, run) in enumerate(runs.items(), 1):
             print(f"{index}/{len(runs)} temperature {temperature:g}")
             run_args = served.model_copy(update={"temperature": temperature, "out": run.out})
-            ready = prepare_evaluation(run_args)
             if status := await run_condition(run_args, ready, agent_condition(ready.setup), run.out):
                 return status
     print("\n".join(write_groups(args.out, {temperature: run.out for temperature, run in runs.items()})))

@@ -6,6 +6,7 @@ import it.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,22 @@ class PreflightReport:
     def sentences(self) -> list[str]:
         """The errors, a line for each."""
         return [f"{problem.where}: {problem.what}: {problem.remedy}" for problem in self.errors]
+
+
+def print_report(report: PreflightReport, *, tables: bool = False) -> bool:
+    """Print what was checked and what is wrong, with `tables` also the estimates. Returns whether the run may
+    start."""
+    for note in report.notes:
+        print(f"checked: {note}")
+    for problem in report.problems:
+        print(problem, file=sys.stderr)
+    if tables:
+        print(*report.tables, sep="\n\n")
+    if report.errors:
+        print(f"{len(report.errors)} error(s): the run was not started", file=sys.stderr)
+        return False
+    print("preflight: all is well")
+    return True
 
 
 def is_unset(config: DictConfig, key: str) -> bool:

@@ -69,7 +69,7 @@ def forecast_of(artifacts: OwnArtifacts, folder: PipelineFolder) -> Forecast:
         spec, pool = questions_spec(artifacts), _pool(artifacts)
         seeds = most_seeds(spec, pool)
         writing, reading = forecast(spec, seeds, Prompts(()))
-        lines += [f"passages: {pool.read:,}", *forecast_lines(spec, seeds, writing, reading)]
+        lines += [f"passages: {pool.n_read:,}", *forecast_lines(spec, seeds, writing, reading)]
         teacher.add(writing)
         reader.add(reading)
         test = round(len(seeds) * plan.questions.test_share)

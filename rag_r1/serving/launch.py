@@ -46,22 +46,22 @@ class LaunchedAgent:
     about: PageInfo
 
 
-def check_launch(args: ChatAgentArguments, more: Sequence[Callable[[], Any]] = ()) -> None:
+def check_launch(args: ChatAgentArguments, checks: Sequence[Callable[[], Any]] = ()) -> None:
     """All that is wrong with the arguments, before anything is started: see `check_agent`. The demo
-    brings its own model and search, so there `more` and the folder are checked. Raises StartError, or
+    brings its own model and search, so there only `checks` and the folder count. Raises StartError, or
     RunError."""
-    more = [partial(check_out, args.out), *more]
+    checks = [partial(check_out, args.out), *checks]
     if args.documents is not None:
-        more.append(partial(_check_documents, args.documents))
+        checks.append(partial(_check_documents, args.documents))
     if args.demo or args.model is None:  # without a model: beside wrong arguments
-        with StartChecks() as checks:
-            for check in more:
-                checks.run(check)
+        with StartChecks() as start_checks:
+            for check in checks:
+                start_checks.run(check)
         return
     evaluation = to_eval_arguments(args)
     if args.base_url is None:
-        more.append(partial(resolve_model, evaluation))
-    config = check_agent(evaluation, more)
+        checks.append(partial(resolve_model, evaluation))
+    config = check_agent(evaluation, checks)
     try_agent_servers(evaluation, config, search=args.documents is None)
 
 

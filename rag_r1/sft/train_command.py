@@ -26,7 +26,7 @@ from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
-from rag_r1.options.problems import PreflightReport, error
+from rag_r1.options.problems import PreflightReport, error, print_report
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child, run_child_until
@@ -80,14 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SftArguments, arguments, prog="rag-r1 sft", description=_DESCRIPTION, check=_check_start
     )
     config, command, folder, report = _examined(args)
-    for note in report.notes:
-        print(f"checked: {note}")
-    for problem in report.problems:
-        print(problem, file=sys.stderr)
-    if report.errors:
-        print(f"{len(report.errors)} error(s): the run was not started", file=sys.stderr)
+    if not print_report(report):
         return 1
-    print("preflight: all is well")
     if args.check_only:
         print(f"all checks passed: {args.recipe} would be trained into {folder}")
         return 0

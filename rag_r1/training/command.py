@@ -23,7 +23,7 @@ from rag_r1.config.recipes import KINDS, QUOTING, UNREADABLE, Recipe, kind_of, s
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
-from rag_r1.options.problems import PreflightReport, error
+from rag_r1.options.problems import PreflightReport, error, print_report
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
@@ -249,16 +249,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     recipe, config, report = _examined(args)
     from rag_r1.training.guard.watched_run import WatchedRun
 
-    for note in report.notes:
-        print(f"checked: {note}")
-    for problem in report.problems:
-        print(problem, file=sys.stderr)
-    if args.check_only:
-        print(*report.tables, sep="\n\n")
-    if report.errors:
-        print(f"{len(report.errors)} error(s): the run was not started", file=sys.stderr)
+    if not print_report(report, tables=args.check_only):
         return 1
-    print("preflight: all is well")
     if args.estimate:
         from rag_r1.training.step_estimate import print_estimate
 

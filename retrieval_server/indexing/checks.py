@@ -73,8 +73,8 @@ def check_encoder(name: str | None, options: EncoderOptions) -> None:
     is not looked up."""
     name = require_encoder(name)
     if not is_hub_name(name):
-        kept_name, folder = resolve_model(name)
-        choose_pooling(name, options, read_folder_settings(folder), find_family(kept_name))
+        recorded_name, folder = resolve_model(name)
+        choose_pooling(name, options, read_folder_settings(folder), find_family(recorded_name))
 
 
 def import_checks(

@@ -43,7 +43,7 @@ def check_data(
         for path in files_of(config.data, key):
             rows = None  # that can be trained on, as veRL counts them
             if "://" in path or not path.endswith(".parquet"):
-                report.problems += (unreadable := list(_check_other_file(path)))
+                report.problems += (unreadable := list(_check_json_file(path)))
                 if not unreadable:
                     report.notes.append(f"{path}: not a local parquet file, so its rows were not checked")
             elif (problems := column_problems(path)) or protocol is None:
@@ -60,7 +60,7 @@ def check_data(
     return train_rows
 
 
-def _check_other_file(path: str) -> Iterator[Problem]:
+def _check_json_file(path: str) -> Iterator[Problem]:
     """A local file that is no parquet is there, is of a form that veRL reads, and has prompts in it."""
     remedy = "make it with `rag-r1 data`, which reads questions, and give its train.parquet or test.parquet"
     if "://" in path:
@@ -90,10 +90,10 @@ def check_steps(config: DictConfig, train_rows: int) -> Iterator[Problem]:
         text = f"{batch} is more than the {train_rows} training rows, so there would be no step"
         yield error("data.train_batch_size", text, f"set it to at most {train_rows}")
         return
-    steps, epochs, each = trainer.total_training_steps, trainer.total_epochs, train_rows // batch
-    if steps is not None and each * epochs < steps:
-        text = f"{epochs} epochs of {each} steps end the run at step {each * epochs}, before {steps}"
-        yield warning("trainer.total_epochs", text, f"set it to at least {-(-steps // each)}")
+    steps, epochs, length = trainer.total_training_steps, trainer.total_epochs, train_rows // batch
+    if steps is not None and length * epochs < steps:
+        text = f"{epochs} epochs of {length} steps end the run at step {length * epochs}, before {steps}"
+        yield warning("trainer.total_epochs", text, f"set it to at least {-(-steps // length)}")
 
 
 def files_of(data: DictConfig, key: str) -> list[str]:

@@ -80,11 +80,11 @@ def column_problems(path: str) -> list[Problem]:
     except (pa.ArrowException, OSError) as fault:
         remedy = "make it again with a script in data_process/"
         return [error(path, f"is not a readable parquet file ({fault})", remedy)]
-    missing = [column for column in REQUIRED_COLUMNS if not _has(schema, column)]
+    missing = [column for column in REQUIRED_COLUMNS if not _has_column(schema, column)]
     return [error(path, f"has no column {column}", _REMEDY) for column in missing]
 
 
-def _has(schema: pa.Schema, column: str) -> bool:
+def _has_column(schema: pa.Schema, column: str) -> bool:
     names = column.split(".")
     if names[0] not in schema.names:
         return False
@@ -130,9 +130,9 @@ def scan_parquet(
             push(longest, entry)
     if count_tokens is not None:
         longest.sort(key=lambda entry: -entry[1])
-        for _, number, kept in tqdm(longest, desc=f"{file_name}: tokens", unit="prompt", leave=False):
+        for _, number, question in tqdm(longest, desc=f"{file_name}: tokens", unit="prompt", leave=False):
             scan.tokenised += 1
-            if (length := count_tokens(kept)) > max_prompt_length:
+            if (length := count_tokens(question)) > max_prompt_length:
                 scan.overlong.add(-number, f"{length} tokens")
     return scan
 
