@@ -123,7 +123,7 @@ def _room(request: EpisodeRequest, setup: AgentSetup) -> int:
     """Tokens that the passages may take: no more than those of a search of the agent, or than the prompt has
     room for."""
     room = setup.budget.max_query_observation_tokens
-    most = setup.budget.most_prompt_tokens
+    most = setup.budget.prompt_limit
     if most is None:
         return room
     plain_setup = replace(setup, own_prompt=False)
