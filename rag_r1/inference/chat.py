@@ -51,7 +51,7 @@ class ChatEngine:
         seed: int,
         extra_body: Mapping[str, Any] | None = None,
     ):
-        self.client, self.codec, self.protocol = client, codec, protocol
+        self.client, self.codec, self.protocol, self.usage = client, codec, protocol, client.usage
         self.sampling, self.seed, self.extra_body = dict(sampling), seed, dict(extra_body or {})
         self._prompt = [{"role": m["role"], "content": m["content"]} for m in messages]
         self._messages: list[dict[str, str]] = []
