@@ -18,7 +18,7 @@ The form has one of many names, so the policy learns to copy the name from the p
 `search`, is a word of the exercises and never the name of a form, neither in a prompt nor in what the policy
 writes: were it named only where no form is used, the policy would learn not to use it. No row has a search,
 and none shows documents as an observation does: they are plain lines here, without the protocol's tags,
-labels and JSON. Every batch is about a new random world (rag_r1/demo/world.py), so there is no fact to be
+labels and JSON. Every batch is about a new random world (rag_r1/demo/world/), so there is no fact to be
 remembered, and the names of the held-out questions never occur.
 
 What a policy with such a base does when its prompt names `<search>` is for reinforcement learning to find
