@@ -46,7 +46,7 @@ class Attempts:
     def __init__(self, folder: Path):
         self.folder, self.all = folder, list[Attempt]()
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = JsonLinesFile(folder / RECORD, lambda line, place: self._take(line))
+        self._file = JsonLinesFile(folder / RECORD, lambda line, place: self._add_event(line))
 
     @property
     def rollbacks(self) -> int:
@@ -61,8 +61,8 @@ class Attempts:
 
     def sign(self, sign: Sign, step: int) -> None:
         """A sign shows in the attempt that runs."""
-        about = {"name": sign.name, "verdict": sign.verdict.name, "cause": sign.cause, "since": sign.since}
-        self._append("sign", len(self.all), step=step, **about)
+        fields = {"name": sign.name, "verdict": sign.verdict.name, "cause": sign.cause, "since": sign.since}
+        self._append("sign", len(self.all), step=step, **fields)
 
     def end(self, ending: str, step: int | None, back_to: int | None = None) -> None:
         """The attempt that runs has ended, with this as its last step."""
@@ -72,10 +72,10 @@ class Attempts:
     def _append(self, event: str, number: int, **values: Any) -> None:
         self._file.append({"event": event, "attempt": number, "time": round(time.time(), 1), **values})
 
-    def _take(self, line: dict[str, Any]) -> None:
+    def _add_event(self, line: dict[str, Any]) -> None:
         event, values = (
             line["event"],
-            {k: v for k, v in line.items() if k not in ("event", "attempt", "time")},
+            {key: value for key, value in line.items() if key not in ("event", "attempt", "time")},
         )
         if event == "begin":
             self.all.append(Attempt(line["attempt"], **values))
@@ -107,8 +107,8 @@ class Attempts:
 
     def _row(self, attempt: Attempt, right: Series) -> list[object]:
         last = attempt.last if attempt.last is not None else max(right.steps, default=attempt.first)
-        three = (right.values[0], max(right.values), right.values[-1]) if len(right) else ()
-        shares = " → ".join(number(value, 2) for value in three) or "–"
+        points = (right.values[0], max(right.values), right.values[-1]) if len(right) else ()
+        shares = " → ".join(number(value, 2) for value in points) or "–"
         changes = ", ".join(map(cell, attempt.changes)) or "none"
         return [
             attempt.number,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
+from rag_r1.config.schema import RagR1Config
 from rag_r1.options.problems import PreflightReport, Problem
 from rag_r1.training.preflight.cluster import check_batch_sizes, check_engines, check_reachability
 from rag_r1.training.preflight.data import check_data, check_steps
@@ -63,15 +64,32 @@ def preflight(config: DictConfig) -> PreflightReport:
     report.problems += problems
     tokenizer, problems = check_model(config)
     report.problems += problems
-    if wrong := wrong_types(config, NUMBERS):
-        report.problems += wrong
+    if number_problems := wrong_types(config, NUMBERS):
+        report.problems += number_problems
         check_retriever(config, report)
         return report  # the other checks calculate with these
+    _check_values(config, settings, tokenizer is not None, report)
+    if settings is not None and settings.protocol is not None and tokenizer is not None:
+        report.problems += check_tags(settings.protocol, tokenizer)
+        if turn_problems := list(check_turns(config, settings, tokenizer)):
+            report.problems += turn_problems
+            tokenizer = None  # no prompt can be made with it
+    train_rows = check_data(config, settings, tokenizer, report)
+    if train_rows is not None:
+        report.problems += check_steps(config, train_rows)
+    check_retriever(config, report)
+    return report
+
+
+def _check_values(
+    config: DictConfig, settings: RagR1Config | None, has_model: bool, report: PreflightReport
+) -> None:
+    """The checks that read neither the rows of the data nor the tokenizer."""
     report.problems += check_quantisation(config)
     report.problems += check_nf4(config)
     report.problems += check_bucket(config)
-    report.problems += (of_critic := check_critic(config))
-    report.problems += check_verl(config, model_is_there=tokenizer is not None and not of_critic)
+    report.problems += (critic_problems := check_critic(config))
+    report.problems += check_verl(config, model_is_there=has_model and not critic_problems)
     for check in (
         check_lengths,
         check_log_probs,
@@ -87,13 +105,3 @@ def preflight(config: DictConfig) -> PreflightReport:
     report.problems += check_sampler(config)
     for check in (check_filtering, check_sessions, check_probes):
         report.problems += check(config, settings)
-    if settings is not None and settings.protocol is not None and tokenizer is not None:
-        report.problems += check_tags(settings.protocol, tokenizer)
-        if unfit := list(check_turns(config, settings, tokenizer)):
-            report.problems += unfit
-            tokenizer = None  # no prompt can be made with it
-    train_rows = check_data(config, settings, tokenizer, report)
-    if train_rows is not None:
-        report.problems += check_steps(config, train_rows)
-    check_retriever(config, report)
-    return report

@@ -83,8 +83,8 @@ def _check_update(config: DictConfig, role: str, node: DictConfig, size: int) ->
         f" ranks ({gpu_count(config)} GPUs)"
     )
     lower, upper = prompts // step * step, -(-prompts // step) * step
-    near = f"{lower} or {upper}" if lower else f"{upper}"
-    yield error(f"{role}.ppo_mini_batch_size", text, f"set it to a multiple of {step}, e.g. {near}")
+    example = f"{lower} or {upper}" if lower else f"{upper}"
+    yield error(f"{role}.ppo_mini_batch_size", text, f"set it to a multiple of {step}, e.g. {example}")
 
 
 def _check_micro_batches(
@@ -102,7 +102,7 @@ def _check_micro_batches(
         if needs_reference(config):
             reference = config.actor_rollout_ref.ref
             forwards.append((_REFERENCE, reference, "log_prob_", "log_prob_use_dynamic_bsz", padded))
-    for section, options, prefix, dynamic, share in forwards:
+    for section, options, prefix, dynamic, per_rank in forwards:
         if options.get(dynamic):
             limit = options.get(f"{prefix}max_token_len_per_gpu")
             if limit is not None and limit * ranks < row:
@@ -110,9 +110,9 @@ def _check_micro_batches(
                 yield error(f"{section}.{prefix}max_token_len_per_gpu", text, f"set it to at least {row}")
         elif rows % size == 0:
             micro = options.get(f"{prefix}micro_batch_size_per_gpu")
-            if micro and share % micro:
-                text = f"{micro} does not divide the {share} rows of a rank"
-                remedy = f"set it to a divisor of {share}, or actor_rollout_ref.actor.use_dynamic_bsz=true"
+            if micro and per_rank % micro:
+                text = f"{micro} does not divide the {per_rank} rows of a rank"
+                remedy = f"set it to a divisor of {per_rank}, or actor_rollout_ref.actor.use_dynamic_bsz=true"
                 yield error(f"{section}.{prefix}micro_batch_size_per_gpu", text, remedy)
 
 

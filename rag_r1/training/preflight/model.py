@@ -45,8 +45,8 @@ def check_model(
     if (problem := _check_folder(f"{section}.path", node.path)) is not None:
         return None, [problem]
     engine = "critic" if section == _CRITIC else "actor_rollout_ref.actor"
-    in_shards = OmegaConf.select(config, f"{engine}.megatron.use_dist_checkpointing")
-    weights = [] if in_shards else list(_check_weights(f"{section}.path", node.path))
+    is_sharded = OmegaConf.select(config, f"{engine}.megatron.use_dist_checkpointing")
+    weights = [] if is_sharded else list(_check_weights(f"{section}.path", node.path))
     tokenizer, problem = _load_tokenizer(section, node)
     if problem is None and section != _CRITIC:  # the critic gets rows that are made already
         problem = _check_template(section, node, tokenizer)
@@ -60,8 +60,8 @@ def check_critic(config: DictConfig) -> list[Problem]:
         return []
     if is_unset(config, f"{_CRITIC}.path"):
         return [error(f"{_CRITIC}.path", "must be given", "set it to a model with the policy's tokenizer")]
-    is_own = config.critic.model.path != OmegaConf.select(config, "actor_rollout_ref.model.path")
-    return check_model(config, _CRITIC)[1] if is_own else []
+    is_separate = config.critic.model.path != OmegaConf.select(config, "actor_rollout_ref.model.path")
+    return check_model(config, _CRITIC)[1] if is_separate else []
 
 
 def _check_folder(key: str, name: str) -> Problem | None:

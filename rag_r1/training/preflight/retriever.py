@@ -29,16 +29,20 @@ def check_retriever(config: DictConfig, report: PreflightReport) -> None:
     report.problems += _check(config, report.notes)
 
 
-def _check(config: DictConfig, notes: list[str]) -> Iterator[Problem]:
+def _settings(config: DictConfig) -> RetrieverConfig | None:
+    """The valid keys of the search; None if there is no address. check_rag_r1_keys reports wrong keys."""
     options = plain(OmegaConf.select(config, "rag_r1.retriever"))
     if not isinstance(options, dict):
-        return  # reported by check_rag_r1_keys
-    another_tool = (options.pop("tool", None) or DEFAULT_TOOL) != DEFAULT_TOOL
-    if another_tool or is_unset(config, _KEY):
-        return
-    # check_rag_r1_keys reports wrong keys; the valid ones are used here.
+        return None
+    has_own_tool = (options.pop("tool", None) or DEFAULT_TOOL) != DEFAULT_TOOL
+    if has_own_tool or is_unset(config, _KEY):
+        return None
     settings, faults = read_options(RetrieverConfig, options)
-    if _KEY in {fault.key for fault in faults}:
+    return None if _KEY in {fault.key for fault in faults} else settings
+
+
+def _check(config: DictConfig, notes: list[str]) -> Iterator[Problem]:
+    if (settings := _settings(config)) is None:
         return
     headers = token_header()
     if not all(value.isascii() and value.isprintable() for value in headers.values()):
@@ -48,14 +52,9 @@ def _check(config: DictConfig, notes: list[str]) -> Iterator[Problem]:
     base = settings.base
     try:
         with bounded_http_client(min(settings.timeout_s, FIRST_ANSWER_S), headers) as client:
-            for path in ("/ready", "/health"):
-                answer = client.get(base + path)
-                if answer.status_code == 503:
-                    text = f"{base} is up but not ready ({first_line(answer.text)[:200]})"
-                    yield error(_KEY, text, "wait until it has loaded its index, or see its log")
-                    return
-                if answer.status_code not in (404, 405):
-                    break  # Search-R1's server has neither route; the search below decides
+            if (text := _not_ready(client, base)) is not None:
+                yield error(_KEY, text, "wait until it has loaded its index, or see its log")
+                return
             if settings.agentic_input:
                 address, index = ready_address(base)
                 notes += _format_notes(settings, address, index, client.get(address))
@@ -74,6 +73,25 @@ def _check(config: DictConfig, notes: list[str]) -> Iterator[Problem]:
         remedy = f"set the environment variable {TOKEN_VARIABLE} to the token that the server has"
         yield error(_KEY, f"the server at {base} {text} (HTTP 401)", remedy)
         return
+    yield from _check_answer(config, settings, answer, notes)
+
+
+def _not_ready(client: httpx.Client, base: str) -> str | None:
+    """What a server says that is up but not ready; None if it is ready, or has no route that tells."""
+    for path in ("/ready", "/health"):
+        answer = client.get(base + path)
+        if answer.status_code == 503:
+            return f"{base} is up but not ready ({first_line(answer.text)[:200]})"
+        if answer.status_code not in (404, 405):
+            break  # Search-R1's server has neither route; the search decides
+    return None
+
+
+def _check_answer(
+    config: DictConfig, settings: RetrieverConfig, answer: httpx.Response, notes: list[str]
+) -> Iterator[Problem]:
+    """The answer to the test search has documents, and then the server's limits suit the settings."""
+    base = settings.base
     try:
         if answer.status_code != 200:
             raise ValueError(f"HTTP {answer.status_code}: {first_line(answer.text)[:200]}")
@@ -91,7 +109,7 @@ def _check(config: DictConfig, notes: list[str]) -> Iterator[Problem]:
         text = f"a test search gave {len(documents)} documents, but topk={settings.topk}"
         yield warning("rag_r1.retriever.topk", text, "check that the index is of the right corpus")
     try:
-        with bounded_http_client(settings.timeout_s, headers) as client:
+        with bounded_http_client(settings.timeout_s, token_header()) as client:
             limits = limits_in(client.get(base + "/health").json())
     except (httpx.HTTPError, OSError, ValueError, RecursionError):  # another maker's server
         limits = None

@@ -116,8 +116,8 @@ def _is_number(value: Any) -> bool:
 
 def wrong_types(config: DictConfig, numbers: Iterable[str]) -> list[Problem]:
     """`check_numbers` of these keys, and `check_types` of all others."""
-    wrong = list(check_numbers(config, numbers))
-    return wrong + list(check_types(config, {problem.where for problem in wrong}))
+    problems = list(check_numbers(config, numbers))
+    return problems + list(check_types(config, {problem.where for problem in problems}))
 
 
 def check_types(config: DictConfig, exempt: Collection[str] = ()) -> Iterator[Problem]:
@@ -183,15 +183,15 @@ def check_verl(config: DictConfig, model_is_there: bool) -> Iterator[Problem]:
 def check_lengths(config: DictConfig) -> Iterator[Problem]:
     """Prompt, response and turn fit into the context of the engine and of the model."""
     prompt, response = config.data.max_prompt_length, config.data.max_response_length
-    room, holder = config.actor_rollout_ref.rollout.max_model_len, "actor_rollout_ref.rollout.max_model_len"
+    room, room_key = config.actor_rollout_ref.rollout.max_model_len, "actor_rollout_ref.rollout.max_model_len"
     positions = _positions(config)
     if positions is not None and (room is None or room > positions):
         if room is not None:
             text = f"{room} is more than the model's own limit, max_position_embeddings={positions}"
-            yield error(holder, text, f"set it to at most {positions}")
-        room, holder = positions, "the model's max_position_embeddings"
+            yield error(room_key, text, f"set it to at most {positions}")
+        room, room_key = positions, "the model's max_position_embeddings"
     if room is not None and prompt + response > room:
-        text = f"{prompt} + {response} = {prompt + response} tokens do not fit into {holder}={room}"
+        text = f"{prompt} + {response} = {prompt + response} tokens do not fit into {room_key}={room}"
         remedy = "lower data.max_prompt_length or data.max_response_length, or raise rollout.max_model_len"
         yield error("data.max_prompt_length + data.max_response_length", text, remedy)
     for key in ("rag_r1.agent.max_turn_tokens", "rag_r1.validation_agent.max_turn_tokens"):
@@ -258,16 +258,16 @@ def _check_updates(config: DictConfig) -> Iterator[Problem]:
         f"is {prompts}, all of data.train_batch_size={batch}, and {_ACTOR}.ppo_epochs is 1: the only update"
         " of a step starts from the policy with which LLDS compares, so LLDS is exactly 0"
     )
-    smaller = f"set it to {max(batch // 4, 1)}, say, or " if batch > 1 else "set "
-    yield warning(f"{_ACTOR}.ppo_mini_batch_size", text, f"{smaller}{_ACTOR}.ppo_epochs=2")
+    advice = f"set it to {max(batch // 4, 1)}, say, or " if batch > 1 else "set "
+    yield warning(f"{_ACTOR}.ppo_mini_batch_size", text, f"{advice}{_ACTOR}.ppo_epochs=2")
 
 
 def check_export(config: DictConfig) -> Iterator[Problem]:
     """Whether the end of the training leaves a Hugging Face model: for what starts from it (rag-r1 stages).
     veRL saves nothing by default, and the training would be lost."""
-    every = config.trainer.get("save_freq")
-    if not isinstance(every, int) or every <= 0:
-        text = f"is {every}, so no checkpoint is saved, and what is trained would be lost"
+    save_freq = config.trainer.get("save_freq")
+    if not isinstance(save_freq, int) or save_freq <= 0:
+        text = f"is {save_freq}, so no checkpoint is saved, and what is trained would be lost"
         yield error("trainer.save_freq", text, "set it above 0; the last step is saved in any case")
     key = "actor_rollout_ref.actor.checkpoint.save_contents"
     contents = list(OmegaConf.select(config, key) or ())

@@ -78,39 +78,39 @@ class Trained:
     @property
     def frozen(self) -> dict[str, float]:
         """Weights and adapters on a GPU."""
-        p, linear = self.shape.parameters, self.shape.linear
+        parameters, linear = self.shape.parameters, self.shape.linear
         if self.nf4:
-            return {"weights": linear * NF4_BYTES + (p - linear) * 2, "adapters": 4 * self.adapters}
-        shared = self.each / self.gpus
-        return {"weights": p * shared, "adapters": self.adapters * shared}
+            return {"weights": linear * NF4_BYTES + (parameters - linear) * 2, "adapters": 4 * self.adapters}
+        weight_bytes = self.each / self.gpus
+        return {"weights": parameters * weight_bytes, "adapters": self.adapters * weight_bytes}
 
     @property
     def optimizer(self) -> float:
         """Gradients and moments on a GPU."""
-        trained = self.adapters or self.shape.parameters
-        return 3 * trained * (4 if self.nf4 else self.each / self.gpus)
+        parameters = self.adapters or self.shape.parameters
+        return 3 * parameters * (4 if self.nf4 else self.each / self.gpus)
 
     def passing(self, tokens: int, *, backward: bool) -> dict[str, float]:
         """What a micro batch of `tokens` needs while it is computed, with or without gradients."""
         shape, (q, kv) = self.shape, self.shape.attention
         fused = self.fused and not self.values
-        copied = shape.embeddings + 2 * shape.layer
-        copies = copied * (2 + 4 * (backward and not self.adapters))
+        copied_parameters = shape.embeddings + 2 * shape.layer
+        copies = copied_parameters * (2 + 4 * (backward and not self.adapters))
         if self.nf4:
             copies = 2 * 2 * shape.hidden * shape.intermediate
         layer = 2 * tokens * (4 * shape.hidden + q + 2 * kv + 3 * shape.intermediate)
         activations = 2 * tokens * shape.layers * shape.hidden + 2 * layer
         if not self.checkpointed:
             activations = shape.layers * layer
-        each = (FUSED_BYTES if fused else LOGIT_BYTES)[not backward]
-        at_once = min(tokens, FUSED_TOKENS) if fused else tokens
+        logit_bytes = (FUSED_BYTES if fused else LOGIT_BYTES)[not backward]
+        tokens_at_once = min(tokens, FUSED_TOKENS) if fused else tokens
         parts = {
             "copies": copies,
             "activations": activations if backward else layer,
             "mask": 4 * tokens**2 if self.sdpa else 0,
-            "logits": 0 if self.values else each * shape.vocabulary * at_once,
+            "logits": 0 if self.values else logit_bytes * shape.vocabulary * tokens_at_once,
         }
-        blocks = parts["logits"] if at_once == tokens else 0
+        blocks = parts["logits"] if tokens_at_once == tokens else 0
         return {**parts, "allocator": SLACK * (sum(parts.values()) - blocks)}
 
 
