@@ -48,12 +48,12 @@ _UNCHANGED = (
 )
 
 
-def _listed(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     """A list of mappings as a tuple; the default for an empty or missing one."""
     return tuple(value) if isinstance(value, list) and value else value or _REWARD
 
 
-def _each_once(probes: tuple[str, ...]) -> tuple[str, ...]:
+def _check_unique(probes: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(probes)) < len(probes):
         raise ValueError("a probe is named twice")
     return probes
@@ -66,13 +66,13 @@ SHOW_PASSAGES: tuple[ValidationProbe, ...] = ("random", "gold")
 Probes = Annotated[
     tuple[ValidationProbe, ...],
     BeforeValidator(lambda value: tuple(value or ()) if isinstance(value, list | None) else value),
-    AfterValidator(_each_once),
+    AfterValidator(_check_unique),
     Constraint("a list of closed_book, empty, random, gold, withheld, each once"),
 ]
 Section = Annotated[
     dict, BeforeValidator(lambda value: {} if value is None else value), Constraint("a mapping")
 ]
-Entries = Annotated[tuple[dict, ...], BeforeValidator(_listed), Constraint("a list of {term, weight, ...}")]
+Entries = Annotated[tuple[dict, ...], BeforeValidator(_as_tuple), Constraint("a list of {term, weight, ...}")]
 
 
 @options("rag_r1")
@@ -288,5 +288,5 @@ def _protocol(block: _RagR1Block) -> Protocol:
     try:
         return load_protocol(block.protocol, prompt) if prompt is not None else protocol
     except ProtocolError as error:
-        why = str(error).removeprefix(f"{block.protocol}: ")
-        raise ValueError(f"rag_r1.prompt: {block.prompt}: {why}") from error
+        reason = str(error).removeprefix(f"{block.protocol}: ")
+        raise ValueError(f"rag_r1.prompt: {block.prompt}: {reason}") from error

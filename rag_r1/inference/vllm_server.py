@@ -65,8 +65,8 @@ def vllm_server(
     port = free_port()
     arguments = ["-m", _MODULE, "--model", str(model), "--served-model-name", name]
     arguments += ["--host", "127.0.0.1", "--port", str(port), *(_CPU_OPTIONS if on_cpu else ()), *options]
-    ours = {**_CPU, "OMP_NUM_THREADS": str(cpu_threads(model))} if on_cpu else {}
-    environment = {**ours, **environment_without_secrets(_HUB, without)}
+    defaults = {**_CPU, "OMP_NUM_THREADS": str(cpu_threads(model))} if on_cpu else {}
+    environment = {**defaults, **environment_without_secrets(_HUB, without)}
     with child_process(arguments, environment, log) as process:
         with bounded_http_client(2.0) as client:
 
