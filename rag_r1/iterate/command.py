@@ -140,7 +140,7 @@ def _run_step(step: LoopStep, service: LoopServer, folder: Path) -> Mapping[str,
     elif step.product is None or not (folder / step.product).exists():
         log = folder / LOG
         print(f"  log: {log}", flush=True)
-        run_and_wait(step.command(url), log=log, named=f"the command of {step.name}")
+        run_and_wait(step.command(url), log=log, name=f"the command of {step.name}")
     return step.work(folder)
 
 

@@ -86,13 +86,13 @@ def is_other_server(error: str) -> bool:
 def server_fault(what: str, url: str, error: str, start: str, flag: str) -> str:
     """The sentence for a server that does not answer: its address, why, the command that starts one, and the
     flag that names it. `{port}` in `start` is that of the address."""
-    why = "connection refused" if is_refused(error) else error
+    cause = "connection refused" if is_refused(error) else error
     try:
         port = urlsplit(url).port or 80
     except ValueError:
         port = 80
     return (
-        f"no {what} answers at {url} ({why}): start one with `{start.format(port=port)}`, or correct {flag}"
+        f"no {what} answers at {url} ({cause}): start one with `{start.format(port=port)}`, or correct {flag}"
     )
 
 
@@ -110,13 +110,13 @@ def other_answer_fault(what: str, url: str, answer: str, flag: str) -> str:
 def search_fault(url: str, error: str, flag: str) -> str:
     """The sentence for a search that fails at a retrieval server, as `server_fault`."""
     if not is_refused(error):
-        why = error
+        reason = error
         if OTHER_JSON in error:
-            why = f"it answers with {error.removeprefix('ValueError: ')}"
+            reason = f"it answers with {error.removeprefix('ValueError: ')}"
         elif is_other_server(error):
-            why = "it answers with a web page" if WEB_PAGE in error else "it does not answer with JSON"
+            reason = "it answers with a web page" if WEB_PAGE in error else "it does not answer with JSON"
         remedy = "set RETRIEVAL_TOKEN, or correct" if "HTTP 401" in error else "correct the server, or"
-        return f"the search at {url} does not work ({why}): {remedy} {flag}"
+        return f"the search at {url} does not work ({reason}): {remedy} {flag}"
     return server_fault("retrieval server", url, error, "rag-r1 index serve --index DIR --port {port}", flag)
 
 
