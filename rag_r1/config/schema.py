@@ -159,17 +159,12 @@ class RagR1Config:
         faults: list[Exception] = []
 
         def section(cls: type, values: Mapping[str, Any], *key: str) -> Any:
-            options, wrong = read_options(cls, values, *key)
-            faults.extend(wrong)
+            options, new_faults = read_options(cls, values, *key)
+            faults.extend(new_faults)
             return options
 
         block = section(_RagR1Block, config)
-        protocol = None
-        if "rag_r1.protocol" not in [fault.key for fault in faults]:
-            try:
-                protocol = _protocol(block)
-            except ValueError as fault:
-                faults.append(fault)
+        protocol = _protocol_or_fault(block, faults)
         agent = section(EpisodeLimits, block.agent)
         validation = {**vars(agent), **block.validation_agent}
         settings = cls(
@@ -270,6 +265,16 @@ def _missing_passages(block: _RagR1Block) -> OptionFault | None:
     key = "rag_r1.probe_passages"
     message = f"must be given for the probes {', '.join(probes)}: a file made with `rag-r1 probe-passages`"
     return OptionFault(key, f"{key} {message}")
+
+
+def _protocol_or_fault(block: _RagR1Block, faults: list[Any]) -> Protocol | None:
+    if "rag_r1.protocol" in [fault.key for fault in faults]:
+        return None
+    try:
+        return _protocol(block)
+    except ValueError as fault:
+        faults.append(fault)
+        return None
 
 
 def _protocol(block: _RagR1Block) -> Protocol:

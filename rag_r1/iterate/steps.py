@@ -28,7 +28,7 @@ from rag_r1.config.recipes import Recipe, find_file
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.io.file_hash import names_and_sizes_hash, sha256_of_file
 from rag_r1.iterate.commands import StepCommands
-from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan
+from rag_r1.iterate.plan import DataSpec, EvaluationSpec, IndexSpec, LoopPlan, RetrieverSpec
 from rag_r1.iterate.results import data_metrics, evaluation_metrics
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.runs.errors import RunError
@@ -179,11 +179,7 @@ class Loop:
             data_step,
             LoopStep(
                 retriever,
-                {
-                    "recipe": _content(find_file(spec.recipe, ".yaml")),
-                    "options": _decisive(spec.options),
-                    "query": spec.query,
-                },
+                _retriever_settings(spec),
                 _no_facts,
                 ("run/model",),
                 needs,
@@ -191,10 +187,7 @@ class Loop:
             ),
             LoopStep(
                 index,
-                {
-                    "corpus": [_files(path) for path in plan.index.corpus],
-                    "options": _decisive(plan.index.options),
-                },
+                _index_settings(plan.index),
                 _no_facts,
                 ("index/manifest.json",),
                 (retriever,),
@@ -216,6 +209,15 @@ class Loop:
         if state.by_index:
             return settings
         return settings | {"index": _content(state.index / "manifest.json")}
+
+
+def _retriever_settings(spec: RetrieverSpec) -> dict[str, Any]:
+    recipe = _content(find_file(spec.recipe, ".yaml"))
+    return {"recipe": recipe, "options": _decisive(spec.options), "query": spec.query}
+
+
+def _index_settings(spec: IndexSpec) -> dict[str, Any]:
+    return {"corpus": [_files(path) for path in spec.corpus], "options": _decisive(spec.options)}
 
 
 def _no_facts(folder: Path) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSetting
 from rag_r1.io.unknown_value import listed
 from rag_r1.options.argument_values import (
     ArgumentsError,
+    Fields,
     field_names,
     flag_of,
     from_plain,
@@ -181,28 +182,21 @@ def read_arguments(
     command line replaces. `check`: the command's check of files and servers, which raises for what is wrong;
     called only beside wrong arguments, so that one message has all problems (wrong_arguments.py). `faults`:
     what is known to be wrong already; then no argument is missing: it may be in what could not be read."""
-    parser = CommandParser(
-        prog=prog,
-        description=description,
-        epilog="\n\n".join(filter(None, [_FILES, epilog])),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    layout = argparse.RawDescriptionHelpFormatter
+    epilog = "\n\n".join(filter(None, [_FILES, epilog]))
+    parser = CommandParser(prog=prog, description=description, epilog=epilog, formatter_class=layout)
     fields = field_names(cls)
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    words, file_settings, file_faults = split_files(words, cls)
+    words, settings, file_faults = _words_and_settings(cls, arguments, settings or {}, fields)
     faults = [*faults, *file_faults]
-    settings = {**(settings or {}), **file_settings}
-    for name in [name for name in settings if is_positional(fields[name])]:
-        words = [*settings.pop(name), *words]
     optional = fields if faults else settings
     add_argument = _ArgumentAdder(parser, fields, optional, with_rare="--help-all" in words)
     source: CliSettingsSource = CliSettingsSource(
         cls, root_parser=parser, parse_args_method=CommandParser.parse_all, add_argument_method=add_argument
     )
     try:
-        made = CliApp.run(cls, cli_args=words, cli_settings_source=source, **settings)
+        args = CliApp.run(cls, cli_args=words, cli_settings_source=source, **settings)
         if not (faults or parser.faults):
-            return made
+            return args
         errors = []
     except ValidationError as error:
         errors = [item for item in error.errors(include_url=False) if item["type"] != "missing"]
@@ -213,6 +207,17 @@ def read_arguments(
     if check is not None:
         faults += problems_beside(check, right_args, wrong_names)
     parser.error("; ".join(faults) if check is None else listed(faults))
+
+
+def _words_and_settings(
+    cls: type[Arguments], arguments: Sequence[str] | None, settings: Mapping[str, Any], fields: Fields
+) -> tuple[list[str], dict[str, Any], list[str]]:
+    """The words without files of settings, the settings with those of the files, and the files' faults."""
+    words, file_settings, faults = split_files(sys.argv[1:] if arguments is None else arguments, cls)
+    merged = {**settings, **file_settings}
+    for name in [name for name in merged if is_positional(fields[name])]:
+        words = [*merged.pop(name), *words]
+    return words, merged, faults
 
 
 class _ArgumentAdder:

@@ -227,17 +227,7 @@ class SearchAgentLoop(AgentLoopBase):
         so the last has the record, and also the trajectory's metrics, which are then counted once."""
         # No log-probs, not even the zeros of a row without generations, if the rest of the batch has none.
         wants_logprobs = engine.sampling_params.get("logprobs")
-        is_masked = record.masked(mask)
-        # veRL's trainer requires versions in every row (trainer_base.py, `_compute_metrics`). If no engine
-        # has reported one, it is that of the step: the weights of step n result from step n - 1.
-        version = max(int(row.get("global_steps", 0)) - 1, 0)
-        span = {name: engine.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
-        fields = {
-            "turn_scores": [],
-            "tool_rewards": [],
-            **engine.extra_fields,
-            **{name: version if step is None else step for name, step in span.items()},
-        }
+        fields = {"turn_scores": [], "tool_rewards": [], **engine.extra_fields, **_versions(engine, row)}
         metrics = AgentLoopMetrics(
             generate_sequences=sum(turn.generate_s for turn in record.turns),
             tool_calls=sum(turn.tool_s for turn in record.turns),
@@ -252,7 +242,9 @@ class SearchAgentLoop(AgentLoopBase):
             SearchOutput(
                 prompt_ids=training.prompt_ids,
                 response_ids=training.response_ids,
-                response_mask=[0] * len(training.response_mask) if is_masked else training.response_mask,
+                response_mask=[0] * len(training.response_mask)
+                if record.masked(mask)
+                else training.response_mask,
                 response_logprobs=training.response_logprobs if wants_logprobs else None,
                 # veRL counts messages: the user's, one for each generation, one for each observation.
                 num_turns=1 + len(record.turns) + sum(turn.observed_tokens > 0 for turn in record.turns),
@@ -273,6 +265,14 @@ class SearchAgentLoop(AgentLoopBase):
         if not row.response_ids:
             row = TrainingRow(row.prompt_ids, [eos], [0], [0.0])
         return row if row.prompt_ids else replace(row, prompt_ids=[eos])
+
+
+def _versions(engine: VerlEngine, row: dict[str, Any]) -> dict[str, int]:
+    """veRL's trainer requires versions in every row (trainer_base.py, `_compute_metrics`). If no engine has
+    reported one, it is that of the step: the weights of step n result from step n - 1."""
+    version = max(int(row.get("global_steps", 0)) - 1, 0)
+    span = {name: engine.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
+    return {name: version if step is None else step for name, step in span.items()}
 
 
 def _vocabulary_size(config: DictConfig) -> int | None:

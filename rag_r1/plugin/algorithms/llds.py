@@ -84,13 +84,8 @@ def llds_loss(
     kept_tokens = response_mask.bool() & (advantages >= 0)
     penalties, n_right, n_fallen = fallen_turns(old_log_prob, log_prob, kept_tokens)
     if config.policy_loss.llds_coef:
-        penalty = agg_loss(
-            loss_mat=penalties,
-            loss_mask=response_mask,
-            loss_agg_mode=loss_agg_mode,
-            **config.global_batch_info,
-        )
-        loss = loss + config.policy_loss.llds_coef * penalty
+        reduction = {"loss_mask": response_mask, "loss_agg_mode": loss_agg_mode, **config.global_batch_info}
+        loss = loss + config.policy_loss.llds_coef * agg_loss(loss_mat=penalties, **reduction)
     return loss, {
         **metrics,
         "actor/llds_fallen_share": n_fallen / n_right if n_right else 0.0,
