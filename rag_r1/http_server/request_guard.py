@@ -156,10 +156,10 @@ class WholeBodyMiddleware:
             return await JSONResponse(body, error.status_code, {"Connection": "close"})(scope, receive, send)
         messages.reverse()
 
-        async def again() -> Message:
+        async def replay() -> Message:
             return messages.pop() if messages else await receive()
 
-        await self._app(scope, again, send)
+        await self._app(scope, replay, send)
 
 
 async def unless_cancelled(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -88,9 +88,9 @@ class StrictReplies:
     def _note_refused(self, error: ValueError) -> None:
         self.counts["refused"] += 1
         if not self._has_form and self.counts["refused"] == MAX_USELESS:
-            why = " ".join(str(error).split())[:200]
+            text = " ".join(str(error).split())[:200]
             self.endpoint.stop(
-                f"none of {MAX_USELESS} replies of the {self.name} had the form that was asked for ({why}): "
+                f"none of {MAX_USELESS} replies of the {self.name} had the form that was asked for ({text}): "
                 "try other keys of its requests (max_tokens, thinking switched off), or another model"
             )
 

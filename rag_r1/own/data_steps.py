@@ -74,7 +74,7 @@ def _index(artifacts: OwnArtifacts) -> Step:
         index = folder / "index"
         shutil.rmtree(index, ignore_errors=True)  # of a start that was killed
         first, *others = artifacts.corpus
-        build_index(first, index, *options, more=others, timeout_s=_INDEX_S)
+        build_index(first, index, *options, more_corpora=others, timeout_s=_INDEX_S)
         return {"passages": read_json_object(index / "manifest.json")["count"]}
 
     needs = () if plan.documents.corpus else ("documents",)

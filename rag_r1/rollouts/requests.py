@@ -140,7 +140,7 @@ def make_request(
     seed: int = 0,
     temperature: float = 1.0,
     own_prompt: bool = False,
-    **more: Any,
+    **fields: Any,
 ) -> EpisodeRequest:
     """The request that plays a row for the `sample`th time; `seed` is the run's. With `own_prompt` the
     protocol's prompt is used even if the row has one. `more`: further fields of EpisodeRequest."""
@@ -154,7 +154,7 @@ def make_request(
         sample=sample,
         seed=int(seeded_fraction(seed, "sampling", f"{row.id}#{sample}") * (1 << 31)),
         temperature=temperature,
-        **more,
+        **fields,
     )
 
 

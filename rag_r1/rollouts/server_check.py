@@ -37,63 +37,65 @@ _REFUSAL_STATUSES = {402, 403, 404, 405}
 
 
 def check_endpoint(
-    url: str, key_variable: str, what: str, flag: str, model: str | None = None
+    url: str, key_variable: str, server: str, flag: str, model: str | None = None
 ) -> Mapping[str, Any]:
     """The models that a server lists, by name, each with what is said of it; {} if it lists none. Raises
     RunError, which names what it is and its flag, if no model server answers at an address, or if its list
     lacks the `model`."""
-    where = base_address(url)
-    status, body = _send(where, "models", None, key_variable, what, flag)
-    models = _models(body, what, where, flag) if status == 200 and body is not None else {}
+    address = base_address(url)
+    status, body = _send(address, "models", None, key_variable, server, flag)
+    models = _models(body, server, address, flag) if status == 200 and body is not None else {}
     if models and model is not None and model not in models:
         names = ", ".join(terminal_text(name, 200) for name in list(models)[:5])
-        raise RunError(f"{where} has no model {model!r}, but {names}: correct the model's name")
+        raise RunError(f"{address} has no model {model!r}, but {names}: correct the model's name")
     return models
 
 
 def check_replies(
-    url: str, key_variable: str, what: str, flag: str, model: str, engine: str = "chat"
+    url: str, key_variable: str, server: str, flag: str, model: str, engine: str = "chat"
 ) -> None:
     """`check_endpoint`, and if the server lists no models, one request to the API of the `engine`, for a
     single token. What it says of the request alone is no fault: those of a run have other keys."""
-    if check_endpoint(url, key_variable, what, flag, model):
+    if check_endpoint(url, key_variable, server, flag, model):
         return
-    where, (path, prompt) = base_address(url), _MIN_REQUESTS[engine]
-    status, body = _send(where, path, {"model": model, "max_tokens": 1, **prompt}, key_variable, what, flag)
+    address, (path, prompt) = base_address(url), _MIN_REQUESTS[engine]
+    status, body = _send(
+        address, path, {"model": model, "max_tokens": 1, **prompt}, key_variable, server, flag
+    )
     if status in _REFUSAL_STATUSES:
         text = terminal_text((body or b"").decode("utf-8", "replace"), 200)
         answer = f"HTTP {status} to a request for the model {model!r} at /{path} ({text})"
-        raise RunError(f"{where} answers with {answer}: correct {flag}, or the model's name")
+        raise RunError(f"{address} answers with {answer}: correct {flag}, or the model's name")
 
 
 def _send(
-    where: str, path: str, payload: Any, key_variable: str, what: str, flag: str
+    address: str, path: str, payload: Any, key_variable: str, server: str, flag: str
 ) -> tuple[int, bytes | None]:
     """Status and body of an answer; status 0 for what says nothing here. Raises RunError."""
     try:
         with _client(key_variable) as client:
-            status, body = get_body(client, f"{where}/{path}", payload)
+            status, body = get_body(client, f"{address}/{path}", payload)
     except httpx.TimeoutException as error:
         detail = f"no answer within {TIMEOUT_S:g} s"
-        raise RunError(server_fault(what, where, detail, _START, flag)) from error
+        raise RunError(server_fault(server, address, detail, _START, flag)) from error
     except (httpx.NetworkError, httpx.ProtocolError) as error:
-        raise RunError(server_fault(what, where, str(error), _START, flag)) from error
+        raise RunError(server_fault(server, address, str(error), _START, flag)) from error
     except httpx.DecodingError as error:
-        raise RunError(web_page_fault(what, where, flag)) from error
+        raise RunError(web_page_fault(server, address, flag)) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
         return 0, None
     if status == 401:
         key = f"set ${key_variable} to its key, or " if key_variable else ""
-        raise RunError(f"{where} refuses the {what}'s key (HTTP 401): {key}correct {flag}")
+        raise RunError(f"{address} refuses the {server}'s key (HTTP 401): {key}correct {flag}")
     if 300 <= status < 400:  # no client follows it: the key would go to another address
-        raise RunError(other_answer_fault(what, where, f"HTTP {status}, which leads elsewhere", flag))
+        raise RunError(other_answer_fault(server, address, f"HTTP {status}, which leads elsewhere", flag))
     if status >= 500:
         text = terminal_text((body or b"").decode("utf-8", "replace"), 200)
-        raise RunError(other_answer_fault(what, where, f"HTTP {status}: {text}".rstrip(": "), flag))
+        raise RunError(other_answer_fault(server, address, f"HTTP {status}: {text}".rstrip(": "), flag))
     return status, body
 
 
-def _models(body: bytes, what: str, where: str, flag: str) -> Mapping[str, Any]:
+def _models(body: bytes, server: str, address: str, flag: str) -> Mapping[str, Any]:
     """The models in a body; {} for a list that cannot be read. Raises RunError if it is no list."""
     try:
         reply = read_json(body, MAX_ANSWER_VALUES)
@@ -103,7 +105,7 @@ def _models(body: bytes, what: str, where: str, flag: str) -> Mapping[str, Any]:
         reply = None
     if not isinstance(reply, list) and not (isinstance(reply, dict) and {*_LIST_KEYS} & reply.keys()):
         text = f"{terminal_text(body.decode('utf-8', 'replace'), 100)!r} instead of a list of models"
-        raise RunError(other_answer_fault(what, where, text, flag))
+        raise RunError(other_answer_fault(server, address, text, flag))
     try:
         return {str(entry["id"]): entry for entry in reply["data"]}
     except (TypeError, KeyError, AttributeError):

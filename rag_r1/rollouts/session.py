@@ -113,7 +113,7 @@ def _prepare_setup(args: RolloutArguments, defaults: Mapping[str, Any], validati
     return RunSetup(questions, config, tokens, setup, dict(retriever), reward, right)
 
 
-def settings_of(args: RolloutArguments, ready: RunSetup, command: str, **more: Any) -> dict[str, Any]:
+def settings_of(args: RolloutArguments, ready: RunSetup, command: str, **settings: Any) -> dict[str, Any]:
     """What decides which episodes are played and how."""
     protocol = json.dumps(dataclasses.asdict(ready.config.protocol), sort_keys=True, default=str)
     retriever = search_settings(ready.retriever)
@@ -135,7 +135,7 @@ def settings_of(args: RolloutArguments, ready: RunSetup, command: str, **more: A
         "term": ready.right.term,
         "right_from": ready.right.least,
         "rewards": [{"term": term.name, "weight": term.weight} for term in ready.reward.terms],
-        **more,
+        **settings,
     }
 
 

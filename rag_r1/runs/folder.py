@@ -81,7 +81,7 @@ class RunFolder:
         self.out = out
         self.journal = out / JOURNAL
         self._outcomes: dict[str, EpisodeOutcome] = {}
-        self._places: dict[str, Place] = {}
+        self._positions: dict[str, Place] = {}
         with ExitStack() as stack:
             stack.enter_context(hold_out(out, self.journal, name=None, mode=0o700))
             self._check(_without_secrets(json_roundtrip(settings)))
@@ -113,16 +113,16 @@ class RunFolder:
 
     def record(self, request_id: str) -> dict[str, Any] | None:
         """The last record of a request."""
-        place = self._places.get(request_id)
-        return None if place is None else self._records.at(place)
+        position = self._positions.get(request_id)
+        return None if position is None else self._records.at(position)
 
     def records(self, request_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
         """The last record of each request that has one, in this order."""
         return (record for request_id in request_ids if (record := self.record(request_id)) is not None)
 
-    def _index(self, record: dict[str, Any], place: Place) -> None:
+    def _index(self, record: dict[str, Any], position: Place) -> None:
         outcome = EpisodeOutcome.of(record)
-        self._outcomes[outcome.id], self._places[outcome.id] = outcome, place
+        self._outcomes[outcome.id], self._positions[outcome.id] = outcome, position
 
     def _check(self, settings: dict[str, Any]) -> None:
         try:

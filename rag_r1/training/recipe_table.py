@@ -116,8 +116,8 @@ def recipe_table(rows: Sequence[Sequence[str]]) -> str:
 
 def folder_of(name: str) -> str:
     """The folder whose README has a recipe's line; the demo's are in the README of all."""
-    first = name.partition("/")[0]
-    return "" if first == "demo" else first
+    folder = name.partition("/")[0]
+    return "" if folder == "demo" else folder
 
 
 def recipe_tables(compose: Compose, folders: Sequence[str] = ()) -> Iterator[tuple[str, str]]:

@@ -99,7 +99,7 @@ def curves(trajectories: Path) -> dict[str, dict[int, float]]:
     training, held_out = (records_by_step(trajectories / split) for split in ("train", "val"))
     rewards = {step: [record["rewards"]["score"] for record in records] for step, records in training.items()}
     return {
-        "reward": {step: mean(several) for step, several in rewards.items()},
+        "reward": {step: mean(values) for step, values in rewards.items()},
         "held_out_em": {step: summarise(records)["EM all"] for step, records in held_out.items()},
     }
 
@@ -149,7 +149,7 @@ def _claim_rows(report: Mapping[str, Any]) -> list[list[str]]:
 def _step_items(report: Mapping[str, Any]) -> list[str]:
     """What each step has left, as far as it is known, and how long it took."""
     facts = report["steps"]
-    traces, data, sft, kept = (facts.get(name, {}) for name in ("traces", "sft_data", "sft", "filter"))
+    traces, data, sft, chosen = (facts.get(name, {}) for name in ("traces", "sft_data", "sft", "filter"))
     base = facts.get("base", {})
     texts = {
         "base": (
@@ -163,8 +163,9 @@ def _step_items(report: Mapping[str, Any]) -> list[str]:
         ),
         "sft": f"{sft.get('epochs')} epochs of {sft.get('samples')} samples",
         "filter": (
-            f"{kept.get('kept')} of {kept.get('questions')} questions kept: {kept.get('right_at_first')} "
-            f"right at first, {kept.get('right_later')} later, {kept.get('never_right')} never"
+            f"{chosen.get('kept')} of {chosen.get('questions')} questions kept: "
+            f"{chosen.get('right_at_first')} right at first, "
+            f"{chosen.get('right_later')} later, {chosen.get('never_right')} never"
         ),
     }
     for name, curve in report["curves"].items():

@@ -157,8 +157,8 @@ def _from_hub(model: PretrainedModel, out: Path) -> None:
     _write_source(model, out, "hub", f"{model.hub}@{commit}")
 
 
-def _write_source(model: PretrainedModel, out: Path, source: str, origin: str, **more: str) -> None:
-    facts = {"name": model.name, "source": source, "origin": origin, "license": model.license, **more}
+def _write_source(model: PretrainedModel, out: Path, source: str, origin: str, **extra_facts: str) -> None:
+    facts = {"name": model.name, "source": source, "origin": origin, "license": model.license, **extra_facts}
     facts["weights_sha256"] = sha256_of_file(out / _WEIGHTS)
     write_json(out / SOURCE, facts)
 

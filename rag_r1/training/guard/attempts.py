@@ -94,7 +94,7 @@ class Attempts:
         )
         series = [self._series(attempt) for attempt in self.all]
         page.pictures(draw(self.folder / PICTURE, lambda axes: self._paint(axes, series), size=(7.0, 3.2)))
-        rows = [self._row(*known) for known in zip(self.all, (right for right, _ in series), strict=True)]
+        rows = [self._row(*pair) for pair in zip(self.all, (right for right, _ in series), strict=True)]
         page.table(["attempt", "steps", "changed settings", "right answers", "ended"], rows, "rllll")
         signs = [
             f"attempt {attempt.number}, step {sign['step']}: "

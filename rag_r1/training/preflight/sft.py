@@ -44,7 +44,7 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
     if missing := list(check_verls_keys(config, _REQUIRED)):
         report.problems += missing
         return report  # the other checks read these
-    report.problems += (wrong := wrong_types(config, NUMBERS))
+    report.problems += (type_problems := wrong_types(config, NUMBERS))
     tokenizer, problems = check_model(config, "model")
     report.problems += problems
     files = {key: _rows(config, key, report) for key in ("train_files", "val_files")}
@@ -55,18 +55,18 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
             remedy = "set it to the protocol that the rows were made for"
             report.problems.append(error("data.protocol", str(fault), remedy))
         else:
-            if tokenizer is not None and not wrong:
+            if tokenizer is not None and not type_problems:
                 report.problems += check_tags(protocol, tokenizer, "model.path")
                 template = plain(config.data.get("apply_chat_template_kwargs"))
                 tokens = SftTokens(tokenizer, protocol, template)
                 for key, rows in files.items():
                     report.problems += _check_lengths(config, key, rows, tokens, report)
-        if not wrong:
+        if not type_problems:
             report.problems += check_batches(config, len(train), len(files["val_files"]))
     if "hf_model" not in config.checkpoint.save_contents:
         text = "has no hf_model, so no model is exported that `rag-r1 train` could start from"
         report.problems.append(warning("checkpoint.save_contents", text, "add hf_model"))
-    if not wrong:
+    if not type_problems:
         report.problems += check_resumed_sft_rate(config)
     return report
 
@@ -96,16 +96,16 @@ def _check_lengths(
     longest = sorted(rows, key=lambda row: -sum(len(piece.text) for piece in row.pieces))[:COUNTED]
     bar = tqdm(longest, desc=f"data.{key}", unit="row", mininterval=5, disable=len(longest) < COUNTED)
     try:
-        most = max((len(tokens(row).ids) for row in bar), default=0)
+        size = max((len(tokens(row).ids) for row in bar), default=0)
     except ValueError as fault:
         yield error(f"data.{key}", str(fault), "make the data with this model's tokenizer")
         return
     if rows:
         extent = "all" if len(longest) == len(rows) else f"the {COUNTED} longest by characters"
-        report.notes.append(f"data.{key}: longest row {most} tokens ({extent} counted)")
-    if most > config.data.max_length:
-        text = f"is {config.data.max_length}, but the longest row of data.{key} has {most} tokens"
-        yield error("data.max_length", text, f"raise it, or make data with shorter rows (at least {most})")
+        report.notes.append(f"data.{key}: longest row {size} tokens ({extent} counted)")
+    if size > config.data.max_length:
+        text = f"is {config.data.max_length}, but the longest row of data.{key} has {size} tokens"
+        yield error("data.max_length", text, f"raise it, or make data with shorter rows (at least {size})")
 
 
 def check_batches(config: DictConfig, train: int, validation: int) -> Iterator[Problem]:
