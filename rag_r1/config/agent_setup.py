@@ -140,10 +140,7 @@ def tool_schemas(settings: RagR1Config) -> list[dict[str, Any]]:
 
 
 def for_tokenizer(
-    protocol: Protocol,
-    tokenizer: Any,
-    tools: Messages = (),
-    template: Mapping[str, Any] | None = None,
+    protocol: Protocol, tokenizer: Any, tools: Messages = (), template: Mapping[str, Any] | None = None
 ) -> Protocol:
     """The protocol with a tokenizer's control tokens and, if its turns are those of a chat template, with
     what this tokenizer's template writes between them. Raises ChatTemplateError."""

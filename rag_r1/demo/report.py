@@ -91,8 +91,8 @@ def draw(results: dict[str, Any], path: Path) -> list[Path]:
     def paint(match: Any, reward: Any, search: Any) -> None:
         for kind, color in zip(kinds, pictures.SERIES, strict=False):
             name = kind.removeprefix("EM ").replace("_", "-")
-            pictures.line(match, [*zip(steps, [point[kind] for point in held_out], strict=True)], name, color)
-        overall = [point["EM all"] for point in held_out]
+            pictures.line(match, [*zip(steps, [row[kind] for row in held_out], strict=True)], name, color)
+        overall = [row["EM all"] for row in held_out]
         low, high = zip(*(wilson(share, results["held_out_questions"]) for share in overall), strict=True)
         pictures.line(match, [*zip(steps, overall, strict=True)], "all", "black", "s--")
         match.fill_between(steps, low, high, color="black", alpha=0.12, linewidth=0, label="all, 95 %")
@@ -102,9 +102,7 @@ def draw(results: dict[str, Any], path: Path) -> list[Path]:
         reward.set(title="Training, sampled", ylabel="mean reward of a step")
         for name, color in zip(_MEASURES, (pictures.BLUE, pictures.ORANGE), strict=True):
             label = name.removesuffix(" a question")
-            pictures.line(
-                search, [*zip(steps, [point[name] for point in held_out], strict=True)], label, color
-            )
+            pictures.line(search, [*zip(steps, [row[name] for row in held_out], strict=True)], label, color)
         search.set(title="Held-out questions, greedy", ylabel="for each question", ylim=(0, None))
         search.legend(frameon=False, fontsize=8, loc="lower right")
         for axes in (match, reward, search):

@@ -32,11 +32,7 @@ from rag_r1.system.cores import usable_cores
 from rag_r1.system.installation import setup_command
 
 _MODULE = "vllm.entrypoints.openai.api_server"
-_CPU = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_NO_USAGE_STATS": "1",
-}
+_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
 #: Of a model with smaller weights, a thread computes a step faster than several can be woken for it.
 _ONE_THREAD_BYTES = 64 << 20
 _CPU_OPTIONS = ("--dtype", "float32", "--enforce-eager")

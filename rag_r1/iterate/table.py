@@ -70,9 +70,8 @@ def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         for row in rows
     ]
     write_json(out / JSON, {"format": 1, "rows": list(rows)}, private=True)
-    page = (
-        Page("Rounds").pictures(draw(rows, out), "EM, recall and searches").table(columns, cells).text(_NOTE)
-    )
+    page = Page("Rounds").pictures(draw(rows, out), "EM, recall and searches")
+    page.table(columns, cells).text(_NOTE)
     write_text(out / MARKDOWN, f"{page}\n", private=True)
     return table(columns, cells)
 

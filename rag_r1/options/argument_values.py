@@ -38,10 +38,7 @@ class ArgumentsError(ValueError):
 
 
 #: Errors about the names alone, which are told together.
-_NAMES = {
-    "extra_forbidden": "unrecognized arguments",
-    "missing": "the following arguments are required",
-}
+_NAMES = {"extra_forbidden": "unrecognized arguments", "missing": "the following arguments are required"}
 
 
 def flag_of(name: Any) -> str:

@@ -129,9 +129,8 @@ def _check_model(plan: OwnPlan) -> None:
         load_tokenizer(name)
     except Exception as error:  # transformers and a tokenizer's files may raise anything
         cause = why_not_loaded(name, error)
-        raise RunError(
-            f"policy.model: the tokenizer of {name} cannot be loaded: {cause}: {remedy}"
-        ) from error
+        problem = f"policy.model: the tokenizer of {name} cannot be loaded"
+        raise RunError(f"{problem}: {cause}: {remedy}") from error
 
 
 async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:

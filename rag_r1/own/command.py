@@ -175,9 +175,8 @@ def check_start(args: OwnArguments) -> OwnArtifacts:
         if (plan := checks.run(plan_of, args)) is not None:
             named_plan = checks.run(with_teacher_name, plan)
             artifacts = OwnArtifacts(named_plan or plan, args.out.resolve())
-            checks.run(
-                check_plan, artifacts, PipelineFolder(artifacts.out), knows_teacher=named_plan is not None
-            )
+            folder = PipelineFolder(artifacts.out)
+            checks.run(check_plan, artifacts, folder, knows_teacher=named_plan is not None)
     return artifacts
 
 

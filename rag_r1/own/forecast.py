@@ -89,12 +89,10 @@ def _pool(artifacts: OwnArtifacts) -> PassagePool:
     """The passages: of the corpus that an earlier start has made, or of one that is made for now and kept
     nowhere. Raises RunError."""
     documents, questions = artifacts.plan.documents, artifacts.plan.questions
-    with TemporaryDirectory() as target:
+    with TemporaryDirectory() as temp:
         corpus = artifacts.corpus
         if documents.folder is not None and not all(path.is_file() for path in corpus):
-            index = index_folder(
-                Path(documents.folder), Path(target), skip_bad_files=documents.skip_bad_files
-            )
+            index = index_folder(Path(documents.folder), Path(temp), skip_bad_files=documents.skip_bad_files)
             corpus = [index]
         try:
             return read_pool(corpus, artifacts.plan.run.seed, questions.test_share, _MAX_PASSAGES)

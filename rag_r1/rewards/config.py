@@ -63,9 +63,7 @@ def _option_faults(
 ) -> Iterator[str]:
     """What is wrong with the options; `reserved` names the parameters that are set elsewhere."""
     parameters = inspect.signature(function).parameters
-    keywords = {
-        name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and name not in reserved
-    }
+    keywords = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in reserved}
     choices = _choices(function)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name, value in options.items():

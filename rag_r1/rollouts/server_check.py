@@ -59,9 +59,8 @@ def check_replies(
     if check_endpoint(url, key_variable, server, flag, model):
         return
     address, (path, prompt) = base_address(url), _MIN_REQUESTS[engine]
-    status, body = _send(
-        address, path, {"model": model, "max_tokens": 1, **prompt}, key_variable, server, flag
-    )
+    payload = {"model": model, "max_tokens": 1, **prompt}
+    status, body = _send(address, path, payload, key_variable, server, flag)
     if status in _REFUSAL_STATUSES:
         text = terminal_text((body or b"").decode("utf-8", "replace"), 200)
         answer = f"HTTP {status} to a request for the model {model!r} at /{path} ({text})"

@@ -195,18 +195,10 @@ async def open_session(
 def _runner(
     args: RolloutArguments, ready: RunSetup, make_engine: MakeEngine, folder: RunFolder, endpoint: Endpoint
 ) -> EpisodeRunner:
-    return EpisodeRunner(
-        ready.setup,
-        make_engine,
-        ready.reward,
-        folder,
-        right=ready.right,
-        in_flight=args.in_flight,
-        tries=args.tries,
-        stop=endpoint.stop,
-        idle=endpoint.idle,
-        spending=endpoint.spending,
-    )
+    limits = {"in_flight": args.in_flight, "tries": args.tries}
+    of_endpoint = {"stop": endpoint.stop, "idle": endpoint.idle, "spending": endpoint.spending}
+    parts = ready.setup, make_engine, ready.reward, folder
+    return EpisodeRunner(*parts, right=ready.right, **limits, **of_endpoint)
 
 
 def endpoint_options(args: RolloutArguments, url: str) -> EndpointOptions:

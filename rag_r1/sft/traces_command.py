@@ -29,14 +29,7 @@ from rag_r1.rollouts.arguments import From0, RolloutArguments
 from rag_r1.rollouts.checks import all_problems, check_servers
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
-from rag_r1.rollouts.session import (
-    RunSession,
-    check_only,
-    open_session,
-    prepare,
-    settings_of,
-    usage_line,
-)
+from rag_r1.rollouts.session import RunSession, check_only, open_session, prepare, settings_of, usage_line
 
 COMMAND = "rag-r1 traces"
 _DESCRIPTION = """\

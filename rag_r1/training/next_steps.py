@@ -45,10 +45,7 @@ def after_training(config: Any) -> list[str]:
 def after_sft(model: Path) -> list[str]:
     """The last lines of a supervised fine-tuning; `model`: the chosen one, a Hugging Face folder."""
     evaluation = EvalArguments(
-        questions=[Path("QUESTIONS")],
-        model=str(model),
-        protocol="PROTOCOL",
-        out=model.parent / "evaluation",
+        questions=[Path("QUESTIONS")], model=str(model), protocol="PROTOCOL", out=model.parent / "evaluation"
     )
     overrides = [
         f"actor_rollout_ref.model.path={model}",

@@ -15,20 +15,6 @@ from rag_r1.demo.world.prompts import PROMPT, PROMPT_FILE, demo_protocol, prompt
 from rag_r1.demo.world.questions import INDEPENDENT, KINDS, Question, make_questions
 
 __all__ = [
-    "INDEPENDENT",
-    "KINDS",
-    "PROMPT",
-    "PROMPT_FILE",
-    "DemoData",
-    "Lookup",
-    "Question",
-    "World",
-    "demo_data",
-    "demo_protocol",
-    "fresh_world",
-    "make_questions",
-    "make_world",
-    "prompt_file",
-    "to_row",
-    "write_demo",
-]
+    "INDEPENDENT", "KINDS", "PROMPT", "PROMPT_FILE", "DemoData", "Lookup", "Question", "World", "demo_data",
+    "demo_protocol", "fresh_world", "make_questions", "make_world", "prompt_file", "to_row", "write_demo",
+]  # fmt: skip

@@ -101,11 +101,7 @@ def _joined(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def place_turn_scores(
-    row: int,
-    length: int,
-    ends: Sequence[tuple[int, int] | None],
-    turn_scores: Sequence[float],
-    score: float,
+    row: int, length: int, ends: Sequence[tuple[int, int] | None], turn_scores: Sequence[float], score: float
 ) -> torch.Tensor:
     """The rewards of the tokens of one of a trajectory's rows, of shape (tokens,); those of all its rows sum
     to `score`, and each turn's is on its last generated token. `ends`: row and place of that for each turn,

@@ -73,10 +73,8 @@ class Attempts:
         self._file.append({"event": event, "attempt": number, "time": round(time.time(), 1), **values})
 
     def _add_event(self, line: dict[str, Any]) -> None:
-        event, values = (
-            line["event"],
-            {key: value for key, value in line.items() if key not in ("event", "attempt", "time")},
-        )
+        event = line["event"]
+        values = {key: value for key, value in line.items() if key not in ("event", "attempt", "time")}
         if event == "begin":
             self.all.append(Attempt(line["attempt"], **values))
         elif event == "sign":
@@ -110,13 +108,8 @@ class Attempts:
         points = (right.values[0], max(right.values), right.values[-1]) if len(right) else ()
         shares = " → ".join(number(value, 2) for value in points) or "–"
         changes = ", ".join(map(cell, attempt.changes)) or "none"
-        return [
-            attempt.number,
-            f"{attempt.first + 1} to {last}",
-            changes,
-            shares,
-            cell(attempt.ending or "runs"),
-        ]
+        steps = f"{attempt.first + 1} to {last}"
+        return [attempt.number, steps, changes, shares, cell(attempt.ending or "runs")]
 
     def _series(self, attempt: Attempt) -> tuple[Series, Series]:
         history = History()
