@@ -40,7 +40,7 @@ from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_line import argument
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import ProtocolError, read_prompt
-from rag_r1.rollouts.checks import all_problems, check_search, started
+from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.session import check_only
@@ -108,7 +108,7 @@ async def evaluate_modes(args: ModesArguments) -> int:
     checks = [partial(resolve_model, untrained)]
     if trained.base_url is None:  # else its server may take the place of the first one later
         checks.append(partial(resolve_model, trained))
-    checks = started(*checks, partial(check_search, untrained, {}))
+    checks = begin_checks(*checks, partial(check_search, untrained, {}))
     with all_problems(args, {}, checks):
         untrained_args, *_ = (check() for check in checks)
         ready = prepare_evaluation(untrained_args)

@@ -13,7 +13,7 @@ from rag_r1.evaluation.target import vllm_version
 from rag_r1.inference.model_folders import checkpoint_name
 from rag_r1.rollouts.arguments import RolloutArguments
 from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance
-from rag_r1.rollouts.provenance_facts import PASSING
+from rag_r1.rollouts.provenance_facts import VOLATILE_KEYS
 from rag_r1.rollouts.response_format import IDS
 from rag_r1.rollouts.session import RunSession
 from rag_r1.runs.errors import RunError
@@ -85,7 +85,7 @@ def _resumed(out: Path, current: Provenance) -> Provenance:
 
 def _is_fixed(key: str) -> bool:
     """Whether a run must not go on if this changes."""
-    return key.startswith(_FIXED) and key not in {f"retriever.ready.{name}" for name in PASSING}
+    return key.startswith(_FIXED) and key not in {f"retriever.ready.{name}" for name in VOLATILE_KEYS}
 
 
 def _engine_options(args: RolloutArguments, run: RunSession, model: str) -> dict[str, Any]:

@@ -35,14 +35,14 @@ def load_tokenizer(name: str) -> Any:
 
 def why_not_loaded(name: str, error: Exception) -> str:
     """Why `load_tokenizer` has failed, for a message that ends with what to give instead."""
-    first = next(iter(str(error).splitlines()), "")
+    line = next(iter(str(error).splitlines()), "")
     if Path(name).is_dir() and not any(Path(name).glob("*[tv]o[kc]*")):  # tokenizer.json, vocab.json, ...
         return "the folder holds no tokenizer"
     if Path(name).exists():
-        return f"{type(error).__name__}: {first}"
+        return f"{type(error).__name__}: {line}"
     if not is_hub_name(name):
         return "there is no such folder"
     return (
-        f"it is no folder here, and the Hub does not give it ({first}): check the name and the network, or "
+        f"it is no folder here, and the Hub does not give it ({line}): check the name and the network, or "
         f"download it where there is one (`hf download {name} --local-dir DIR`)"
     )

@@ -32,11 +32,7 @@ from rag_r1.system.cores import cpu_threads
 from rag_r1.system.installation import setup_command
 
 _MODULE = "vllm.entrypoints.openai.api_server"
-_CPU = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_NO_USAGE_STATS": "1",
-}
+_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
 _CPU_OPTIONS = ("--dtype", "float32", "--enforce-eager")
 #: Secrets that vLLM may need: a model or its tokenizer on the Hub.
 _HUB = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -63,8 +59,8 @@ def vllm_server(
     port = free_port()
     arguments = ["-m", _MODULE, "--model", str(model), "--served-model-name", name]
     arguments += ["--host", "127.0.0.1", "--port", str(port), *(_CPU_OPTIONS if on_cpu else ()), *options]
-    ours = {**_CPU, "OMP_NUM_THREADS": str(cpu_threads(model))} if on_cpu else {}
-    environment = {**ours, **environment_without_secrets(_HUB, without)}
+    defaults = {**_CPU, "OMP_NUM_THREADS": str(cpu_threads(model))} if on_cpu else {}
+    environment = {**defaults, **environment_without_secrets(_HUB, without)}
     with child_process(arguments, environment, log) as process:
         with bounded_http_client(2.0) as client:
 

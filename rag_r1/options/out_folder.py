@@ -19,16 +19,16 @@ INDEX_FILE = "passages.arrow"
 def check_out(folder: Path, command: str | None = None, flag: str = "--out") -> None:
     """Raises ValueError unless the folder can be made and written to and, with `command`, is neither an index
     nor the folder of a run of another command."""
-    place = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    if not place.is_dir():
-        is_folder = "is a file" if place == folder else f"cannot be made, because {place} is a file"
+    parent = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not parent.is_dir():
+        is_folder = "is a file" if parent == folder else f"cannot be made, because {parent} is a file"
         raise ValueError(f"{flag} {folder} {is_folder}: give a folder")
     try:
-        with TemporaryFile(dir=place):  # rights alone do not tell: root has them in /proc, too
+        with TemporaryFile(dir=parent):  # rights alone do not tell: root has them in /proc, too
             pass
     except OSError as error:
         raise ValueError(
-            f"{flag} {folder}: {place} cannot be written to ({reason_of(error)}): check its rights, or "
+            f"{flag} {folder}: {parent} cannot be written to ({reason_of(error)}): check its rights, or "
             "choose another folder"
         ) from error
     if command is not None and (folder / INDEX_FILE).is_file():

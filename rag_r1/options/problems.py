@@ -41,8 +41,8 @@ def problem_of_fault(fault: Exception) -> Problem:
     """The Problem for a wrong option, whose message begins with the key, as in `rag_r1.retriever.topk must be
     ...`, or with `unknown key` and the key."""
     what = str(fault)
-    words = [word.rstrip(":,") for word in what.split() if word.startswith("rag_r1")]
-    where = getattr(fault, "key", None) or (words[0] if words else "rag_r1")
+    keys = [word.rstrip(":,") for word in what.split() if word.startswith("rag_r1")]
+    where = getattr(fault, "key", None) or (keys[0] if keys else "rag_r1")
     remedy = (
         getattr(fault, "remedy", "") or "correct the key; `rag-r1 recipes show rag_r1_defaults` explains each"
     )

@@ -47,8 +47,8 @@ def with_teacher_name(plan: OwnPlan) -> OwnPlan:
     models = list(check_endpoint(teacher.url, teacher.api_key_env, "teacher", "--teacher"))
     if len(models) != 1:
         names = ", ".join(terminal_text(name, 200) for name in models[:5])
-        listed = f"lists {names}" if models else "lists no models"
-        raise RunError(f"--teacher {teacher.url} {listed}: name the teacher's with --teacher-model")
+        text = f"lists {names}" if models else "lists no models"
+        raise RunError(f"--teacher {teacher.url} {text}: name the teacher's with --teacher-model")
     return replace(plan, teacher=replace(teacher, model=models[0]))
 
 
@@ -104,8 +104,8 @@ def _contradictions(plan: OwnPlan) -> Iterator[str]:
     if not plan.trains and plan.evaluation.skip:
         yield "evaluation.skip: nothing is left to do, since sft and grpo are left out too"
     if plan.needs_teacher and plan.teacher.url is None:
-        what = "writes the questions" if plan.writes_questions else "plays the traces"
-        yield f"teacher.url: give --teacher, the address of the model that {what}"
+        purpose = "writes the questions" if plan.writes_questions else "plays the traces"
+        yield f"teacher.url: give --teacher, the address of the model that {purpose}"
     if plan.reader.url is not None and plan.reader.model is None:
         yield "reader.model: give --reader-model, the name of the model at reader.url"
     if questions.train and not questions.test:
@@ -128,8 +128,9 @@ def _check_model(plan: OwnPlan) -> None:
     try:
         load_tokenizer(name)
     except Exception as error:  # transformers and a tokenizer's files may raise anything
-        why = why_not_loaded(name, error)
-        raise RunError(f"policy.model: the tokenizer of {name} cannot be loaded: {why}: {remedy}") from error
+        cause = why_not_loaded(name, error)
+        problem = f"policy.model: the tokenizer of {name} cannot be loaded"
+        raise RunError(f"{problem}: {cause}: {remedy}") from error
 
 
 async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:

@@ -55,7 +55,7 @@ class ChatAgent:
 
     def prompt_fits(self, question: str) -> bool:
         """Is there room for the prompt with this question, and a token after it?"""
-        limit = self.setup.budget.most_prompt_tokens
+        limit = self.setup.budget.prompt_limit
         try:
             return limit is None or len(self.setup.prompt_ids(question)) <= limit
         except ValueError:

@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from rag_r1.agent import Trajectory
-from rag_r1.http_server.request_guard import BACK_S, STOPPING, RequestError, RequestGuard
+from rag_r1.http_server.request_guard import RETRY_S, STOPPING, RequestError, RequestGuard
 from rag_r1.http_server.responses import disconnected, error_response, http_error_response, serve_files
 from rag_r1.serving.admission import ServerFullError
 from rag_r1.serving.conversation import read_conversation
@@ -118,7 +118,7 @@ def _begin_chat(chats: ChatSessions, parameters: ChatParameters) -> ChatSession:
 
 
 def _stopping() -> RequestError:
-    return RequestError(*STOPPING, {"Retry-After": str(BACK_S)})
+    return RequestError(*STOPPING, {"Retry-After": str(RETRY_S)})
 
 
 async def _await_record(request: Request, chat: ChatSession) -> Trajectory | None:

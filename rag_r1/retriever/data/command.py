@@ -39,7 +39,7 @@ from rag_r1.retriever.data.trajectories import check_trajectories
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, TRAIN
 from rag_r1.retriever.selection.command import write_rows
 from rag_r1.retriever.selection.scores import ScoreFiles
-from rag_r1.rollouts.checks import all_problems, check_search, started
+from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.session import RunSetup, check_only, prepare
 from rag_r1.runs.errors import RunError
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def make_data(args: DataArguments) -> int:
     """Take all steps that are not done; returns the exit status. Raises RunError."""
     has_judge = args.utility != "correctness" and not args.estimate
-    model, search, *judge = started(
+    model, search, *judge = begin_checks(
         partial(resolve_model, args),
         partial(check_search, args, {}),
         *([partial(check_judge, args)] if has_judge else []),

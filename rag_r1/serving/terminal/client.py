@@ -84,7 +84,7 @@ def stream_answer(
     body = {"messages": conversation, "stream": True}
     try:
         with (
-            bounded_http_client(_PIECE_S, headers, most=_MAX_BYTES, body_s=_ANSWER_S) as client,
+            bounded_http_client(_PIECE_S, headers, limit=_MAX_BYTES, body_s=_ANSWER_S) as client,
             client.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=timeout) as response,
         ):
             if response.status_code != 200:

@@ -31,7 +31,7 @@ def check_data(
     def messages(row: QuestionRow) -> Sequence[Mapping[str, Any]]:
         return protocol.messages(row.question) if settings.own_prompt else row.prompt
 
-    limit, filtered = config.data.max_prompt_length, bool(config.data.filter_overlong_prompts)
+    limit, is_filtered = config.data.max_prompt_length, bool(config.data.filter_overlong_prompts)
     count_tokens = None
     if protocol is not None and tokenizer is not None:
         # No limit: the tokens of overlong prompts are counted too, for the report.
@@ -50,11 +50,11 @@ def check_data(
                 report.problems += problems
             else:
                 scan = scan_parquet(path, protocol.name, messages, count_tokens, limit)
-                report.problems += scan_problems(path, scan, protocol.name, limit, filtered)
+                report.problems += scan_problems(path, scan, protocol.name, limit, is_filtered)
                 extent = "all" if scan.tokenised >= scan.usable else "the longest by characters"
-                counted = f", prompt tokens counted for {scan.tokenised} ({extent})" if count_tokens else ""
-                report.notes.append(f"{path}: {scan.rows} rows, {scan.usable} usable{counted}")
-                rows = scan.rows - scan.promptless.count - (scan.overlong.count if filtered else 0)
+                note = f", prompt tokens counted for {scan.tokenised} ({extent})" if count_tokens else ""
+                report.notes.append(f"{path}: {scan.rows} rows, {scan.usable} usable{note}")
+                rows = scan.rows - scan.promptless.count - (scan.overlong.count if is_filtered else 0)
             if key == "train_files":
                 train_rows = None if None in (rows, train_rows) else train_rows + rows
     return train_rows

@@ -46,8 +46,8 @@ def check_run_folder(config: DictConfig) -> Iterator[Problem]:
         if folder is not None:
             check_out(Path(str(folder)).expanduser(), flag="the folder")
     except ValueError as fault:
-        what, _, remedy = str(fault).rpartition(": ")
-        yield error("trainer.default_local_dir", what, remedy)
+        text, _, remedy = str(fault).rpartition(": ")
+        yield error("trainer.default_local_dir", text, remedy)
 
 
 def resumed_from(config: DictConfig) -> Path | None:
@@ -90,7 +90,7 @@ def _read_rates(path: Path) -> list[float]:
     """The learning rates in a file of a checkpoint. Raises OSError, LimitError and JobError."""
     workers = WorkerPool(1)
     try:
-        named = os.fsencode(path.absolute()).decode("latin-1")
-        return workers.call("rag_r1.sandbox.torch_checkpoint:base_rates", [named], _LIMITS)
+        path_name = os.fsencode(path.absolute()).decode("latin-1")
+        return workers.call("rag_r1.sandbox.torch_checkpoint:base_rates", [path_name], _LIMITS)
     finally:
         workers.close()

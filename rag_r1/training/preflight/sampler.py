@@ -25,10 +25,10 @@ def check_sampler(config: DictConfig) -> Iterator[Problem]:
     if not _uses_our_sampler(config):
         return
     mode, name = config.trainer.v1.trainer_mode, OmegaConf.select(config, f"{_SAMPLER}.name")
-    right = "SearchReplayBuffer" if verls_mode(mode) == "sync" else "SearchReplayBufferAsync"
-    if name != right:
+    expected = "SearchReplayBuffer" if verls_mode(mode) == "sync" else "SearchReplayBufferAsync"
+    if name != expected:
         text = f"{name} does not fit trainer.v1.trainer_mode={mode}"
-        yield error(f"{_SAMPLER}.name", text, f"add {_SAMPLER}.name={right}")
+        yield error(f"{_SAMPLER}.name", text, f"add {_SAMPLER}.name={expected}")
     options = plain(OmegaConf.select(config, _KWARGS)) or {}
     yield from map(problem_of_fault, find_faults(SamplerOptions.from_config, options))
 

@@ -70,8 +70,8 @@ def estimate_of(config: DictConfig) -> MemoryEstimate | None:
 
 def gpu_bytes(config: DictConfig) -> float:
     """Bytes of a GPU: the recipe's, this machine's, or 80 GB."""
-    named = OmegaConf.select(config, _KEY)
-    return float(named) * 1e9 if named else gpu_memory() or _GPU
+    configured = OmegaConf.select(config, _KEY)
+    return float(configured) * 1e9 if configured else gpu_memory() or _GPU
 
 
 def _folder_of(name: str) -> Path:

@@ -163,10 +163,10 @@ def _idle_bytes(role: DictConfig, trained: Trained) -> float:
     return weights + (0.0 if _offloads(role, "optimizer") else trained.optimizer)
 
 
-def _offloads(role: DictConfig, what: str) -> bool:
+def _offloads(role: DictConfig, kind: str) -> bool:
     """Whether a role moves its parameters (`param`) or its moments (`optimizer`) to the host."""
     return any(
-        (role.get(engine) or {}).get(f"{what}_offload") for engine in ("fsdp_config", "fsdp", "megatron")
+        (role.get(engine) or {}).get(f"{kind}_offload") for engine in ("fsdp_config", "fsdp", "megatron")
     )
 
 
