@@ -153,7 +153,9 @@ def _model_rates(model: str, length: int, threads: int) -> tuple[float, float]:
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(threads)
-    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="sdpa")
+    policy = AutoModelForCausalLM.from_pretrained(
+        model, dtype=torch.float32, attn_implementation="sdpa", trust_remote_code=False
+    )
     rows = torch.randint(policy.config.vocab_size, (max(1, _TOKENS // length), length))
 
     def log_probs() -> torch.Tensor:
