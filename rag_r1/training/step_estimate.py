@@ -76,9 +76,7 @@ def estimate_lines(config: Any, probe: Probe) -> list[str]:
     rows = [[name, f"{seconds:.0f}"] for name, seconds in [*parts.items(), ("a step", step)]]
     trajectories = config.data.train_batch_size * config.actor_rollout_ref.rollout.n
     lines = [*table(["of a step", "s"], rows, "lr"), ""]
-    lines.append(
-        f"{trajectories} trajectories of {probe.tokens:.0f} tokens, threads: {trainer_threads(config)}"
-    )
+    lines.append(f"{trajectories} trajectories of {probe.tokens:.0f} tokens")
     if (steps := config.trainer.total_training_steps) is None:
         return [*lines, f"{_STEPS} is not set, so the length of the training is not known"]
     freq, questions = config.trainer.test_freq, _validation_questions(config.data)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rag_r1.runs.errors import RunError
-from rag_r1.training.step_estimate import Probe, print_estimate, step_parts
+from rag_r1.training.step_estimate import Probe, estimate_lines, print_estimate, step_parts
 from tests.recipes.composed_recipes import composed
 
 #: 16 trajectories of 100 tokens in 8 s; 1,000 tokens/s of log-probs and 250 of an update.
@@ -25,6 +27,21 @@ def test_a_step_has_the_parts_that_its_recipe_asks_for():
 def test_each_epoch_of_a_batch_is_an_update():
     config = composed("recipes/real_small/grpo", *SIZE, "actor_rollout_ref.actor.ppo_epochs=3")
     assert step_parts(config, PROBE)["update"] == pytest.approx(3 * 12.8)
+
+
+def test_the_length_of_a_training_counts_its_validations_if_its_steps_are_set(tmp_path):
+    pq.write_table(pa.table({"row": list(range(300))}), tmp_path / "val.parquet")
+    training = [
+        "trainer.total_training_steps=20",
+        "trainer.test_freq=10",
+        f"data.val_files={tmp_path}/val.parquet",
+    ]
+    lines = estimate_lines(composed("recipes/real_small/grpo", *SIZE, *training), PROBE)
+    assert "32 trajectories of 100 tokens" in lines
+    # 20 steps of 35.2 s, and 3 times 120 of the 300 rows at half a second each.
+    assert lines[-1] == "20 steps, and 3 validations of 120 questions: about 15 minutes"
+    unset = composed("recipes/real_small/grpo", *SIZE, "trainer.total_training_steps=null")
+    assert estimate_lines(unset, PROBE)[-1].startswith("trainer.total_training_steps is not set")
 
 
 def test_a_gpu_is_not_estimated():
