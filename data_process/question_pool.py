@@ -146,7 +146,7 @@ class QuestionPool:
         """How many rows of train that are written have the question of a row of test."""
         return self._base.execute(f"SELECT COUNT(*) FROM rows, {_TESTED} AND {_WRITTEN}").fetchone()[0]
 
-    def kept(self, entry: int | None = None, in_draw_order: bool = False) -> Iterator[PooledQuestion]:
+    def questions(self, entry: int | None = None, in_draw_order: bool = False) -> Iterator[PooledQuestion]:
         """The rows that are written (of one entry), in the order of their sources, or in that of the draw."""
         condition = "outcome IS NULL" + (f" AND entry = {entry}" if entry is not None else "")
         order = "draw, seq" if in_draw_order else "seq"

@@ -52,7 +52,7 @@ def similar_lines(pool: QuestionPool, similarity: float) -> Iterator[dict[str, A
     seqs = array("q")
 
     def texts() -> Iterator[str]:
-        for pooled in tqdm(pool.kept(), desc="near duplicates", unit=" questions", mininterval=1):
+        for pooled in tqdm(pool.questions(), desc="near duplicates", unit=" questions", mininterval=1):
             seqs.append(pooled.seq)
             yield pooled.question.question
 
@@ -107,7 +107,7 @@ def _questions(pool: QuestionPool, number: int, repeated: set[str]) -> Iterator[
     """The questions of an entry. If several are joined in a row, these are chosen by chance, since neighbours
     in a file may resemble each other; what is left over is too little for a row."""
     size = pool.entries[number].join
-    questions = (pooled.question for pooled in pool.kept(entry=number, in_draw_order=size > 1))
+    questions = (pooled.question for pooled in pool.questions(entry=number, in_draw_order=size > 1))
     if size == 1:
         yield from questions
         return

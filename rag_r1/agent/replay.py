@@ -36,11 +36,13 @@ class ReplayTurn:
     def of(cls, token_ids: Sequence[int], calls: Sequence[CallRecord]) -> ReplayTurn:
         """From what was generated and the records of its calls, with the documents as they were shown."""
         answered_calls = (call for call in calls if call.status != "failed" and call.documents is not None)
-        results = {call_key(call.tool, call.arguments): _shown_results(call) for call in answered_calls}
+        results = {
+            call_key(call.tool, call.arguments): _documents_or_refusal(call) for call in answered_calls
+        }
         return cls(tuple(token_ids), results)
 
 
-def _shown_results(call: CallRecord) -> tuple[Document, ...] | Refusal:
+def _documents_or_refusal(call: CallRecord) -> tuple[Document, ...] | Refusal:
     """The result of the call, as it was shown to the policy."""
     documents = tuple(call.documents or ())
     if call.status == "refused":

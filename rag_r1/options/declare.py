@@ -184,7 +184,7 @@ def _faults(error: ValidationError, cls: type, values: Mapping[str, Any], key: s
             continue
         path, kind = f"{key}.{name}", describe_type(declared[name].annotation, declared[name].metadata)
         message = (
-            f"must be {kind}, not {_shown(values[name])}" if name in values else f"must be given: {kind}"
+            f"must be {kind}, not {_text_of(values[name])}" if name in values else f"must be given: {kind}"
         )
         if name in values and not is_safe_to_show(declared[name].annotation, declared[name].metadata):
             message = f"must be {kind}"
@@ -192,7 +192,7 @@ def _faults(error: ValidationError, cls: type, values: Mapping[str, Any], key: s
     return sorted(faults.values(), key=lambda fault: not str(fault).startswith("unknown key"))
 
 
-def _shown(value: Any) -> str:
+def _text_of(value: Any) -> str:
     """A value in a message; the user and password of an address are left out."""
     return re.sub(r"//[^/\s]*@", "//...@", repr(value))
 

@@ -11,8 +11,6 @@ from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.command import main
 
-pytest.importorskip("vllm", reason="left out: vLLM is not installed")
-
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(600)]
 
 

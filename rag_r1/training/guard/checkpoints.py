@@ -85,7 +85,7 @@ class Checkpoints:
         """The kept checkpoint of a step."""
         return self._kept_folder / f"global_step_{step}"
 
-    def last_kept(self, step: int) -> int | None:
+    def newest_up_to(self, step: int) -> int | None:
         """The last kept step up to this one; None without one."""
         return max((kept_step for kept_step in self.kept_steps() if kept_step <= step), default=None)
 

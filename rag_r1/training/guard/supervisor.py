@@ -135,7 +135,7 @@ class Supervisor:
         """Prepares the next attempt. Raises RunError if there is none."""
         step, page = self.guard.history.step, self.folder / PAGE
         self.checkpoints.keep(sign.since - self.options.margin)
-        good_step = self.checkpoints.last_kept(sign.since - self.options.margin)
+        good_step = self.checkpoints.newest_up_to(sign.since - self.options.margin)
         note = "there is no checkpoint from before"
         if good_step is not None:
             note = f"good: {self.checkpoints.path(good_step)}"
