@@ -15,7 +15,9 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -110,7 +112,7 @@ def print_estimate(config: Any) -> None:
     with TemporaryDirectory(prefix="rag-r1-estimate-") as folder:
         trajectories, rollout_s, tokens = asyncio.run(_play(config, Path(folder)))
     print(f"computing rows of {tokens:.0f} tokens", flush=True)
-    model = str(config.actor_rollout_ref.model.path)
+    model = str(Path(config.actor_rollout_ref.model.path).expanduser())
     threads = trainer_threads(Path(model), int(config.trainer.n_gpus_per_node))
     log_probs, update = _model_rates(model, round(tokens), threads)
     probe = Probe(trajectories, rollout_s, tokens, log_probs, update)
@@ -134,12 +136,14 @@ async def _play(config: Any, folder: Path) -> tuple[int, float, float]:
     )
     resolved = resolve_model(args)
     ready = prepare_evaluation(resolved)
-    with serve_model(resolved) as served:
+    # The figures of an evaluation, and its folder that is removed, are not what was asked for.
+    with serve_model(resolved) as served, redirect_stdout(StringIO()):
         await run_condition(served, ready, agent_condition(ready.setup), folder)
     run = read_run(folder)
     played = ~run.failed
     if not played.any():
-        raise RunError("no trajectory could be played, as the lines above say: correct that first")
+        failures = ", ".join(sorted({kind for kinds in run.failures for kind in kinds}))
+        raise RunError(f"no trajectory could be played ({failures} failed): `rag-r1 eval groups` shows why")
     columns = {name: values[played] for name, values in run.columns.items()}
     tokens = sum(columns[f"{part}_tokens"] for part in ("prompt", "generated", "observed"))
     return len(tokens), float(columns["seconds"].max()), float(tokens.mean())

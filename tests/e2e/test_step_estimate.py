@@ -33,4 +33,5 @@ def test_a_probe_says_how_long_a_step_and_the_training_take(tmp_path, capsys):
     assert int(seconds["a step"]) >= int(seconds["generating"]) > 0
     assert re.search(r"^128 trajectories of \d+ tokens$", printed, re.M)
     assert re.search(r"^\d+ steps, and \d+ validations of \d+ questions: about \d+ minutes$", printed, re.M)
+    assert "report:" not in printed, "the probe's own report is removed"
     assert not (tmp_path / "run").exists(), "nothing was trained"
