@@ -33,8 +33,9 @@ _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
 from rag_r1.runs.markdown import table  # noqa: E402
-from retrieval_server.command_line import AtLeastOne, Flag, Options, parse  # noqa: E402
+from retrieval_server.command_line import parse  # noqa: E402
 from retrieval_server.encode.cpu_settings import set_mkl_reproducible  # noqa: E402
+from retrieval_server.options import AtLeastOne, Flag, Options  # noqa: E402
 
 Features = dict[str, Any]  # of a batch: token ids and masks, (texts, tokens)
 Way = Callable[[Features], Any]  # the states of the last layer, (texts, tokens, width), a tensor

@@ -33,8 +33,9 @@ sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).
 import numpy as np  # noqa: E402
 
 from rag_r1.runs.markdown import print_table  # noqa: E402
-from retrieval_server.command_line import AtLeastOne, Flag, Options, parse  # noqa: E402
+from retrieval_server.command_line import parse  # noqa: E402
 from retrieval_server.encode.cpu_settings import set_mkl_reproducible  # noqa: E402
+from retrieval_server.options import AtLeastOne, Flag, Options  # noqa: E402
 
 _KINDS = {
     "torch float32": ("float32", None),

@@ -24,7 +24,8 @@ sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).
 
 from pydantic import model_validator  # noqa: E402
 
-from retrieval_server.command_line import Flag, Options, parse  # noqa: E402
+from retrieval_server.command_line import parse  # noqa: E402
+from retrieval_server.options import Flag, Options  # noqa: E402
 from retrieval_server.search.options import OpenOptions  # noqa: E402
 
 _BATCH = 16

@@ -152,9 +152,9 @@ def search(args: argparse.Namespace, work: Work) -> dict:
     """Search alone, for random questions that are no passages."""
     from benchmarks import large_search
     from benchmarks.random_vectors import RandomVectors
-    from retrieval_server.indexing.presets import MOST_CELLS
+    from retrieval_server.indexing.presets import MAX_CELLS
 
-    behind = args.block + MOST_CELLS  # passages and centres
+    behind = args.block + MAX_CELLS  # passages and centres
     vectors = RandomVectors(behind + ASKED, DIMENSION)[behind:]
     with work.exact.open("wb") as stream:
         np.savez(stream, queries=vectors, rows=np.zeros((ASKED, K), np.int64))  # there is nothing to be found

@@ -131,7 +131,7 @@ def build(args: BuildArguments, protocol: Protocol, entries: list[MixEntry]) -> 
     splits = list(dict.fromkeys(entry.split for entry in entries))
     args.out.mkdir(parents=True, exist_ok=True)
     with QuestionPool(args.out / _POOL, entries, args.seed) as pool:
-        read, bad = _read(pool, entries)
+        n_read, bad = _fill_pool(pool, entries)
         total = sum(bad, BadRows())
         if total.count and not args.skip_bad_rows:
             raise DataError(f"nothing was written, because of {total.refusal()}")
@@ -150,30 +150,30 @@ def build(args: BuildArguments, protocol: Protocol, entries: list[MixEntry]) -> 
                 "pairs": len(across),
                 "across_splits": sum(across),
             },
-            "sources": [entry_counts(pool, i, read[i], bad[i], written[i]) for i in range(len(entries))],
+            "sources": [entry_counts(pool, i, n_read[i], bad[i], written[i]) for i in range(len(entries))],
             "left_out": total.left_out(),
         }
     write_json(args.out / "data_summary.json", summary, ensure_ascii=False)
     return summary
 
 
-def _read(pool: QuestionPool, entries: list[MixEntry]) -> tuple[list[int], list[BadRows]]:
+def _fill_pool(pool: QuestionPool, entries: list[MixEntry]) -> tuple[list[int], list[BadRows]]:
     """Put all sources into the pool; returns the rows read of each, and its bad rows."""
-    read, bad = [0] * len(entries), [BadRows() for _ in entries]
+    n_read, bad = [0] * len(entries), [BadRows() for _ in entries]
 
     def questions(number: int) -> Iterator[Question]:
-        place = entries[number].place
-        for row, question in tqdm(read_source(entries[number]), desc=place, unit=" rows", mininterval=1):
-            read[number] += 1
+        location = entries[number].place
+        for row, question in tqdm(read_source(entries[number]), desc=location, unit=" rows", mininterval=1):
+            n_read[number] += 1
             if isinstance(question, ValueError):
-                bad[number].add(f"{place}, row {row}", question)
+                bad[number].add(f"{location}, row {row}", question)
             else:
                 yield question
 
     with StartChecks() as checks:  # so that a source that cannot be read does not hide another
         for number in range(len(entries)):
             checks.run(pool.add, number, questions(number))
-    return read, bad
+    return n_read, bad
 
 
 def _mark(pool: QuestionPool, overlap: str) -> None:
@@ -230,13 +230,13 @@ def _print(out: Path, summary: dict[str, Any]) -> None:
                 print(note, file=sys.stderr)
     if (out / REPEATED).exists():
         print(f"{out / REPEATED}: the repeated questions, row by row")
-    if (near := summary["near_duplicates"])["pairs"]:
+    if (near_pairs := summary["near_duplicates"])["pairs"]:
         print(
-            f"{out / NEARLY}: {near['pairs']} questions that resemble another one, {near['across_splits']} "
-            "of them one of the validation set"
+            f"{out / NEARLY}: {near_pairs['pairs']} questions that resemble another one, "
+            f"{near_pairs['across_splits']} of them one of the validation set"
         )
-    if kept := summary["overlap"]["kept"]:
-        print(f"note: {kept} questions of train are also in the validation set", file=sys.stderr)
+    if overlapping := summary["overlap"]["kept"]:
+        print(f"note: {overlapping} questions of train are also in the validation set", file=sys.stderr)
     for line in summary["left_out"]:
         print(line, file=sys.stderr)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -107,31 +107,35 @@ def run(
         return dialect, made
 
     args = read_arguments(declared, arguments, description=description, epilog=ROWS, check=check)
-    dialect, (splits, more) = check(args)
+    dialect, (splits, details) = check(args)
     if args.check_only:
         names = ", ".join(split.name for split in splits)
         print(f"all checks passed: {names} would be written into {args.out}")
         return 0
-    bad = sum((split.source.bad for split in splits), more.pop(BAD_ROWS, BadRows()))
+    bad = sum((split.source.bad for split in splits), details.pop(BAD_ROWS, BadRows()))
     if bad.count and not args.skip_bad_rows:
         raise DataError(f"nothing was written, because of {bad.refusal()}")
-    summary = write_splits(splits, dialect, args.source_name, args.out, more)
-    for name, counts in summary["splits"].items():
-        overlap = f", {counts['overlap_with_test']} removed that are in test" if name == "train" else ""
-        print(
-            f"{args.out / name}.parquet: {counts['written']} questions of {counts['read']} rows "
-            f"({counts['duplicates']} duplicates removed{overlap}, "
-            f"{counts['malformed']} malformed rows left out)"
-        )
-        if others := counts["same_question_other_answers"]:
-            print(f"  {others} rows have the question of another row but different answers: they are kept")
-        if same_id := counts["rows_with_repeated_id"]:
-            print(f"  rows with the id of another row: {same_id}; they got ids made of their questions")
+    summary = write_splits(splits, dialect, args.source_name, args.out, details)
+    _print_counts(args.out, summary)
     if any(split.repeats for split in splits):
         print(f"{args.out / REPEATED}: the repeated questions, row by row")
     for line in bad.left_out():
         print(line, file=sys.stderr)
     return 0
+
+
+def _print_counts(out: Path, summary: Mapping[str, Any]) -> None:
+    for name, counts in summary["splits"].items():
+        overlap = f", {counts['overlap_with_test']} removed that are in test" if name == "train" else ""
+        print(
+            f"{out / name}.parquet: {counts['written']} questions of {counts['read']} rows "
+            f"({counts['duplicates']} duplicates removed{overlap}, "
+            f"{counts['malformed']} malformed rows left out)"
+        )
+        if differing := counts["same_question_other_answers"]:
+            print(f"  {differing} rows have the question of another row but different answers: they are kept")
+        if same_id := counts["rows_with_repeated_id"]:
+            print(f"  rows with the id of another row: {same_id}; they got ids made of their questions")
 
 
 def _check_source_name(name: str) -> None:
@@ -142,8 +146,8 @@ def _check_source_name(name: str) -> None:
 def _sources(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile | None]:
     if args.train or args.validation:
         with StartChecks() as checks:
-            read = [checks.run(read_file, file) if file else None for file in (args.train, args.validation)]
-        return read[0], read[1]
+            files = [checks.run(read_file, file) if file else None for file in (args.train, args.validation)]
+        return files[0], files[1]
     if not args.hub:
         raise DataError("nothing to read: give --train FILE and --validation FILE, or --hub DATASET")
     train, test = (read_hub(args.hub, args.hub_config, split) for split in args.hub_splits)

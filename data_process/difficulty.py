@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,9 @@ def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficul
     except OSError as error:
         raise DataError(f"cannot read {path}: {error}") from error
     for key, right in played.items():
-        known = difficulty_class(right.index(True) + 1 if any(right) else len(right), any(right))
-        if known:
-            by_question.setdefault(key, known)
+        label = difficulty_class(right.index(True) + 1 if any(right) else len(right), any(right))
+        if label:
+            by_question.setdefault(key, label)
     if bad.count and not n_json:
         raise DataError(f"{path} is not JSON lines: {'; '.join(bad.first)}")
     if bad.count and not skip_bad_rows:
@@ -117,8 +117,8 @@ def _read_line(
     if isinstance(row, ValueError):
         raise row
     question = row.get("question") if isinstance(row, dict) else None
-    own_id = row.get("id") if isinstance(row, dict) else None
-    if not isinstance(question, str) and not isinstance(own_id, str | int):
+    question_id = row.get("id") if isinstance(row, dict) else None
+    if not isinstance(question, str) and not isinstance(question_id, str | int):
         raise ValueError("needs `question` or `id`")
     rollouts = row.get("rollouts")
     if isinstance(rollouts, int) and not isinstance(rollouts, bool) and rollouts > 0:
@@ -126,7 +126,7 @@ def _read_line(
         if isinstance(question, str):
             by_question[question_key(question)] = label
         else:
-            by_id[str(own_id)] = label
+            by_id[str(question_id)] = label
         return
     rewards = row.get("rewards")
     if not isinstance(rewards, dict) or "cover_em" not in rewards or not isinstance(question, str):
@@ -139,13 +139,13 @@ def select(
     questions: Mapping[str, Sequence[Question]],
     make_up: MakeUp,
     class_of: Callable[[Question], str | None] | None,
-    taken_elsewhere: set[str],
+    excluded_keys: set[str],
     seed: int,
 ) -> QuestionSelection:
     """Draw `make_up` from `questions` (by source), each row once (see rag_r1/data/files/duplicates.py).
 
     `class_of` is None if difficulties are unknown: the counts of a source are then added up, as class `any`.
-    `taken_elsewhere`: keys (`question_key`) of questions that must not be drawn, those of the validation set.
+    `excluded_keys`: keys (`question_key`) of questions that must not be drawn, those of the validation set.
     """
     if class_of is None:
         merged: Counter[tuple[str, str]] = Counter()
@@ -157,18 +157,11 @@ def select(
     sample, counts, repeats = [], [], []
     for source in dict.fromkeys(source for source, _ in make_up):
         pools: dict[str | None, list[Question]] = defaultdict(list)
-        for question in questions.get(source, ()):
-            key = question_key(question.question)
-            if key in taken_elsewhere:
-                continue
-            if same := first.get((key, golds_key(question))):
-                repeats.append(RepeatedRow(question, same, Outcome.DUPLICATE))
-                continue
-            first[key, golds_key(question)] = question
+        for question in _unique(questions.get(source, ()), excluded_keys, first, repeats):
             pools[class_of(question) if class_of else ANY].append(question)
-        there = {str(name or "unclassified"): len(pool) for name, pool in pools.items()}
-        for (of, name), count in make_up.items():
-            if of != source:
+        available = {str(name or "unclassified"): len(pool) for name, pool in pools.items()}
+        for (entry_source, name), count in make_up.items():
+            if entry_source != source:
                 continue
             pool = [q for members in pools.values() for q in members] if name == ANY else pools[name]
             ids = set(map(id, rng.sample(pool, min(count, len(pool)))))
@@ -176,14 +169,32 @@ def select(
             for pool in pools.values():
                 pool[:] = [question for question in pool if id(question) not in ids]
             counts.append(
-                {"source": source, "class": name, "asked": count, "taken": len(ids), "there": there}
+                {"source": source, "class": name, "asked": count, "taken": len(ids), "there": available}
             )
     return QuestionSelection(sample, counts, repeats)
 
 
+def _unique(
+    questions: Iterable[Question],
+    excluded_keys: set[str],
+    first: dict[tuple[str, frozenset[str]], Question],
+    repeats: list[RepeatedRow],
+) -> Iterator[Question]:
+    """The questions that may be drawn; those of `first` are added to `repeats`."""
+    for question in questions:
+        key = question_key(question.question)
+        if key in excluded_keys:
+            continue
+        if repeated := first.get((key, golds_key(question))):
+            repeats.append(RepeatedRow(question, repeated, Outcome.DUPLICATE))
+        else:
+            first[key, golds_key(question)] = question
+            yield question
+
+
 def _shortfall(entry: Mapping[str, Any]) -> str:
-    there = ", ".join(f"{count} {name}" for name, count in sorted(entry["there"].items())) or "none at all"
+    rows = ", ".join(f"{count} {name}" for name, count in sorted(entry["there"].items())) or "none at all"
     return (
         f"{entry['source']} {entry['class']}: {entry['taken']} of {entry['asked']} questions; "
-        f"usable and not in the validation set are {there}"
+        f"usable and not in the validation set are {rows}"
     )

@@ -86,9 +86,9 @@ def read_entries(flags: dict[str, Sequence[str]], mix: Path | None, checks: Star
     """The entries of the YAML file and of the flags (`flags`: split -> values), those of test first. `checks`
     gets what is wrong with the others, each with its place."""
     splits = (checks.run(_mix_splits, mix) or {}) if mix else {}
-    listed = [item for split in splits.items() for item in checks.run(_listed, mix, *split) or []]
-    entries = [checks.run(_of_mapping, *item) for item in listed]
-    entries += [checks.run(_of_flag, split, value) for split, values in flags.items() for value in values]
+    listed = [item for split in splits.items() for item in checks.run(_read_entries, mix, *split) or []]
+    entries = [checks.run(_from_mapping, *item) for item in listed]
+    entries += [checks.run(_from_flag, split, value) for split, values in flags.items() for value in values]
     if not entries and not mix:
         checks.run(_refuse_nothing)
     readable = [entry for entry in entries if entry is not None]
@@ -99,7 +99,7 @@ def _refuse_nothing() -> None:
     raise DataError("nothing to read: give --train SOURCE=FILE, --validation SOURCE=FILE, or --mix FILE")
 
 
-def _of_flag(split: str, value: str) -> MixEntry:
+def _from_flag(split: str, value: str) -> MixEntry:
     label = f"--{FLAGS[split]} {value}"
     if not (match := _FLAG.fullmatch(value)):
         raise DataError(f"{label}: give {_FORM}")
@@ -129,18 +129,18 @@ def _mix_splits(path: Path) -> dict[Any, Any]:
     return content
 
 
-def _listed(path: Path, flag: Any, entries: Any) -> list[tuple[str, str, Any]]:
-    """The entries under a flag: the place of each, its split, and its keys."""
+def _read_entries(path: Path, flag: Any, entries: Any) -> list[tuple[str, str, Any]]:
+    """The entries under a flag: the label of each, its split, and its keys."""
     split = next((split for split, name in FLAGS.items() if name == flag), None)
     if split is None:
         raise DataError(f"--mix {path}: unknown key {flag}: {_MIX_KEYS}")
     if not isinstance(entries, list):
         raise DataError(f"--mix {path}: {flag} must be a list of entries")
-    place = f"--mix {path}, {flag}, entry"
-    return [(f"{place} {number}", split, entry) for number, entry in enumerate(entries, 1)]
+    label = f"--mix {path}, {flag}, entry"
+    return [(f"{label} {number}", split, entry) for number, entry in enumerate(entries, 1)]
 
 
-def _of_mapping(label: str, split: str, values: Any) -> MixEntry:
+def _from_mapping(label: str, split: str, values: Any) -> MixEntry:
     if not isinstance(values, dict):
         raise DataError(f"{label}: must be keys and values, for example {{source: nq, take: 500}}")
     try:

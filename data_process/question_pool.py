@@ -120,18 +120,18 @@ class QuestionPool:
     def drop_overlap(self) -> None:
         """Mark the rows of train whose question a row of test has that is written."""
         self._base.execute(
-            f"UPDATE rows SET outcome = ?, first = tested.first FROM {_TESTED} AND {_LEFT}",
+            f"UPDATE rows SET outcome = ?, first = tested.first FROM {_TESTED} AND {_WRITTEN}",
             (Outcome.IN_TEST,),
         )
 
     def draw(self, entry: int) -> None:
         """Mark the rows of an entry that are not drawn, if it has more than are wanted."""
-        wanted = self.entries[entry]
-        if wanted.take is not None:
+        mix_entry = self.entries[entry]
+        if mix_entry.take is not None:
             self._base.execute(
                 f"UPDATE rows SET outcome = ? WHERE entry = {entry} AND outcome IS NULL AND seq NOT IN "
                 f"(SELECT seq FROM rows WHERE entry = {entry} AND outcome IS NULL ORDER BY draw, seq "
-                f"LIMIT {wanted.take * wanted.join})",
+                f"LIMIT {mix_entry.take * mix_entry.join})",
                 (NOT_DRAWN,),
             )
 
@@ -144,19 +144,19 @@ class QuestionPool:
 
     def overlap(self) -> int:
         """How many rows of train that are written have the question of a row of test."""
-        return self._base.execute(f"SELECT COUNT(*) FROM rows, {_TESTED} AND {_LEFT}").fetchone()[0]
+        return self._base.execute(f"SELECT COUNT(*) FROM rows, {_TESTED} AND {_WRITTEN}").fetchone()[0]
 
-    def kept(self, entry: int | None = None, drawn: bool = False) -> Iterator[PooledQuestion]:
+    def questions(self, entry: int | None = None, in_draw_order: bool = False) -> Iterator[PooledQuestion]:
         """The rows that are written (of one entry), in the order of their sources, or in that of the draw."""
         condition = "outcome IS NULL" + (f" AND entry = {entry}" if entry is not None else "")
-        order = "draw, seq" if drawn else "seq"
+        order = "draw, seq" if in_draw_order else "seq"
         yield from map(
-            _pooled, self._base.execute(f"SELECT {_COLUMNS} FROM rows WHERE {condition} ORDER BY {order}")
+            _to_row, self._base.execute(f"SELECT {_COLUMNS} FROM rows WHERE {condition} ORDER BY {order}")
         )
 
     def at(self, seq: int) -> PooledQuestion:
         """The row at a place."""
-        return _pooled(self._base.execute(f"SELECT {_COLUMNS} FROM rows WHERE seq = ?", (seq,)).fetchone())
+        return _to_row(self._base.execute(f"SELECT {_COLUMNS} FROM rows WHERE seq = ?", (seq,)).fetchone())
 
     def repeated_ids(self, entry: int) -> set[str]:
         """Own ids that several written rows under the name of this entry have, in its split."""
@@ -171,10 +171,10 @@ class QuestionPool:
         return [row for (row,) in rows]
 
     def _repeated_ids(self, entry: int) -> str:
-        named = self.entries[entry]
-        same = [i for i, e in enumerate(self.entries) if (e.name, e.split) == (named.name, named.split)]
+        this = self.entries[entry]
+        entries = [i for i, e in enumerate(self.entries) if (e.name, e.split) == (this.name, this.split)]
         return (
-            f"SELECT own_id FROM rows WHERE entry IN ({', '.join(map(str, same))}) AND outcome IS NULL "
+            f"SELECT own_id FROM rows WHERE entry IN ({', '.join(map(str, entries))}) AND outcome IS NULL "
             "AND own_id IS NOT NULL GROUP BY own_id HAVING COUNT(*) > 1"
         )
 
@@ -189,16 +189,16 @@ class QuestionPool:
     def repeats(self) -> Iterator[tuple[PooledQuestion, PooledQuestion, str]]:
         """Every row whose question an earlier row, or one of test, has; that row; and what became of it."""
         marked = "SELECT seq, first, outcome FROM rows WHERE first IS NOT NULL"
-        others = (
+        other_answers = (
             f"SELECT rows.seq, same.first, '{Outcome.OTHER_ANSWERS}' FROM rows "
             "JOIN (SELECT split, key, MIN(seq) AS first FROM rows "
             "WHERE outcome IS NULL GROUP BY split, key HAVING COUNT(*) > 1) AS same "
             "ON rows.split = same.split AND rows.key = same.key AND rows.seq > same.first "
-            f"AND {_LEFT}"
+            f"AND {_WRITTEN}"
         )
-        leaks = f"SELECT rows.seq, tested.first, '{Outcome.OVERLAP_KEPT}' FROM rows, {_TESTED} AND {_LEFT}"
+        leaks = f"SELECT rows.seq, tested.first, '{Outcome.OVERLAP_KEPT}' FROM rows, {_TESTED} AND {_WRITTEN}"
         for seq, first, outcome in self._base.execute(
-            f"{marked} UNION ALL {others} UNION ALL {leaks} ORDER BY 1"
+            f"{marked} UNION ALL {other_answers} UNION ALL {leaks} ORDER BY 1"
         ):
             yield self.at(seq), self.at(first), outcome
 
@@ -208,10 +208,10 @@ _TESTED = (
     "(SELECT key, MIN(seq) AS first FROM rows WHERE split = 'test' AND outcome IS NULL GROUP BY key) "
     "AS tested WHERE rows.split = 'train' AND rows.key = tested.key"
 )
-_LEFT = "rows.outcome IS NULL"
+_WRITTEN = "rows.outcome IS NULL"
 
 
-def _pooled(columns: tuple) -> PooledQuestion:
+def _to_row(columns: tuple) -> PooledQuestion:
     seq, split, entry, row, own_id, question, golds, metadata = columns
     return PooledQuestion(
         seq, split, entry, Question(question, tuple(json.loads(golds)), own_id, row, json.loads(metadata))

@@ -59,10 +59,10 @@ class StageArguments(QuestionArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status; a composition that cannot be met is noted on standard error only."""
     declared = with_defaults(StageArguments, protocol="r1_searcher", source_name="r1_searcher")
-    return run(declared, arguments, __doc__, _read)
+    return run(declared, arguments, __doc__, _read_splits)
 
 
-def _read(args: StageArguments) -> tuple[list[Split], dict[str, Any]]:
+def _read_splits(args: StageArguments) -> tuple[list[Split], dict[str, Any]]:
     files = {"hotpotqa": args.hotpotqa, "2wiki": args.two_wiki}
     if any(files.values()) == bool(args.train):
         raise DataError("give either --train (the published rows) or --hotpotqa and --2wiki (the raw ones)")
@@ -75,12 +75,12 @@ def _read(args: StageArguments) -> tuple[list[Split], dict[str, Any]]:
             raise DataError(
                 "--difficulty and --count are for raw rows; the published rows of --train are drawn already"
             )
-        return _published(make_splits(published, test), args.stage)
+        return _published_splits(make_splits(published, test), args.stage)
     make_up = _make_up(args)
     difficulties = read_difficulties(args.difficulty, args.skip_bad_rows) if args.difficulty else None
-    kept_out = {question_key(q.question) for q in test.questions} if test else set()
+    excluded_keys = {question_key(q.question) for q in test.questions} if test else set()
     questions = {name: source.questions for name, source in raw.items()}
-    sample = select(questions, make_up, difficulties.of if difficulties else None, kept_out, args.seed)
+    sample = select(questions, make_up, difficulties.of if difficulties else None, excluded_keys, args.seed)
     if not sample.questions:
         raise DataError("nothing could be drawn: " + "; ".join(sample.shortfalls))
     notes = [] if difficulties else ["no --difficulty: drawn from all questions, whatever their difficulty"]
@@ -95,11 +95,11 @@ def _read(args: StageArguments) -> tuple[list[Split], dict[str, Any]]:
     )
     splits = make_splits(train, test)
     splits[0].repeats.extend(sample.repeats)
-    more = {"stage": args.stage, "seed": args.seed, "drawn": sample.counts}
-    return splits, {**more, BAD_ROWS: difficulties.bad} if difficulties else more
+    details = {"stage": args.stage, "seed": args.seed, "drawn": sample.counts}
+    return splits, {**details, BAD_ROWS: difficulties.bad} if difficulties else details
 
 
-def _published(splits: list[Split], stage: int) -> tuple[list[Split], dict[str, Any]]:
+def _published_splits(splits: list[Split], stage: int) -> tuple[list[Split], dict[str, Any]]:
     expected, written = sum(PUBLISHED[stage].values()), len(splits[0].questions)
     if written < expected:
         print(

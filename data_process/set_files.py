@@ -49,17 +49,17 @@ def similar_lines(pool: QuestionPool, similarity: float) -> Iterator[dict[str, A
     validation set come first. None if the similarity is 0."""
     if not similarity:
         return
-    places = array("q")
+    seqs = array("q")
 
     def texts() -> Iterator[str]:
-        for pooled in tqdm(pool.kept(), desc="near duplicates", unit=" questions", mininterval=1):
-            places.append(pooled.seq)
+        for pooled in tqdm(pool.questions(), desc="near duplicates", unit=" questions", mininterval=1):
+            seqs.append(pooled.seq)
             yield pooled.question.question
 
-    for near in near_duplicates(texts(), lambda place: pool.at(places[place]).question.question, similarity):
-        row, first = pool.at(places[near.later]), pool.at(places[near.first])
+    for pair in near_duplicates(texts(), lambda i: pool.at(seqs[i]).question.question, similarity):
+        row, first = pool.at(seqs[pair.later]), pool.at(seqs[pair.first])
         yield {
-            "similarity": round(near.similarity, 3),
+            "similarity": round(pair.similarity, 3),
             "across_splits": row.split != first.split,
             "row": _row_fields(pool, row),
             "first": _row_fields(pool, first),
@@ -107,7 +107,7 @@ def _questions(pool: QuestionPool, number: int, repeated: set[str]) -> Iterator[
     """The questions of an entry. If several are joined in a row, these are chosen by chance, since neighbours
     in a file may resemble each other; what is left over is too little for a row."""
     size = pool.entries[number].join
-    questions = (pooled.question for pooled in pool.kept(entry=number, drawn=size > 1))
+    questions = (pooled.question for pooled in pool.questions(entry=number, in_draw_order=size > 1))
     if size == 1:
         yield from questions
         return
@@ -116,7 +116,7 @@ def _questions(pool: QuestionPool, number: int, repeated: set[str]) -> Iterator[
         yield replace(join(group, "+".join(ids)), row=group[0].row)
 
 
-def entry_counts(pool: QuestionPool, number: int, read: int, bad: BadRows, written: int) -> dict[str, Any]:
+def entry_counts(pool: QuestionPool, number: int, n_read: int, bad: BadRows, written: int) -> dict[str, Any]:
     """Numbers of an entry, which add up: read = malformed + duplicates + overlap_with_test + not_drawn +
     left_over + written x questions_per_row. Rows whose id another one has too are written, with an id that is
     made of the question."""
@@ -128,7 +128,7 @@ def entry_counts(pool: QuestionPool, number: int, read: int, bad: BadRows, writt
         "from": entry.place,
         "asked": entry.take,
         "questions_per_row": entry.join,
-        "read": read,
+        "read": n_read,
         "malformed": bad.count,
         "duplicates": outcomes.get(Outcome.DUPLICATE, 0),
         "overlap_with_test": outcomes.get(Outcome.IN_TEST, 0),

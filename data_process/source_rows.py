@@ -21,7 +21,7 @@ def read_source(entry: MixEntry) -> Iterator[tuple[int, Question | ValueError]]:
     it ends without a usable row.
     """
     usable, first = 0, None
-    with _opened(entry) as rows:
+    with _open_rows(entry) as rows:
         for number, row in rows:
             try:
                 question = replace(entry.kind.read_row(row, SOURCES), row=number)
@@ -37,7 +37,7 @@ def read_source(entry: MixEntry) -> Iterator[tuple[int, Question | ValueError]]:
 
 
 @contextmanager
-def _opened(entry: MixEntry) -> Iterator[Rows]:
+def _open_rows(entry: MixEntry) -> Iterator[Rows]:
     kind = entry.kind
     if entry.file is not None:
         with open_rows(entry.file, kind.columns, kind.lists, within=kind.within, header=kind.header) as (

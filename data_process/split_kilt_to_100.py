@@ -109,17 +109,7 @@ def split(
         stream = gzip.open(raw) if source.name.lower().endswith(".gz") else raw
         stream.seek(state.read)
         while lines := _next_lines(stream, source):
-            passages, rows, bad = state.passages, [], BadRows()
-            for number, line in enumerate(lines, start=state.lines + 1):
-                if not line.strip():
-                    continue
-                try:
-                    for contents in split_page(line, words):
-                        row = {"id": str(passages), "contents": contents}
-                        rows.append(json.dumps(row, ensure_ascii=False))
-                        passages += 1
-                except DataError as error:
-                    bad.add(f"{source}, line {number}", error)
+            rows, bad = _rows(lines, state, source)
             # A lone surrogate, which JSON can represent and UTF-8 cannot, becomes a question mark.
             data = "".join(row + "\n" for row in rows).encode("utf-8", "replace")
             # Concatenated gzip files are a gzip file. mtime=0: the bytes do not depend on the time.
@@ -131,7 +121,7 @@ def split(
                 read=stream.tell(),
                 lines=state.lines + len(lines),
                 written=target.tell(),
-                passages=passages,
+                passages=state.passages + len(rows),
                 bad=state.bad + bad,
             )
             record.write(asdict(state))
@@ -142,6 +132,22 @@ def split(
     move_into_place(part, out)
     record.remove()
     return state
+
+
+def _rows(lines: list[bytes], state: Progress, source: Path) -> tuple[list[str], BadRows]:
+    """The rows of the passages in these lines, which follow those of `state`; and what is no page."""
+    rows: list[str] = []
+    bad = BadRows()
+    for number, line in enumerate(lines, start=state.lines + 1):
+        if not line.strip():
+            continue
+        try:
+            for contents in split_page(line, state.words):
+                row = {"id": str(state.passages + len(rows)), "contents": contents}
+                rows.append(json.dumps(row, ensure_ascii=False))
+        except DataError as error:
+            bad.add(f"{source}, line {number}", error)
+    return rows, bad
 
 
 def _next_lines(stream: Any, source: Path) -> list[bytes]:
@@ -189,10 +195,10 @@ def main(arguments: list[str] | None = None) -> int:
     if args.check_only:
         print(f"all checks passed: the passages of {args.input} would be written to {args.out}")
         return 0
-    done = split(args.input, args.out, words=args.words, skip_bad_rows=args.skip_bad_rows)
-    for line in done.bad.left_out():
+    progress = split(args.input, args.out, words=args.words, skip_bad_rows=args.skip_bad_rows)
+    for line in progress.bad.left_out():
         print(line, file=sys.stderr)
-    print(f"{args.out}: {done.passages} passages of {done.lines} lines")
+    print(f"{args.out}: {progress.passages} passages of {progress.lines} lines")
     return 0
 
 

@@ -22,6 +22,7 @@ on several machines (``cluster/``).
 Packages, each of which imports only those that stand below it (``pyproject.toml``, checked by
 ``lint-imports``):
 
+    serve                        `rag-r1 index serve`: options, checks, app, process
     server | indexing            the HTTP service | builds index folders
     engine | cluster | web       queue and batches | Ray Serve | web search engines
     search                       back ends: dense, BM25, Lucene, hybrid; reranking
@@ -29,7 +30,7 @@ Packages, each of which imports only those that stand below it (``pyproject.toml
     folder                       an index on disk
     determinism.py, extras.py, errors.py
 
-Options are declared where they are read (the modules ``options`` of several packages); ``serve_options.py``
+Options are declared where they are read (the modules ``options`` of several packages); ``serve/options.py``
 and ``build_options.py`` put them together, and ``command_line.py`` makes flags of them. ``commands.py`` has
 the commands by name. Only base dependencies are imported before a command knows what it needs; ``extras.py``
 names what is missing. The server knows nothing of the trainer, only the wire format.

@@ -162,7 +162,7 @@ def _passages(command: BuildCommand) -> None:
     assert command.corpus is not None and command.parts is not None
     reader = CorpusReader(command.corpus, skip_bad_rows=command.skip_bad_rows)
     record = prepare_corpus(reader, command.parts)
-    skipped = _skipped(record.corpus.skipped_rows)
+    skipped = _skipped_text(record.corpus.skipped_rows)
     print(f"{command.parts}: {record.count} passages{skipped}. Encode them with:")
     print(f"rag-r1 index build encode --parts {quote(str(command.parts))} --part 1/N --encoder NAME")
 
@@ -185,11 +185,11 @@ def _encode(command: BuildCommand) -> None:
 
 
 def _print_serve_command(out: Path, manifest: Manifest) -> None:
-    print(f"{out}: {manifest.count} passages{_skipped(manifest.corpus.skipped_rows)}. Serve it with:")
+    print(f"{out}: {manifest.count} passages{_skipped_text(manifest.corpus.skipped_rows)}. Serve it with:")
     print(f"rag-r1 index serve --index {quote(str(out))}")
 
 
-def _skipped(rows: int) -> str:
+def _skipped_text(rows: int) -> str:
     return f", {rows} malformed rows skipped" if rows else ""
 
 

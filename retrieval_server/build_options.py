@@ -11,9 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from retrieval_server.command_line import AtLeastOne, Flag, Group, Options, parse
+from retrieval_server.command_line import parse
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.indexing.options import BM25Options, BuildOptions, DenseOptions
+from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
 _NEEDED = {
     "all": ("corpus", "out", "backend"),

@@ -1,14 +1,4 @@
-"""Builds command lines from pydantic models: each field is a flag.
-
-    class EngineOptions(Options):
-        group = Group("batching")
-        max_batch: Annotated[int, Field(ge=1), Flag("queries in a batch")] = 64
-
-gives the flag ``--max-batch``, its line in ``--help`` with the default, the refusal of 0, and the field that
-the engine reads. The type of a field decides how its flag is read: ``Literal`` makes choices, ``bool`` a flag
-without a value, ``tuple`` a flag that takes several values. A field that is a model adds the flags of that
-model under the title of its ``group``. A field without ``Flag`` has no flag. Conditions between options are
-the ``contradictions`` of the model that holds them.
+"""Reads command lines into the models that declare their options (``options.py``).
 
 ``parse`` reads ``sys.argv`` and no environment variable or file. What does not fit ends the process with
 status 2 and a sentence for each fault, which names the flag: argparse splits the words, the model checks.
@@ -20,122 +10,29 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
-from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, NoReturn, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
-from pydantic.fields import FieldInfo
+from pydantic import TypeAdapter, ValidationError
 
 from retrieval_server.errors import UserError, listed
+from retrieval_server.options import (
+    Flag,
+    Group,
+    Model,
+    Option,
+    Options,
+    declared_options,
+    empty_values,
+    is_model,
+)
 
 #: What a value must be that pydantic cannot read.
 _KINDS = {"int_parsing": "a whole number", "float_parsing": "a number"}
-#: A number that makes no sense below 1.
-AtLeastOne = Annotated[int, Field(ge=1)]
-
-
-@dataclass(frozen=True)
-class Group:
-    """A heading of ``--help``, and a text below the heading."""
-
-    title: str
-    description: str | None = None
-
-
-@dataclass(frozen=True)
-class Flag:
-    """How a field appears on the command line; ``help`` is its text, to which the default is added."""
-
-    help: str
-    #: All spellings, the first one shown; none: the field's name, ``max_batch`` as ``--max-batch``.
-    names: tuple[str, ...] = ()
-    metavar: str | None = None
-    choices: tuple[str, ...] | None = None  # the allowed values, if the type does not give them
-    #: Converts the text, if the type does not say how. Raises ValueError with the reason.
-    read: Callable[[str], Any] | None = None
-    #: For a tuple: all values follow one flag (``--corpus A B``); else a flag for each (``--of A --of B``).
-    in_a_row: bool = False
-    #: Given without a name, by its position.
-    positional: bool = False
-    #: Another heading than that of the model.
-    group: Group | None = None
-    #: What ``--help`` shows as the default; None: the default itself, if it is a number or a word.
-    default: str | None = None
-
-
-class Options(BaseModel):
-    """Base of the models that declare options."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    group: ClassVar[Group | None] = None
-
-    def contradictions(self) -> Iterator[str]:
-        """What does not fit together, one line each, which names the flags and the remedy."""
-        return iter(())
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if faults := list(self.contradictions()):
-            raise ValueError("\n".join(faults))
-        return self
-
-
-Model = TypeVar("Model", bound=Options)
-
-
-@dataclass(frozen=True)
-class _Option:
-    """One flag: the path to its field through nested models, the field, its declaration and its heading."""
-
-    path: tuple[str, ...]
-    field: FieldInfo
-    flag: Flag
-    group: Group | None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        name = self.path[-1]
-        return (name,) if self.flag.positional else self.flag.names or ("--" + name.replace("_", "-"),)
-
-    @property
-    def dest(self) -> str:
-        return ".".join(self.path)
-
-    @property
-    def default(self) -> Any:
-        return self.field.get_default(call_default_factory=True)
-
-    @property
-    def type(self) -> Any:
-        """The field's type, without its None."""
-        annotation = self.field.annotation
-        if get_origin(annotation) in (Union, types.UnionType):
-            (annotation,) = (kind for kind in get_args(annotation) if kind is not type(None))
-        return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-
-    @property
-    def choices(self) -> Sequence[str] | None:
-        """The allowed values, if they are a list."""
-        return get_args(self.type) if get_origin(self.type) is Literal else self.flag.choices
-
-    def read(self, value: Any) -> Any:
-        """The value of the field from the text of its flag, or from a list of texts. Raises ValueError."""
-        read, choices = self.flag.read, self.choices
-        for text in value if isinstance(value, list) else [value]:
-            if choices and text not in choices:
-                raise ValueError(f"must be {' or '.join(choices)}, not {text!r}")
-            if text == "" and Path in (self.type, *get_args(self.type)):  # of --out "$UNSET"
-                raise ValueError("must be a path, not ''")
-        if read is None:
-            return value
-        return list(map(read, value)) if isinstance(value, list) else read(value)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -160,29 +57,19 @@ def parse(
     checks of files and folders, which raise UserError. Beside options that are not valid they are made with
     the others, so that one message has all problems, without those that follow from such an option.
     """
-    parser = _Parser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options = [option for option in _options(model) if option.path[0] not in settled]
-    groups: dict[Group | None, Any] = {None: parser}
-    for option in options:
-        if option.group not in groups:
-            assert option.group is not None
-            below = textwrap.fill(option.group.description, 90) if option.group.description else None
-            groups[option.group] = parser.add_argument_group(option.group.title, below)
-        _add(groups[option.group], option)
+    options = [option for option in declared_options(model) if option.path[0] not in settled]
+    parser = _make_parser(options, prog, description)
     words = sys.argv[1:] if argv is None else argv
-    known, unknown = parser.parse_known_args(words)
-    behind_unknown = {word for flag, word in pairwise(words) if flag in unknown}
+    texts, unknown = parser.parse_known_args(words)
     faults = [_unrecognized(unknown, options)] if unknown else []
-    values, unread = _empty(model) | dict(settled), list[str]()
+    values, unread = empty_values(model) | dict(settled), list[str]()
+    behind_unknown = {word for flag, word in pairwise(words) if flag in unknown}
     for option in options:
-        if (given := getattr(known, option.dest)) is not None:
-            at = values
-            for step in option.path[:-1]:
-                at = at[step]
+        if (text := getattr(texts, option.dest)) is not None:
             try:
-                at[option.path[-1]] = option.read(given)
+                _set(values, option.path, option.read(text))
             except ValueError as error:
-                if option.flag.positional and given in behind_unknown:  # the value of such a flag
+                if option.flag.positional and text in behind_unknown:  # the value of such a flag
                     continue
                 unread.append(option.names[0])
                 faults.append(f"{option.names[0]}{'' if option.choices else ':'} {error}")
@@ -193,26 +80,47 @@ def parse(
         faults += [text for text in _sentences(error, options) if not set(text.split()) & set(unread)]
     if faults:
         if check is not None:
-            faults += _beside(faults, check, _without_wrong(model, values), options)
+            faults += _further_faults(faults, check, _without_wrong(model, values), options)
         parser.error(listed(faults))
     return parsed
 
 
+def _make_parser(options: Sequence[Option], prog: str | None, description: str | None) -> _Parser:
+    """A parser with these options, by groups."""
+    parser = _Parser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    groups: dict[Group | None, Any] = {None: parser}
+    for option in options:
+        if option.group not in groups:
+            assert option.group is not None
+            below = textwrap.fill(option.group.description, 90) if option.group.description else None
+            groups[option.group] = parser.add_argument_group(option.group.title, below)
+        _add(groups[option.group], option)
+    return parser
+
+
+def _set(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set the value of a field of a field ... of `values`."""
+    *steps, name = path
+    for step in steps:
+        values = values[step]
+    values[name] = value
+
+
 def _without_wrong(model: type[Options], values: Mapping[str, Any]) -> Any:
     """The options without those that are not valid, which have their default, or None."""
-    read: dict[str, Any] = {name: None for name, field in model.model_fields.items() if field.is_required()}
+    valid: dict[str, Any] = {name: None for name, field in model.model_fields.items() if field.is_required()}
     for name, field in model.model_fields.items():
-        if _is_model(field):
-            read[name] = _without_wrong(field.annotation, values.get(name, {}))  # type: ignore[arg-type]
+        if is_model(field):
+            valid[name] = _without_wrong(field.annotation, values.get(name, {}))  # type: ignore[arg-type]
         elif name in values:
             kind = Annotated[field.annotation, *field.metadata, None]
             with suppress(ValidationError):
-                read[name] = TypeAdapter(kind).validate_python(values[name])
-    return model.model_construct(**read)
+                valid[name] = TypeAdapter(kind).validate_python(values[name])
+    return model.model_construct(**valid)
 
 
-def _beside(
-    faults: Sequence[str], check: Callable[[Any], Any], command: Any, options: Sequence[_Option]
+def _further_faults(
+    faults: Sequence[str], check: Callable[[Any], Any], command: Any, options: Sequence[Option]
 ) -> list[str]:
     """What the checks refuse beside these faults."""
     messages: list[str] = []
@@ -226,30 +134,7 @@ def _beside(
     return [text for text in messages if not named & set(text.replace(":", " ").split())]
 
 
-def _options(
-    model: type[Options], path: tuple[str, ...] = (), group: Group | None = None
-) -> Iterator[_Option]:
-    group = model.group or group
-    for name, field in model.model_fields.items():
-        if _is_model(field):
-            yield from _options(field.annotation, (*path, name), group)  # type: ignore[arg-type]
-            continue
-        flag = next((item for item in field.metadata if isinstance(item, Flag)), None)
-        if flag is not None:
-            yield _Option((*path, name), field, flag, flag.group or group)
-
-
-def _is_model(field: FieldInfo) -> bool:
-    return isinstance(field.annotation, type) and issubclass(field.annotation, Options)
-
-
-def _empty(model: type[Options]) -> dict[str, Any]:
-    """An empty dictionary for every nested model, which then gets its own defaults."""
-    fields = model.model_fields.items()
-    return {name: _empty(field.annotation) for name, field in fields if _is_model(field)}  # type: ignore
-
-
-def _add(parser: Any, option: _Option) -> None:
+def _add(parser: Any, option: Option) -> None:
     kind, flag = option.type, option.flag
     settings: dict[str, Any] = {"help": _help(flag, option.default)}
     if kind is bool:
@@ -273,15 +158,15 @@ def _help(flag: Flag, default: Any) -> str:
     return (flag.help + (f" (default {text})" if text else "")).replace("%", "%%")
 
 
-def _unrecognized(words: Sequence[str], options: Sequence[_Option]) -> str:
+def _unrecognized(words: Sequence[str], options: Sequence[Option]) -> str:
     names = [name for option in options for name in option.names]
     flags = [word.partition("=")[0] for word in words if word.startswith("-")]
-    near = [name for flag in flags for name in get_close_matches(flag, names, n=1, cutoff=0.75)]
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    similar = [name for flag in flags for name in get_close_matches(flag, names, n=1, cutoff=0.75)]
+    hint = f"; did you mean {', '.join(similar)}?" if similar else ""
     return f"unrecognized arguments: {' '.join(words)}{hint}"
 
 
-def _sentences(error: ValidationError, options: Sequence[_Option]) -> Iterator[str]:
+def _sentences(error: ValidationError, options: Sequence[Option]) -> Iterator[str]:
     """The faults: validators' own sentences, or the flag and its limit."""
     for fault in error.errors():
         if fault["type"] == "value_error":

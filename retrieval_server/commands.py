@@ -45,10 +45,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index") -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(usage(prog))
         return 0 if argv else 2
-    command, *rest = argv
+    command, *arguments = argv
     if command not in COMMANDS:
-        near = get_close_matches(command, COMMANDS, n=1)
-        more = f"; did you mean {near[0]}?\nsee {prog} --help" if near else f"\n\n{usage(prog)}"
-        print(f"{prog}: there is no command {command!r}{more}", file=sys.stderr)
+        similar = get_close_matches(command, COMMANDS, n=1)
+        hint = f"; did you mean {similar[0]}?\nsee {prog} --help" if similar else f"\n\n{usage(prog)}"
+        print(f"{prog}: there is no command {command!r}{hint}", file=sys.stderr)
         return 2
-    return import_module(COMMANDS[command][0]).main(rest, f"{prog} {command}")
+    return import_module(COMMANDS[command][0]).main(arguments, f"{prog} {command}")

@@ -53,17 +53,17 @@ def weakest_determinism(guarantees: Iterable[Determinism]) -> Determinism:
 class ProbeResult:
     """The result of the probe in one process. With BITS, ``fingerprint`` is a hash of the products.
 
-    A model has the same fingerprint in all processes that multiply alike. ``otherwise`` is what its data type
+    A model has the same fingerprint in all processes that multiply alike. ``fallback`` is what its data type
     allows where the bits differ after all: NONE in 16 and 8 bits.
     """
 
     guarantee: Determinism
     fingerprint: str = ""
-    otherwise: Determinism = Determinism.ORDER
+    fallback: Determinism = Determinism.ORDER
 
     def without_bits(self) -> ProbeResult:
         """The same where something that was not probed can change the bits."""
-        return replace(self, guarantee=weakest_determinism([self.guarantee, self.otherwise]))
+        return replace(self, guarantee=weakest_determinism([self.guarantee, self.fallback]))
 
 
 def combine_probes(probes: Iterable[ProbeResult]) -> Determinism:

@@ -68,8 +68,8 @@ def check_all(*checks: Callable[[], Any]) -> list[Any]:
     if len(failures) == 1:
         raise failures[0]
     if failures:
-        each = [error.messages if isinstance(error, UserErrors) else [str(error)] for error in failures]
-        raise UserErrors(list(dict.fromkeys(itertools.chain(*each))))
+        messages = [error.messages if isinstance(error, UserErrors) else [str(error)] for error in failures]
+        raise UserErrors(list(dict.fromkeys(itertools.chain(*messages))))
     return results
 
 

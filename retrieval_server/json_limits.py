@@ -19,9 +19,9 @@ _SHORT_LINE = 64 << 10
 _OPEN, _NO_BRACKETS = b"[{", bytes(set(range(256)) - set(b"[]{}"))
 
 
-def read_json(data: bytes, most_values: int) -> Any:
+def read_json(data: bytes, max_values: int) -> Any:
     """The value of a JSON text in UTF-8. Raises ValueError for what is none, and beyond the limits."""
-    _check(data, most_values)
+    _check(data, max_values)
     # As text: of bytes, `json` would also read UTF-16, in which the bytes of brackets mean other things.
     return json.loads(data.decode("utf-8-sig", "surrogatepass"))
 
@@ -52,15 +52,15 @@ def read_json_line(line: bytes | str) -> Any:
     return json.loads(line if isinstance(line, str) else line.decode("utf-8-sig", "surrogatepass"))
 
 
-def _check(data: bytes, most_values: int) -> None:
+def _check(data: bytes, max_values: int) -> None:
     # Without escapes, a quotation mark begins or ends a text; every other part is outside of texts.
     marked = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    too_many = ValueError(f"it has more than {most_values:,} values")
-    if marked.count(b'"') > 4 * most_values + 4:  # a text for each value, and one for its key
+    too_many = ValueError(f"it has more than {max_values:,} values")
+    if marked.count(b'"') > 4 * max_values + 4:  # a text for each value, and one for its key
         raise too_many
     outside = b"".join(marked.split(b'"')[::2])
     ends = outside.count(b"]") + outside.count(b"}")
-    if max(ends, outside.count(b",") + outside.count(b"[") + outside.count(b"{")) > most_values:
+    if max(ends, outside.count(b",") + outside.count(b"[") + outside.count(b"{")) > max_values:
         raise too_many
     depth = 0
     for bracket in outside.translate(None, _NO_BRACKETS):

@@ -19,8 +19,9 @@ if __package__ in (None, ""):
     _here = Path(__file__).resolve().parent
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
-from retrieval_server.command_line import Flag, Options, parse
+from retrieval_server.command_line import parse
 from retrieval_server.errors import UserError, check_all, disk_errors
+from retrieval_server.options import Flag, Options
 
 
 class ShardCommand(Options):
@@ -33,7 +34,7 @@ class ShardCommand(Options):
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") -> int:
-    command = parse(ShardCommand, __doc__, argv, prog, check=_check_given)
+    command = parse(ShardCommand, __doc__, argv, prog, check=_check_command)
     from retrieval_server.folder.shard_set import read_shards
     from retrieval_server.indexing.split_index import check_split, split_index
 
@@ -53,11 +54,11 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") ->
     return 0
 
 
-def _check_given(command: ShardCommand) -> None:
+def _check_command(command: ShardCommand) -> None:
     """Raises UserError for what cannot be used; None is what was not given, or is not valid."""
-    from retrieval_server.indexing.split_index import check_number, check_whole, refuse_out
+    from retrieval_server.indexing.split_index import check_number, check_splittable, refuse_out
 
-    checks = ((check_whole, command.index), (refuse_out, command.out), (check_number, command.shards))
+    checks = ((check_splittable, command.index), (refuse_out, command.out), (check_number, command.shards))
     check_all(*(partial(check, value) for check, value in checks if value is not None))
 
 

@@ -54,16 +54,16 @@ class SourceDescription:
     paged_in: float | None = None
 
 
-def describe_index(manifest: Manifest, **more: Any) -> SourceDescription:
-    """The description of an index, as far as its manifest has it; ``more`` is the rest, or replaces it."""
+def describe_index(manifest: Manifest, **overrides: Any) -> SourceDescription:
+    """The description of an index, as far as its manifest has it; with ``overrides`` beside or above it."""
     settings: dict[str, Any] = {}
     if manifest.dense is not None:
         encoder = manifest.dense.encoder
         names = ("separator", "max_length", "query_prefix", "query_mode", "passage_dtype")
         settings = {name: getattr(encoder, name) for name in names}
         settings |= {"encoder": encoder.name, "encoder_sha256": encoder.sha256}
-    whole = {"passages": manifest.count, "corpus_sha256": manifest.corpus.sha256}
-    return SourceDescription(manifest.backend, **{**whole, **settings, **more})
+    contents = {"passages": manifest.count, "corpus_sha256": manifest.corpus.sha256}
+    return SourceDescription(manifest.backend, **{**contents, **settings, **overrides})
 
 
 class Source(ABC):

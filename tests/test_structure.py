@@ -184,7 +184,7 @@ SUPERVISORS = {
     "rag_r1/sandbox/worker_pool.py": "workers that are spoken to over pipes, and killed within a job",
     "rag_r1/serving/mcp/command.py": "an exception would wait for the thread that reads stdin",
     "rag_r1/tools/mcp/streams.py": "asynchronous, and a server is first asked by closing its stdin",
-    "retrieval_server/start_retrieval.py": "a program of its own, which stops orderly",
+    "retrieval_server/serve/process.py": "a program of its own, which stops orderly",
 }
 SUPERVISING = {
     "asyncio.create_subprocess_exec",

@@ -76,7 +76,7 @@ def _measure(phase: str, plan: Plan, store: CellStore, cells: Sequence[Cell], de
             log=log,
             watch=check_time,
             environment={"PYTHONPATH": path, **threads},
-            named=f"{phase}/{cells[0].name}",
+            name=f"{phase}/{cells[0].name}",
         )
     except RunError:
         print(f"{phase}: failed; see {log}", flush=True)

@@ -28,7 +28,7 @@ from rag_r1.training.metrics_files import MetricsFile
 
 #: What is kept of a step's metrics, by the beginning of their names.
 _KEPT = ("timing_s/", "perf/", "training/rollout_probs_diff", "search/score", "search/searches", "actor/grad")
-_KEPT += ("actor/pg_loss", "actor/lr", "response_length/mean")
+_KEPT += ("search/logprob_gap", "actor/pg_loss", "actor/lr", "response_length/mean")
 #: Seconds after which a training that hangs is ended; the phase's minutes end before.
 _AT_MOST_S = 3600.0
 #: Few processes: each takes seconds to start.
@@ -123,7 +123,8 @@ def step_median(figures: Mapping[str, Any], name: str) -> float | None:
 
 #: The columns of a training's row in a table, and the metrics in them.
 HEAD = ("training", "steps", "a step, s", "generating", "log-probs", "reference", "update", "weights to vLLM",
-        "tokens/s", "peak, GB", "difference of probability, mean", "largest")  # fmt: skip
+        "tokens/s", "peak, GB", "difference of probability, mean", "largest",
+        "of log-prob, largest")  # fmt: skip
 _METRICS = ("step", "gen", "old_log_prob", "ref", "update_actor", "update_weights")
 
 
@@ -134,12 +135,12 @@ def training_row(name: str, figures: Mapping[str, Any]) -> list[object]:
         value = step_median(figures, metric)
         return "–" if value is None else f"{value:.{digits}f}"
 
-    probs = ("training/rollout_probs_diff_mean", "training/rollout_probs_diff_max")
+    gaps = ("training/rollout_probs_diff_mean", "training/rollout_probs_diff_max", "search/logprob_gap_max")
     return [
         name,
         sum("timing_s/step" in step for step in figures["steps"].values()),
         *(cell_of(f"timing_s/{metric}") for metric in _METRICS),
         cell_of("perf/throughput", 0),
         f"{figures['peak'] / 1e9:.1f}",
-        *(cell_of(metric, 6) for metric in probs),
+        *(cell_of(metric, 6) for metric in gaps),
     ]

@@ -33,8 +33,8 @@ class Rivals:
         self._texts: dict[str, str] = {}
         self._holders: dict[str, set[str]] = {}
         self._dates: dict[str, set[str]] = defaultdict(set)
-        for own_id, title, text in pages:
-            self._texts[own_id] = f"{title}\n{text}"
+        for passage_id, title, text in pages:
+            self._texts[passage_id] = f"{title}\n{text}"
             names = {base_title(title)} | {match[1] for match in [_FIRST_NAME.match(text)] if match}
             for name in names:
                 self._owners[name_key(name)].add(title)
@@ -42,7 +42,7 @@ class Rivals:
                 for match in pattern.finditer(text):
                     self._years[relation, name_key(match[1])].add(match[2])
             for date in re.findall(DATE, text):
-                self._dates[date_forms(date)[1]].add(own_id)
+                self._dates[date_forms(date)[1]].add(passage_id)
 
     def shares_name(self, title: str) -> bool:
         """Whether another page has this name."""
@@ -56,15 +56,15 @@ class Rivals:
         """The passages that name all of these values: names, years, or dates in any of their forms."""
         return set.intersection(*map(self._holding, values))
 
-    def names(self, own_id: str, name: str) -> bool:
+    def names(self, passage_id: str, name: str) -> bool:
         """Whether a passage holds a name."""
-        return name in self._texts[own_id]
+        return name in self._texts[passage_id]
 
     def _holding(self, value: str) -> set[str]:
         if re.fullmatch(DATE, value):
             return self._dates[date_forms(value)[1]]
         if value not in self._holders:
-            self._holders[value] = {own_id for own_id, text in self._texts.items() if value in text}
+            self._holders[value] = {passage_id for passage_id, text in self._texts.items() if value in text}
         return self._holders[value]
 
 

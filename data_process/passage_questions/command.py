@@ -22,7 +22,7 @@ from tqdm import tqdm
 from data_process.passage_questions.ambiguity import Rivals, tells_its_answer
 from data_process.passage_questions.entities import Links, clean, read_entities
 from data_process.passage_questions.questions import KINDS, MadeQuestion, Writer, names_both
-from data_process.passage_questions.splits import hashed
+from data_process.passage_questions.splits import hash_words
 from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.data.files.duplicates import question_key
 from rag_r1.io.atomic_files import write_json, write_json_lines
@@ -85,9 +85,9 @@ def _check_start(args: PassageQuestionsArguments) -> None:
 def _check_corpus(paths: Sequence[Path]) -> None:
     """Raises DataError if a file is missing, or if its first row is no passage."""
     corpus = Corpus(paths)
-    for row, place in corpus.rows(progress=False):
+    for row, position in corpus.rows(progress=False):
         if isinstance(row, ValueError):
-            raise DataError(f"{corpus.location(place)}: {row}: correct the row, or give a corpus")
+            raise DataError(f"{corpus.location(position)}: {row}: correct the row, or give a corpus")
         break
 
 
@@ -122,9 +122,9 @@ def write(args: PassageQuestionsArguments) -> dict[str, Any]:
 def read_passages(paths: Sequence[Path], progress: bool) -> list[Passage]:
     """The passages of a corpus. Raises DataError with the place of a row that is none."""
     corpus, passages = Corpus(paths), []
-    for row, place in corpus.rows(progress=progress):
+    for row, position in corpus.rows(progress=progress):
         if isinstance(row, ValueError):
-            raise DataError(f"{corpus.location(place)}: {row}: repair the corpus (`rag-r1 corpus check`)")
+            raise DataError(f"{corpus.location(position)}: {row}: repair the corpus (`rag-r1 corpus check`)")
         passages.append(row)
     return passages
 
@@ -137,8 +137,8 @@ def make_rows(
     rivals, dropped = Rivals(pages), Counter[str]()
     entities = read_entities(tqdm(passages, "reading facts", disable=not progress), rivals, dropped)
     writer = Writer(entities, Links(entities), seed, test_share)
-    kept: dict[str, list[tuple[MadeQuestion, str]]] = {kind: [] for kind in KINDS}
-    by_text: Counter[str] = Counter()
+    questions_by_kind: dict[str, list[tuple[MadeQuestion, str]]] = {kind: [] for kind in KINDS}
+    text_counts: Counter[str] = Counter()
     for question in tqdm(writer.questions(), "writing questions", unit=" questions", disable=not progress):
         if (split := writer.split(question)) is None:
             dropped["a question whose entities are in both splits"] += 1
@@ -147,23 +147,23 @@ def make_rows(
         elif question.kind == "two_facts" and names_both(question, rivals):
             dropped["two facts that another passage names, too"] += 1
         else:
-            by_text[question_key(question.question)] += 1
-            kept[question.kind].append((question, split))
+            text_counts[question_key(question.question)] += 1
+            questions_by_kind[question.kind].append((question, split))
     rows = []
-    for kind, questions in kept.items():
-        single = [pair for pair in questions if by_text[question_key(pair[0].question)] == 1]
+    for kind, questions in questions_by_kind.items():
+        single = [pair for pair in questions if text_counts[question_key(pair[0].question)] == 1]
         dropped["a question that two entities have"] += len(questions) - len(single)
         if kind == "yes_no":
-            even = _as_many_of_both(_draw(single, len(single), seed))
-            dropped["a yes or no of which its relation has too many"] += len(single) - len(even)
-            single = even
-        drawn = _draw(single, per_kind, seed)
-        dropped[f"more than {per_kind} of {kind}"] += len(single) - len(drawn)
+            balanced = _balance_answers(_draw(single, len(single), seed))
+            dropped["a yes or no of which its relation has too many"] += len(single) - len(balanced)
+            single = balanced
+        sample = _draw(single, per_kind, seed)
+        dropped[f"more than {per_kind} of {kind}"] += len(single) - len(sample)
         if kind == "yes_no":  # the last drawn may be one without its counterpart
-            drawn = _as_many_of_both(drawn)
-        rows += [_row(question, split, seed) for question, split in drawn]
+            sample = _balance_answers(sample)
+        rows += [_row(question, split, seed) for question, split in sample]
     # In no order of kinds: a validation of the first 120 is one of all kinds.
-    rows.sort(key=lambda row: hashed(seed, "order", row["question"]))
+    rows.sort(key=lambda row: hash_words(seed, "order", row["question"]))
     return rows, {rule: count for rule, count in dropped.items() if count}
 
 
@@ -172,23 +172,23 @@ def _draw(
 ) -> list[tuple[MadeQuestion, str]]:
     """As many as are wanted, in turn from each relation, so that the frequent ones do not fill the set."""
     by_relation: dict[str, list[tuple[MadeQuestion, str]]] = defaultdict(list)
-    for pair in sorted(questions, key=lambda pair: hashed(seed, "draw", pair[0].question)):
+    for pair in sorted(questions, key=lambda pair: hash_words(seed, "draw", pair[0].question)):
         by_relation[pair[0].relation].append(pair)
     ranked = [(rank, pair) for pairs in by_relation.values() for rank, pair in enumerate(pairs)]
     return [pair for _, pair in sorted(ranked, key=lambda item: item[0])[:count]]
 
 
-def _as_many_of_both(pairs: Sequence[tuple[MadeQuestion, str]]) -> list[tuple[MadeQuestion, str]]:
+def _balance_answers(pairs: Sequence[tuple[MadeQuestion, str]]) -> list[tuple[MadeQuestion, str]]:
     """As many questions of each answer, in each split and each relation, the first of each: otherwise a
     policy that always says yes to a form of question is rewarded for it."""
     answers = {question.golds[0] for question, _ in pairs}
-    of_each: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    answer_counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for question, split in pairs:
-        of_each[split, question.relation][question.golds[0]] += 1
+        answer_counts[split, question.relation][question.golds[0]] += 1
     questions, counts = [], Counter[tuple[str, str, str]]()
     for question, split in pairs:
         group, answer = (split, question.relation), question.golds[0]
-        if counts[*group, answer] < min(of_each[group][each] for each in answers):
+        if counts[*group, answer] < min(answer_counts[group][value] for value in answers):
             counts[*group, answer] += 1
             questions.append((question, split))
     return questions
@@ -196,7 +196,7 @@ def _as_many_of_both(pairs: Sequence[tuple[MadeQuestion, str]]) -> list[tuple[Ma
 
 def _row(question: MadeQuestion, split: str, seed: int) -> dict[str, Any]:
     return {
-        "id": f"{question.kind}-{hashed(0, question.question):016x}",
+        "id": f"{question.kind}-{hash_words(0, question.question):016x}",
         "question": question.question,
         "golden_answers": list(question.golds),
         "supporting_ids": [entity.id for entity in question.entities],

@@ -144,26 +144,26 @@ class Links:
         """The entity that the fact names; None unless there is one of the right kind."""
         value = entity.value(relation)
         kinds, says = LINKS[relation]
-        matches = [other for other in self._by_name.get(name_key(value or ""), ()) if other.kind in kinds]
+        matches = [target for target in self._by_name.get(name_key(value or ""), ()) if target.kind in kinds]
         if len(matches) != 1 or matches[0].id == entity.id:
             return None
-        [other] = matches
-        if relation == "album" and entity.value("artist") != other.value("artist"):
+        [target] = matches
+        if relation == "album" and entity.value("artist") != target.value("artist"):
             return None  # an album of the same name, of somebody else
-        if other.kind in ("film", "novel") and (other.value("release year") or "?") not in entity.text:
+        if target.kind in ("film", "novel") and (target.value("release year") or "?") not in entity.text:
             return None  # perhaps another one of the same name
         if relation == "band" and (
             len(re.findall(r"\bbands?\b", entity.text)) > 1 or re.search(_RELATIVE, entity.text)
         ):
             return None  # one of several, or the band of somebody else
-        return other if re.search(says, first_sentence(other.text)) else None
+        return target if re.search(says, first_sentence(target.text)) else None
 
     def root(self, entity: Entity) -> str:
         """The title at the end of an entity's links, which has all pages that lead to it in its split."""
-        seen = [entity]
-        while len(seen) < 5:
-            followed = (self.follow(seen[-1], relation) for relation in LINKS if seen[-1].value(relation))
-            if (page := next(filter(None, followed), None)) is None or page in seen:
+        chain = [entity]
+        while len(chain) < 5:
+            followed = (self.follow(chain[-1], relation) for relation in LINKS if chain[-1].value(relation))
+            if (page := next(filter(None, followed), None)) is None or page in chain:
                 break
-            seen.append(page)
-        return seen[-1].title
+            chain.append(page)
+        return chain[-1].title

@@ -85,13 +85,13 @@ def date_of_life(which: int, first: str, text: str) -> Values:
 def nationality(first: str, text: str) -> Values:
     """The one nationality that follows `is a`, of a person or a band."""
     match = LIFE.match(first)
-    rest = match["rest"] if match else first
-    is_ = re.search(rf" {IS} an? (?:(?:{_BEFORE_NATION}) )*(?P<what>[^.;]*)", rest)
+    description = match["rest"] if match else first
+    is_ = re.search(rf" {IS} an? (?:(?:{_BEFORE_NATION}) )*(?P<what>[^.;]*)", description)
     nation = is_ and NATION.match(is_["what"])
     if not is_ or not nation or _NO_NATION.match(is_["what"][nation.end() :]):
         return
     clause = re.split(r"\b(?:who|known|best|whose|where)\b", is_["what"])[0]
-    if len({found[0] for found in NATION.finditer(clause)}) == 1:
+    if len({match[0] for match in NATION.finditer(clause)}) == 1:
         yield nation[0], nationality_forms(nation[0])
 
 
@@ -100,13 +100,13 @@ def birthplace(first: str, text: str) -> Values:
     match = LIFE.match(first)
     if match is None or _UNCERTAIN.search(match["life"]):
         return
-    place = rf"{UPPER}[\w'’\-]+(?: {UPPER}[\w'’\-]+)*"
-    found = re.search(
-        rf"born (?:{DATE}|{YEAR}),? in ({place}), ({place})(?:, ({place}))?(?=[;)–]|$| –)", match["life"]
+    name = rf"{UPPER}[\w'’\-]+(?: {UPPER}[\w'’\-]+)*"
+    birth = re.search(
+        rf"born (?:{DATE}|{YEAR}),? in ({name}), ({name})(?:, ({name}))?(?=[;)–]|$| –)", match["life"]
     )
-    if found:
-        whole = ", ".join(filter(None, found.groups()))
-        yield whole, tuple(dict.fromkeys((f"{found[1]}, {found[2]}", whole, found[1])))
+    if birth:
+        full_name = ", ".join(filter(None, birth.groups()))
+        yield full_name, tuple(dict.fromkeys((f"{birth[1]}, {birth[2]}", full_name, birth[1])))
 
 
 def named(pattern: str, first: str, text: str) -> Values:
@@ -116,16 +116,16 @@ def named(pattern: str, first: str, text: str) -> Values:
         yield value, (value,)
 
 
-def _of_subject(pattern: str, first: str, text: str) -> list[re.Match[str]]:
+def _subject_matches(pattern: str, first: str, text: str) -> list[re.Match[str]]:
     """What a pattern finds in the text, if it finds something in the first sentence or in one that begins
     with the subject (`It`, `The film`); elsewhere it may be about something else."""
     nouns = "film|movie|picture|documentary|album|EP|song|single|track|book|novel|play|series|show"
-    own = rf"It|This|(?:The|This) (?:{nouns})"
-    rest = re.findall(
-        rf"(?<=\. )(?:(?:{own})\b|Directed|Created|Released|Written|Produced|Published)[^.]*", text
+    subject = rf"It|This|(?:The|This) (?:{nouns})"
+    sentences = re.findall(
+        rf"(?<=\. )(?:(?:{subject})\b|Directed|Created|Released|Written|Produced|Published)[^.]*", text
     )
     matches = list(re.finditer(pattern, text))
-    return matches if any(re.search(pattern, sentence) for sentence in [first, *rest]) else []
+    return matches if any(re.search(pattern, sentence) for sentence in [first, *sentences]) else []
 
 
 def released(nouns: str, first: str, text: str) -> Values:
@@ -137,13 +137,13 @@ def released(nouns: str, first: str, text: str) -> Values:
     ):
         yield match[1], (match[1],)
     when = rf"(?: [\w&.'-]+){{0,5}}? (?:on|in) (?:{DATE}|(?:\w+ )?{YEAR})\b"
-    for match in _of_subject(rf"\b(?:[Rr]eleased|premiered|[Pp]ublished|came out)\b{when}", first, text):
+    for match in _subject_matches(rf"\b(?:[Rr]eleased|premiered|[Pp]ublished|came out)\b{when}", first, text):
         yield match[0][-4:], (match[0][-4:],)
 
 
 def person_after(lead: str, first: str, text: str) -> Values:
     """The one person that stands after words such as `directed by`; of several, two values."""
-    for match in _of_subject(rf"(?:{lead}) {_DESCRIPTOR}({NAME})?({_NAME_END})?", first, text):
+    for match in _subject_matches(rf"(?:{lead}) {_DESCRIPTOR}({NAME})?({_NAME_END})?", first, text):
         if match[1] is None or match[2] is None:
             yield match[0], ()
             yield "", ()
@@ -176,9 +176,9 @@ def founded(first: str, text: str) -> Values:
     """The years of all foundings: in the first sentence in any words, later only of the subject itself."""
     when = rf"(?:on|in) (?:{DATE}|(?:\w+ )?{YEAR})\b"
     words = "(?:ounded|stablished|ormed|ncorporated|aunched|pened)"
-    own = rf"{words} (?:[\w',-]+ ){{0,6}}?{when}"
-    passive = rf"\. {UPPER}(?:(?!which|that|who)[^.,;]){{0,60}}? (?:was|were)(?: \w+)? [feilo]{own}"
-    pieces = [(rf"\b[FfEeIiLlOo]{own}", first), (passive, text), (rf"\. [FEILO]{own}", text)]
+    founding = rf"{words} (?:[\w',-]+ ){{0,6}}?{when}"
+    passive = rf"\. {UPPER}(?:(?!which|that|who)[^.,;]){{0,60}}? (?:was|were)(?: \w+)? [feilo]{founding}"
+    pieces = [(rf"\b[FfEeIiLlOo]{founding}", first), (passive, text), (rf"\. [FEILO]{founding}", text)]
     for pattern, where in pieces:
         for match in re.finditer(pattern, where):
             yield match[0][-4:], (match[0][-4:],)
@@ -192,9 +192,9 @@ def place(names: str, first: str, text: str) -> Values:
         return
     if names == STATES and re.search(r"\b(?:New York|Georgia|Washington)\b", text):
         return
-    no_place = "n|'s| County| City| Avenue| Street"
+    excluded = "n|'s| County| City| Avenue| Street"
     names = rf"(?<!New South )(?<!New )(?:{names})"
-    places = {match[0] for match in re.finditer(rf"\b{names}\b(?!{no_place})", text)}
+    places = {match[0] for match in re.finditer(rf"\b{names}\b(?!{excluded})", text)}
     if len(places) == 1 and re.search(rf"\b(?:in|near|of) [^.;]*\b{next(iter(places))}\b", first):
         [name] = places
         yield name, (name,)

@@ -39,12 +39,12 @@ def read_facts(title: str, text: str) -> PageFacts | None:
         if (noun := noun_of(base, first)) is None:
             continue
         facts = {relation: dict(rule(first, text)) for relation, rule in rules.items()}
-        known = {
+        unique = {
             relation: next(iter(values.items())) for relation, values in facts.items() if len(values) == 1
         }
         return PageFacts(
             kind,
-            {relation: Fact(relation, *value) for relation, value in known.items()},
+            {relation: Fact(relation, *value) for relation, value in unique.items()},
             noun,
             tuple(relation for relation, values in facts.items() if len(values) > 1),
         )
@@ -100,18 +100,18 @@ def _person(base: str, first: str) -> str | None:
     """The occupation with which the description of a person ends, or `person` if it is not known."""
     match = LIFE.match(first)
     is_life = match and re.search(rf"born|\bb\. |{YEAR}", match["life"])
-    name, rest = (match["name"], match["rest"]) if match and is_life else (first[: len(base)], first)
+    name, description = (match["name"], match["rest"]) if match and is_life else (first[: len(base)], first)
     if len(base.split()) < 2 or base.split()[-1].lower() not in name.lower() or re.match(r"\w+ of ", base):
         return None
-    is_ = re.search(rf" {IS} (?:an?|the|one of) (?P<what>[^.;]*)", rest)
+    is_ = re.search(rf" {IS} (?:an?|the|one of) (?P<what>[^.;]*)", description)
     if is_ and not is_life and not NATION.match(is_["what"]):
         return None
     if is_ is None:
         return None
     end = r",| who | best | known | from | of | for | in | at | with | and | based "
     words = re.split(end, is_["what"])[0].strip()
-    found = re.search(rf"(?:(?:^|\s)[a-z]+ (?:{_VAGUE})|(?:^|[\s/\-–])(?:{OCCUPATIONS}))$", words)
-    if found and (noun := found[0].strip(" /-–")) and not re.fullmatch(_VAGUE, noun):
+    occupation = re.search(rf"(?:(?:^|\s)[a-z]+ (?:{_VAGUE})|(?:^|[\s/\-–])(?:{OCCUPATIONS}))$", words)
+    if occupation and (noun := occupation[0].strip(" /-–")) and not re.fullmatch(_VAGUE, noun):
         return noun
     return "person" if is_life and re.search(rf"\b(?:{OCCUPATIONS})\b", is_["what"]) else None
 
@@ -212,10 +212,7 @@ KINDS: dict[str, Kind] = {
             "writer": partial(facts.person_after, "[Ww]ritten by"),
         },
     ),
-    "organisation": (
-        partial(_thing, _ORGANISATIONS, ""),
-        {"founding year": facts.founded, **_WHERE},
-    ),
+    "organisation": (partial(_thing, _ORGANISATIONS, ""), {"founding year": facts.founded, **_WHERE}),
     "publication": (partial(_thing, "newspaper|magazine|journal", ""), {"founding year": facts.founded}),
     "place": (partial(_thing, _PLACES, ""), dict(_WHERE)),
     "taxon": (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from data_process.passage_questions.ambiguity import Rivals
 from data_process.passage_questions.entities import Entity, Links
 from data_process.passage_questions.facts import LIFE
-from data_process.passage_questions.splits import hashed, split_of
+from data_process.passage_questions.splits import hash_words, split_of
 from data_process.passage_questions.templates import (
     BRIDGES,
     DESCRIPTIONS,
@@ -68,20 +68,20 @@ class Writer:
         """A question for each fact."""
         for relation, wordings in ONE_HOP.get(entity.kind, {}).items():
             if entity.value(relation):
-                text = self._worded(wordings, entity.title, relation).format(name=entity.name)
+                text = self._draw(wordings, entity.title, relation).format(name=entity.name)
                 yield MadeQuestion("one_hop", relation, text, entity.forms(relation), (entity,))
 
     def bridge(self, entity: Entity) -> Iterator[MadeQuestion]:
         """Questions for the facts of the entity that a fact names."""
         for relation, wordings in DESCRIPTIONS.get(entity.kind, {}).items():
-            if (other := self.links.follow(entity, relation)) is None:
+            if (target := self.links.follow(entity, relation)) is None:
                 continue
-            there = self._worded(wordings, entity.title, relation).format(name=entity.name)
-            for asked, questions in BRIDGES[other.kind].items():
-                if other.value(asked):
-                    text = self._worded(questions, entity.title, asked).format(name=there)
-                    whole = f"{relation}, {asked}"
-                    yield MadeQuestion("bridge", whole, text, other.forms(asked), (entity, other))
+            description = self._draw(wordings, entity.title, relation).format(name=entity.name)
+            for fact, questions in BRIDGES[target.kind].items():
+                if target.value(fact):
+                    text = self._draw(questions, entity.title, fact).format(name=description)
+                    path = f"{relation}, {fact}"
+                    yield MadeQuestion("bridge", path, text, target.forms(fact), (entity, target))
 
     def two_facts(self, entity: Entity) -> Iterator[MadeQuestion]:
         """Questions for the entity that two facts lead to."""
@@ -90,33 +90,33 @@ class Writer:
             if not all(values.values()) or entity.page.noun == "person":
                 continue
             facts = {name.replace(" ", "_"): value for name, value in values.items()}
-            text = self._worded(wordings, entity.title, *relations).format(noun=entity.page.noun, **facts)
+            text = self._draw(wordings, entity.title, *relations).format(noun=entity.page.noun, **facts)
             dates = [value for name, value in values.items() if name.endswith(" date")]
             telling = tuple(dates or (str(value).removeprefix("the ") for value in values.values()))
             yield MadeQuestion("two_facts", ", ".join(relations), text, names_of(entity), (entity,), telling)
 
     def comparisons(self) -> Iterator[MadeQuestion]:
         """Which of two came first, and whether one came before the other; ties are left out."""
-        for (kind, relation), (which, before) in ORDERS.items():
+        for (kind, relation), (wordings, orders) in ORDERS.items():
             for one, other in self._pairs(kind, relation, _closeness(relation)):
                 a, b = one.value(relation), other.value(relation)
                 if a == b:
                     continue
                 first = one if a < b else other
                 names = {"one": one.name, "other": other.name}
-                text = self._worded(which, one.title, other.title).format(**names)
+                text = self._draw(wordings, one.title, other.title).format(**names)
                 yield MadeQuestion("comparison", relation, text, names_of(first), (one, other))
-                text = self._worded(before, other.title, one.title).format(one=other.name, other=one.name)
+                text = self._draw(orders, other.title, one.title).format(one=other.name, other=one.name)
                 answer = "no" if first is one else "yes"
                 yield MadeQuestion("yes_no", f"{relation} before", text, (answer,), (other, one))
 
     def same_values(self) -> Iterator[MadeQuestion]:
         """Whether two have the same value: at most as many with no as with yes."""
         for (kind, relation), wording in SAME_VALUE.items():
-            same = list(self._pairs(kind, relation, lambda entity, r=relation: entity.value(r)))
+            equal = list(self._pairs(kind, relation, lambda entity, r=relation: entity.value(r)))
             mixed = self._pairs(kind, relation, _all_alike)
-            different = [pair for pair in mixed if self._differ_surely(relation, *pair)][: len(same)]
-            for one, other in [*same, *different]:
+            different = [pair for pair in mixed if self._differ_surely(relation, *pair)][: len(equal)]
+            for one, other in [*equal, *different]:
                 answer = "yes" if one.value(relation) == other.value(relation) else "no"
                 text = wording.format(one=one.name, other=other.name)
                 yield MadeQuestion("yes_no", f"same {relation}", text, (answer,), (one, other))
@@ -128,7 +128,7 @@ class Writer:
             if nation != theirs and not self._differ_surely("nationality", one, other):
                 continue
             answer = "yes" if nation == theirs else "no"
-            if answer == "yes" and hashed(self.seed, one.title, other.title) % 2:
+            if answer == "yes" and hash_words(self.seed, one.title, other.title) % 2:
                 continue  # Americans are the most: half of these leave as many as of the others
             text = f"Are {one.name} and {other.name} both {nation}?"
             if "death year" in one.page.facts or "death year" in other.page.facts:
@@ -154,12 +154,12 @@ class Writer:
             if entity.kind == kind and entity.value(relation) and (group := group_of(entity)) is not None:
                 groups[self._splits[entity.id], group].append(entity)
         for _, members in sorted(groups.items()):
-            members.sort(key=lambda entity: hashed(self.seed, "pair", relation, entity.title))
+            members.sort(key=lambda entity: hash_words(self.seed, "pair", relation, entity.title))
             yield from zip(members[::2], members[1::2], strict=False)
             yield from zip(members[1::2], members[2::2], strict=False)
 
-    def _worded(self, wordings: Sequence[str], *words: str) -> str:
-        return wordings[hashed(self.seed, "wording", *words) % len(wordings)]
+    def _draw(self, wordings: Sequence[str], *words: str) -> str:
+        return wordings[hash_words(self.seed, "wording", *words) % len(wordings)]
 
 
 def names_of(entity: Entity) -> tuple[str, ...]:
@@ -175,9 +175,9 @@ def names_both(question: MadeQuestion, rivals: Rivals) -> bool:
     """Whether a passage other than the question's own names both of its facts. One that names the answer as
     well is about it, except where the fact is a date."""
     [entity] = question.entities
-    others = rivals.holders(question.values) - {entity.id}
+    passage_ids = rivals.holders(question.values) - {entity.id}
     is_date = len(question.values) == 1
-    return any(is_date or not rivals.names(other, entity.base) for other in others)
+    return any(is_date or not rivals.names(passage_id, entity.base) for passage_id in passage_ids)
 
 
 def _occupation(entity: Entity) -> str | None:

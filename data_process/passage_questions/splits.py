@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 
 
-def hashed(seed: int, *words: str) -> int:
+def hash_words(seed: int, *words: str) -> int:
     """A number from 0 up to 2**64 that depends on nothing else."""
     text = "\n".join((str(seed), *words))
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big")
@@ -18,4 +18,4 @@ def hashed(seed: int, *words: str) -> int:
 
 def split_of(title: str, seed: int, test_share: float) -> str:
     """`train` or `test`, for the entities whose links end at this title."""
-    return "test" if hashed(seed, "split", title) < test_share * 2**64 else "train"
+    return "test" if hash_words(seed, "split", title) < test_share * 2**64 else "train"

@@ -69,10 +69,7 @@ DESCRIPTIONS: dict[str, dict[str, Wordings]] = {
         "album": ("the album that includes {name}", "the album from which {name} comes"),
     },
     "novel": {"author": ("the author of {name}", "the writer of {name}")},
-    "episode": {
-        "director": _DIRECTOR,
-        "writer": ("the writer of {name}", "the person who wrote {name}"),
-    },
+    "episode": {"director": _DIRECTOR, "writer": ("the writer of {name}", "the person who wrote {name}")},
     "series": {"creator": ("the creator of {name}", "the person who created {name}")},
 }
 

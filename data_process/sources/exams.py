@@ -18,7 +18,7 @@ from rag_r1.data.files.row_files import short_text
 
 def medqa(row: Row) -> Question:
     """MedQA, US (Jin et al., 2021): options by letter; the level is the exam's step, `meta_info`."""
-    return _by_letter(row, text_of(row, "meta_info"))
+    return _lettered_choice(row, text_of(row, "meta_info"))
 
 
 def medqa_zh(row: Row) -> Question:
@@ -33,7 +33,7 @@ def medmcqa(row: Row) -> Question:
     """MedMCQA (Pal et al., 2022): `opa` ... `opd` and `cop`, the right one's number from 0 (-1 in the test
     set, which has no answers), or options by letter."""
     if "opa" not in row:
-        return _by_letter(row)
+        return _lettered_choice(row)
     right, choices = row["cop"], [text_of(row, f"op{letter}") for letter in "abcd"]
     valid = isinstance(right, int) and not isinstance(right, bool) and 0 <= right < len(choices)
     expect(valid, "`cop` must be the number of the right option, 0 to 3", right)
@@ -48,7 +48,7 @@ def gsm8k(row: Row) -> Question:
     return row_question(row, [number, number.replace(",", "")], {"question_type": "word_problem"})
 
 
-def _by_letter(row: Row, level: str | None = None) -> Question:
+def _lettered_choice(row: Row, level: str | None = None) -> Question:
     """Options by letter and the right one's letter in `answer_idx`; `answer`, if there, is its text."""
     options, right = row["options"], text_of(row, "answer_idx")
     expect(isinstance(options, Mapping), "`options` must be texts by letter", options)

@@ -23,9 +23,9 @@ from rag_r1.data.files.questions import Question, clean_question, id_of, texts_o
 
 #: Most joined gold answers of a row.
 COMBINATIONS = 256
-_ASK = "Answer these {n} questions in order, and separate the answers by semicolons: {questions}"
+_INSTRUCTION = "Answer these {n} questions in order, and separate the answers by semicolons: {questions}"
 #: In MEM1's prompt, what stands before the questions.
-_BEFORE = "Answer the following questions:"
+_PUBLISHED_PREFIX = "Answer the following questions:"
 
 
 def n_questions(row: Row) -> Question:
@@ -43,28 +43,29 @@ def n_questions(row: Row) -> Question:
     for problem, present in (("is blank", map(str.strip, texts)), ("has no answer", map(any, answers))):
         if missing := [number for number, value in enumerate(present, 1) if not value]:
             raise ValueError(f"question {missing[0]} {problem}")
-    kept = [list(dict.fromkeys(filter(None, aliases))) for aliases in answers]
-    return _joined(texts, kept, id_of(row, IDS), {})
+    aliases_of_questions = [list(dict.fromkeys(filter(None, aliases))) for aliases in answers]
+    return _join(texts, aliases_of_questions, id_of(row, IDS), {})
 
 
 def join(questions: Sequence[Question], own_id: str | None = None) -> Question:
     """One row that asks all of `questions`. Its titles, steps and hops are theirs together."""
     metadata = [question.metadata for question in questions]
     hops = [values.get("hops") for values in metadata]
-    more: dict[str, Any] = {"hops": sum(hops) if all(hops) else None}
+    common: dict[str, Any] = {"hops": sum(hops) if all(hops) else None}
     for key in ("supporting_titles", "step_answers"):
-        more[key] = list(dict.fromkeys(text for values in metadata for text in values.get(key) or ())) or None
+        union = dict.fromkeys(text for values in metadata for text in values.get(key) or ())
+        common[key] = list(union) or None
     golds = [list(question.golds) for question in questions]
-    return _joined([question.question for question in questions], golds, own_id, more)
+    return _join([question.question for question in questions], golds, own_id, common)
 
 
 def combinations(answers: Sequence[Sequence[str]]) -> list[str]:
     """The joined gold answers, `a1; a2`, at most `COMBINATIONS` of them and at least one."""
-    longest = most = max(map(len, answers))
+    longest = max_aliases = max(map(len, answers))
     if prod(map(len, answers)) <= COMBINATIONS:
         return ["; ".join(chosen) for chosen in product(*answers)]
     alongside = [
-        [aliases[k % len(aliases)] for aliases in answers] for k in range(min(most, COMBINATIONS - 1))
+        [aliases[k % len(aliases)] for aliases in answers] for k in range(min(max_aliases, COMBINATIONS - 1))
     ]
     room = COMBINATIONS - len(alongside)
     while longest > 1 and prod(min(len(aliases), longest) for aliases in answers) > room:
@@ -73,14 +74,14 @@ def combinations(answers: Sequence[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(map("; ".join, chosen)))
 
 
-def _joined(
-    questions: list[str], answers: list[list[str]], own_id: str | None, more: dict[str, Any]
+def _join(
+    questions: list[str], answers: list[list[str]], own_id: str | None, merged: dict[str, Any]
 ) -> Question:
     parts = [" ".join(question.split()) for question in questions]
-    ended = [part if part.endswith("?") else f"{part}?" for part in parts]
-    text = _ASK.format(n=len(parts), questions="; ".join(ended)) if len(parts) > 1 else parts[0]
+    sentences = [part if part.endswith("?") else f"{part}?" for part in parts]
+    text = _INSTRUCTION.format(n=len(parts), questions="; ".join(sentences)) if len(parts) > 1 else parts[0]
     kind = f"{len(parts)}_questions" if len(parts) > 1 else None
-    metadata = {"question_type": kind, "parts": parts, "part_answers": answers, **more}
+    metadata = {"question_type": kind, "parts": parts, "part_answers": answers, **merged}
     return clean_question(text, combinations(answers), own_id, metadata)
 
 
@@ -93,7 +94,7 @@ def _questions_text(row: Row) -> str:
     text = last.get("content") if isinstance(last, dict) else last
     valid = isinstance(text, str) and text.strip()
     expect(valid, "`prompt` must be messages with the questions in the last", prompt)
-    return text.rpartition(_BEFORE)[2]
+    return text.rpartition(_PUBLISHED_PREFIX)[2]
 
 
 def _split(text: str) -> list[str]:

@@ -106,12 +106,12 @@ class SourceKind:
         columns = [column for layout in self.layouts for column in layout]
         return tuple(dict.fromkeys([*columns, *self.marks, *self.more, *IDS, "metadata"]))
 
-    def check_columns(self, name: str, columns: Collection[str], others: Mapping[str, SourceKind]) -> None:
+    def check_columns(self, name: str, columns: Collection[str], kinds: Mapping[str, SourceKind]) -> None:
         """Raise DataError, naming the table and its columns, if it is not one of this source."""
-        if fault := self._fault(set(columns), others):
+        if fault := self._fault(set(columns), kinds):
             raise DataError(f"{name}: {fault}; its columns are {keys_of(columns)}")
 
-    def read_row(self, row: Any, others: Mapping[str, SourceKind]) -> Question:
+    def read_row(self, row: Any, kinds: Mapping[str, SourceKind]) -> Question:
         """The question of a row. Raises ValueError saying what is wrong with the row; a ValueError in its
         place is raised as it is."""
         if isinstance(row, ValueError):
@@ -121,18 +121,18 @@ class SourceKind:
         inner = row.get("metadata")
         parts = [inner, row] if isinstance(inner, dict) else [row]
         fields = {key: value for part in parts for key, value in part.items() if value is not None}
-        if fault := self._fault(set(fields), others):
+        if fault := self._fault(set(fields), kinds):
             null = [key for key, value in row.items() if value is None]
             empty = f" ({', '.join(map(repr, null))} null)" if null else ""
             raise ValueError(f"{fault}; the row has {keys_of(row)}{empty}")
         return self.convert(fields)
 
-    def _fault(self, columns: set[str], others: Mapping[str, SourceKind]) -> str | None:
+    def _fault(self, columns: set[str], kinds: Mapping[str, SourceKind]) -> str | None:
         """Why something with these columns is not of this source."""
         looks = [
-            other.name
-            for other in others.values()
-            if other.marks and columns.issuperset(other.marks) and other.name != self.name
+            kind.name
+            for kind in kinds.values()
+            if kind.marks and columns.issuperset(kind.marks) and kind.name != self.name
         ]
         has_marks = self.marks and columns.issuperset(self.marks)
         if looks and not has_marks and self.name != "questions":

@@ -28,9 +28,9 @@ def claims_of(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
         if len(arms) < 2:
             continue
         gain = arms["loop"]["em"]["value"] - arms["control"]["em"]["value"]
-        more = arms["loop"]["searches"]["value"] - arms["control"]["searches"]["value"]
-        held = gain >= GAIN - 1e-9 and more < 0
-        claims.append(Claim(f"seed {seed}: EM {gain:+.2f}, {more:+.2f} searches a question", held))
+        search_change = arms["loop"]["searches"]["value"] - arms["control"]["searches"]["value"]
+        holds = gain >= GAIN - 1e-9 and search_change < 0
+        claims.append(Claim(f"seed {seed}: EM {gain:+.2f}, {search_change:+.2f} searches a question", holds))
     return claims
 
 

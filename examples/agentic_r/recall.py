@@ -44,9 +44,9 @@ def recall_of(
 
 
 def _query(question: Question, number: int, mode: Mode, separator: str) -> str:
-    before = tuple(fact.entity for fact in question.lookups[:number])
+    history = tuple(fact.entity for fact in question.lookups[:number])
     name = question.lookups[number].entity
-    return build_retriever_query(question.text, name, mode, separator, history=before)
+    return build_retriever_query(question.text, name, mode, separator, history=history)
 
 
 def _first(url: str, queries: Sequence[str], k: int) -> list[list[str]]:

@@ -28,7 +28,7 @@ from rag_r1.tools import search_tools
 #: Episodes in a batch of supervised training.
 BATCH = 24
 #: Share of the searches that find the passage that is wanted.
-WANTED = 0.6
+GOLD_SHARE = 0.6
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class NoisySearch:
     by_title: Mapping[str, Sequence[dict[str, str]]]
     rng: random.Random
     #: Of the search that comes next.
-    wanted: dict[str, str] | None = None
+    gold: dict[str, str] | None = None
 
     @classmethod
     def of(cls, world: MisleadingWorld, rng: random.Random) -> NoisySearch:
@@ -66,11 +66,11 @@ class NoisySearch:
         return [self._draw() for _ in queries]
 
     def _draw(self) -> list[Document]:
-        assert self.wanted is not None
-        drawn = self.wanted
-        if self.rng.random() >= WANTED:
-            drawn = self.rng.choice([p for p in self.by_title[_title(drawn)] if p is not drawn])
-        return [Document(drawn["id"], drawn["contents"])]
+        assert self.gold is not None
+        passage = self.gold
+        if self.rng.random() >= GOLD_SHARE:
+            passage = self.rng.choice([p for p in self.by_title[_title(passage)] if p is not passage])
+        return [Document(passage["id"], passage["contents"])]
 
 
 @dataclass
@@ -108,7 +108,7 @@ class ScriptedSearcher(Script):
     def _search(self, fact: Lookup) -> str:
         query = fact.entity if not self._searches else f"{fact.entity} {WORDING[fact.relation][2]}"
         self._searches += 1
-        self.search.wanted = self.world.passage_of(fact)
+        self.search.gold = self.world.passage_of(fact)
         return search_turn(self.question, self._lookups, [replace(fact, entity=query)])
 
     def _guess(self) -> str:

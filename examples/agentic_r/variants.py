@@ -88,7 +88,7 @@ class VariantsArguments(Arguments):
     out: Path = argument("folder of the loops", "DIR", default=DEFAULT_OUT)
 
 
-def run_variant(inputs: LoopInputs, seed: int, name: str, policy: Path, url_of_policy: str) -> dict[str, Any]:
+def run_variant(inputs: LoopInputs, seed: int, name: str, policy: Path, policy_url: str) -> dict[str, Any]:
     """Train the retriever of a variant and let the agent play with it, as far as that is not done; returns
     its figures. Raises RunError."""
     folder = _folder(inputs, name)
@@ -100,7 +100,7 @@ def run_variant(inputs: LoopInputs, seed: int, name: str, policy: Path, url_of_p
     if variant.utility is None:
         rows, encoder = 0, inputs.encoder
     else:
-        rows, encoder = _trained(inputs, seed, variant.utility, variant.query, folder)
+        rows, encoder = _train(inputs, seed, variant.utility, variant.query, folder)
     dense = ("--backend", "dense", "--encoder", str(encoder), "--device", "cpu")
     options = ("--backend", "bm25") if name == "BM25" else dense
     folder.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def run_variant(inputs: LoopInputs, seed: int, name: str, policy: Path, url_of_p
     figures = recall_of(index, data.val, test, variant.query)
     with retrieval_process(index, folder / "server.log", "--device", "cpu") as url:
         questions = inputs.folder / "data" / "val.parquet"
-        args = eval_arguments(policy, url_of_policy, url, questions, folder / "run", variant.query)
+        args = eval_arguments(policy, policy_url, url, questions, folder / "run", variant.query)
         _check(evaluate(args))
     metrics = evaluation_metrics(folder)
     figures |= {"rows": rows} | {figure: metrics[figure]["value"] for figure in ("em", "searches")}
@@ -136,7 +136,7 @@ def finished_variants(out: Path) -> dict[int, dict[str, Any]]:
         seed, name = int(path.parents[2].name.removeprefix("seed")), path.parent.name.replace("_", " ")
         variants.setdefault(seed, {})[name] = json.loads(path.read_text(encoding="utf-8"))
     return {
-        seed: {name: of[name] for name in VARIANTS if name in of} for seed, of in sorted(variants.items())
+        seed: {name: row[name] for name in VARIANTS if name in row} for seed, row in sorted(variants.items())
     }
 
 
@@ -144,7 +144,7 @@ def _folder(inputs: LoopInputs, name: str) -> Path:
     return inputs.folder / "variants" / name.replace(" ", "_")
 
 
-def _trained(inputs: LoopInputs, seed: int, utility: str, query: Mode, folder: Path) -> tuple[int, Path]:
+def _train(inputs: LoopInputs, seed: int, utility: str, query: Mode, folder: Path) -> tuple[int, Path]:
     """Select rows and train an encoder on them; returns how many rows, and the encoder."""
     scores, rows, training = _last_data(inputs), folder / "rows.jsonl", folder / "training"
     files = {name: scores / f"{name}.jsonl" for name in ("candidates", "relevance", "correctness")}

@@ -12,7 +12,7 @@ import random
 from dataclasses import asdict
 from pathlib import Path
 
-from examples.agentic_r.traces import MIXED, RIGHT, WANTED, BehaviourRates, scripted_rows
+from examples.agentic_r.traces import GOLD_SHARE, MIXED, RIGHT, BehaviourRates, scripted_rows
 from examples.agentic_r.world import draw_questions, fresh_misleading_world
 from examples.common.comparison import short_hash
 from examples.common.scripted_episodes import recipe_budget, script_setup
@@ -36,7 +36,7 @@ def made_of() -> str:
     habits, and how long and with which rates it is trained. Runs of another hash do not compare."""
     world = fresh_misleading_world(random.Random(0))
     questions = [question.text for question in draw_questions(world.world, 24, 0)]
-    habits = [WANTED, asdict(MIXED), asdict(RIGHT)]
+    habits = [GOLD_SHARE, asdict(MIXED), asdict(RIGHT)]
     return short_hash([world.world.passages, questions, habits, asdict(BASE), asdict(WARM)])
 
 
@@ -44,8 +44,8 @@ def warm_start(folder: Path, base: TrainingPhase = BASE, warm: TrainingPhase = W
     """Write the policy into `folder`, if it is not there yet; returns the folder."""
     if (folder / "config.json").exists():
         return folder
-    right = _trained(folder.with_name(f"{folder.name}-base"), policy_path(PROTOCOL), RIGHT, base, "base")
-    return _trained(folder, right, MIXED, warm, "warm")
+    right = _train_phase(folder.with_name(f"{folder.name}-base"), policy_path(PROTOCOL), RIGHT, base, "base")
+    return _train_phase(folder, right, MIXED, warm, "warm")
 
 
 def budget() -> Budget:
@@ -58,7 +58,7 @@ def protocol() -> Protocol:
     return demo_protocol(PROTOCOL)
 
 
-def _trained(folder: Path, start: Path, habits: BehaviourRates, part: TrainingPhase, seed: str) -> Path:
+def _train_phase(folder: Path, start: Path, habits: BehaviourRates, part: TrainingPhase, seed: str) -> Path:
     if (folder / "config.json").exists():
         return folder
     model, tokenizer = load_policy(start)

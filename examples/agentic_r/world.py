@@ -82,9 +82,9 @@ def make_misleading_world(world: World, seed: int | str) -> MisleadingWorld:
             # The draws for a passage do not depend on the form of the others.
             name = f"{world.split}-{relation}-{len(passages) // 2}"
             passage = {"id": name, "contents": f'"{entity}"\n{statement.format(**words)}'}
-            near = f'"{entity}"\n{rng.choice(lacking).format(**words)}'
+            distractor = f'"{entity}"\n{rng.choice(lacking).format(**words)}'
             stated[entity, relation] = passage
-            passages += [passage, {"id": f"{name}-near", "contents": near}]
+            passages += [passage, {"id": f"{name}-near", "contents": distractor}]
     rng.shuffle(passages)
     return MisleadingWorld(replace(world, passages=tuple(passages)), stated)
 
@@ -127,9 +127,9 @@ def misleading_data(seed: int, train: int, val: int) -> tuple[DemoData, Misleadi
         for split, people, places in (("train", 800, 250), ("test", 200, 45))
     ]
     questions = [
-        draw_questions(of.world, count, seed) for of, count in zip(worlds, (train, val), strict=True)
+        draw_questions(world.world, count, seed) for world, count in zip(worlds, (train, val), strict=True)
     ]
-    passages = tuple(passage for of in worlds for passage in of.world.passages)
+    passages = tuple(passage for world in worlds for passage in world.world.passages)
     return DemoData(passages, *questions), *worlds
 
 
@@ -140,20 +140,20 @@ def write_misleading_data(out: Path, protocol: Protocol, seed: int, scored: int,
     data, train, test = misleading_data(seed, TRAIN + scored, val)
     out.mkdir(parents=True, exist_ok=True)
     write_json_lines(out / "corpus.jsonl", data.passages)
-    for name, of, questions in (
+    for name, world, questions in (
         ("train", train, data.train[:TRAIN]),
         ("scored", train, data.train[TRAIN:]),
         ("val", test, data.val),
     ):
-        rows = (_row(of, question, index, name, protocol) for index, question in enumerate(questions))
+        rows = (_row(world, question, index, name, protocol) for index, question in enumerate(questions))
         write_rows(out / f"{name}.parquet", rows)
 
 
-def _row(of: MisleadingWorld, question: Question, index: int, split: str, protocol: Protocol) -> QuestionRow:
-    row = to_row(question, index, split, protocol)
+def _row(world: MisleadingWorld, question: Question, n: int, split: str, protocol: Protocol) -> QuestionRow:
+    row = to_row(question, n, split, protocol)
     named = {
         "kind": question.kind,
-        "supporting_ids": [of.passage_of(fact)["id"] for fact in question.lookups],
+        "supporting_ids": [world.passage_of(fact)["id"] for fact in question.lookups],
         # Without a judge, a passage with one of them counts as relevant.
         "step_answers": [fact.value for fact in question.lookups],
     }

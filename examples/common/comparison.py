@@ -13,7 +13,7 @@ from pydantic import AfterValidator
 from rag_r1.io.atomic_files import write_text
 
 
-def each_once(flag: str) -> AfterValidator:
+def unique_values(flag: str) -> AfterValidator:
     """A validator of a list that refuses repeated values, naming the flag."""
 
     def check(values: list[Any]) -> list[Any]:
@@ -24,7 +24,7 @@ def each_once(flag: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-Seeds = Annotated[list[int], each_once("--seeds")]
+Seeds = Annotated[list[int], unique_values("--seeds")]
 
 
 def short_hash(parts: Any, sort_keys: bool = False) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from rag_r1.demo.names import NAME_WORDS, TRADE, YEARS
 from rag_r1.io.atomic_files import atomic_file
 
-_OTHERS = 'the was born in a town year company founded by where when were and of founder ? . , " :'
+_COMMON_WORDS = 'the was born in a town year company founded by where when were and of founder ? . , " :'
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 WIDTH, LAYERS, HEADS, LONGEST = 128, 2, 4, 256
 
@@ -25,22 +26,13 @@ def make_encoder(folder: Path, seed: int = 0) -> Path:
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+    from transformers import BertConfig, BertModel
 
-    words = [word.lower() for word in (*NAME_WORDS, *TRADE, *YEARS)]
-    vocabulary = {
-        word: i for i, word in enumerate(dict.fromkeys([*_SPECIAL.values(), *words, *_OTHERS.split()]))
-    }
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    ends = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    tokenizer = _tokenizer()
     bare = folder.with_name(f"{folder.name}.bare")
     torch.manual_seed(seed)
     config = BertConfig(
-        vocab_size=len(vocabulary),
+        vocab_size=len(tokenizer),
         hidden_size=WIDTH,
         num_hidden_layers=LAYERS,
         num_attention_heads=HEADS,
@@ -50,12 +42,27 @@ def make_encoder(folder: Path, seed: int = 0) -> Path:
         attention_probs_dropout_prob=0.0,
     )
     BertModel(config).save_pretrained(bare)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=LONGEST, **_SPECIAL).save_pretrained(
-        bare
-    )
+    tokenizer.save_pretrained(bare)
     transformer = Transformer(str(bare))
     encoder = SentenceTransformer(modules=[transformer, Pooling(WIDTH, pooling_mode="mean"), Normalize()])
     with atomic_file(folder) as part:
         encoder.save(str(part), create_model_card=False)
         shutil.rmtree(bare)
     return folder
+
+
+def _tokenizer() -> Any:
+    """A tokenizer of whole words: those of the world, and of its sentences."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    words = [word.lower() for word in (*NAME_WORDS, *TRADE, *YEARS)]
+    vocabulary = {
+        word: i for i, word in enumerate(dict.fromkeys([*_SPECIAL.values(), *words, *_COMMON_WORDS.split()]))
+    }
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    ends = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=LONGEST, **_SPECIAL)

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from examples.common.comparison import Seeds, each_once, finished_runs, write_page
+from examples.common.comparison import Seeds, finished_runs, unique_values, write_page
 from examples.memory.markdown import draw, markdown
 from examples.memory.warm_start import (
     made_of,
@@ -65,7 +65,7 @@ class MemoryArguments(Arguments):
     """Which trainings, and where they are kept."""
 
     seeds: Seeds = argument("seeds of the worlds and their questions", ("SEED", ...), default=[0])
-    arms: Annotated[list[Literal["memory", "plain", "ppo"]], each_once("--arms")] = argument(
+    arms: Annotated[list[Literal["memory", "plain", "ppo"]], unique_values("--arms")] = argument(
         "trainings to run: memory, plain (both GRPO), ppo (with a memory)",
         ("ARM", ...),
         default=["memory", "plain"],
@@ -144,8 +144,8 @@ def check_folder(out: Path, overrides: Sequence[str]) -> None:
     table may mix them."""
     for run in finished_runs(out, _FINISHED, list(RECIPES)):
         folder = out / f"seed{run['seed']}" / run["arm"]
-        now = {"overrides": list(overrides), "made_of": made_of()}
-        refuse_changes(folder, {name: run.get(name) for name in now}, now)
+        settings = {"overrides": list(overrides), "made_of": made_of()}
+        refuse_changes(folder, {name: run.get(name) for name in settings}, settings)
 
 
 @command_main(RunError)

@@ -39,11 +39,11 @@ from rag_r1.tools import search_tools
 #: Episodes in a batch of supervised training.
 BATCH = 16
 Behaviour = Mapping[str, float]
-FOUND: Behaviour = {"summary": 0.3, "early": 0.45, "on": 0.25}
+AFTER_FACT: Behaviour = {"summary": 0.3, "early": 0.45, "on": 0.25}
 REFERRED: Behaviour = {"backtrack": 0.3, "guess": 0.45, "on": 0.25}
 #: What it does when a page has the fact, and when it refers to another name.
 BehaviourRates = tuple[Behaviour, Behaviour]
-MIXED: BehaviourRates = (FOUND, REFERRED)
+MIXED: BehaviourRates = (AFTER_FACT, REFERRED)
 RIGHT: BehaviourRates = ({"summary": 1.0}, {"backtrack": 1.0})
 
 

@@ -73,7 +73,7 @@ def memory_base(folder: Path, seed: int = 0, part: TrainingPhase = BASE) -> Path
     if (folder / "config.json").exists():
         return folder
     protocol = memory_protocol(BASE_PROTOCOL)
-    return _trained(folder, *add_memory_tokens(protocol), protocol, RIGHT, part, f"base-{seed}")
+    return _train_phase(folder, *add_memory_tokens(protocol), protocol, RIGHT, part, f"base-{seed}")
 
 
 def warm_start(
@@ -83,10 +83,10 @@ def warm_start(
     the folder."""
     if (folder / "config.json").exists():
         return folder
-    return _trained(folder, *load_policy(base), protocol, MIXED, part, f"warm-{seed}")
+    return _train_phase(folder, *load_policy(base), protocol, MIXED, part, f"warm-{seed}")
 
 
-def _trained(
+def _train_phase(
     folder: Path,
     model: Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerBase,
@@ -118,16 +118,16 @@ def add_memory_tokens(protocol: Protocol) -> tuple[Qwen2ForCausalLM, PreTrainedT
     weights = model.get_input_embeddings().weight.data
     ids = tokenizer.get_vocab()
     with torch.no_grad():
-        for ours, base in _tags_of_both(protocol):
+        for ours, base in _tag_pairs(protocol):
             weights[ids[ours]] = weights[ids[base]]
     return model, tokenizer
 
 
-def _tags_of_both(protocol: Protocol) -> list[tuple[str, str]]:
+def _tag_pairs(protocol: Protocol) -> list[tuple[str, str]]:
     """(our tag, the base's) for the four blocks that every protocol has."""
     ours, base = protocol.tags, load_protocol(EMBEDDED).tags
     pairs = zip(vars(ours).values(), vars(base).values(), strict=True)
-    return [both for a, b in pairs for both in ((a.open, b.open), (a.close, b.close))]
+    return [pair for a, b in pairs for pair in ((a.open, b.open), (a.close, b.close))]
 
 
 def memory_setup(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> AgentSetup:

@@ -56,7 +56,7 @@ def make_pages(world: World, seed: int | str) -> PageWorld:
     for passage in world.passages:
         title, _, text = passage["contents"].partition("\n")
         texts[title.strip('"')] = (passage["id"], text)
-    moved = _moved(world, list(texts), rng)
+    moved = _rename(world, list(texts), rng)
     passages, fact = [], {}
     for entity, (id_, text) in texts.items():
         last = moved.get(entity, entity)
@@ -96,27 +96,27 @@ def fresh_pages(rng: random.Random) -> PageWorld:
     return make_pages(fresh_world(rng), rng.randrange(1 << 48))
 
 
-def _moved(world: World, entities: Sequence[str], rng: random.Random) -> dict[str, str]:
+def _rename(world: World, entities: Sequence[str], rng: random.Random) -> dict[str, str]:
     """Half of the people, of the towns and of the companies, each with a name that nothing else has: of words
     that the world uses, if there are enough."""
     facts = world.facts
-    every = chain(facts["birthplace"], facts["river"], facts["river"].values(), facts["founder"])
-    words = {word for name in every for word in name.split()}
-    moved = {}
+    all_names = chain(facts["birthplace"], facts["river"], facts["river"].values(), facts["founder"])
+    words = {word for name in all_names for word in name.split()}
+    new_names = {}
     for relation, first, second in (
         ("birthplace", FIRST, LAST),
         ("river", STEM, TOWN),
         ("founder", STEM, COMPANY),
     ):
-        of_kind = [entity for entity in entities if entity in facts[relation]]
+        candidates = [entity for entity in entities if entity in facts[relation]]
         free = [name for name in names(first, second, world.split) if name not in facts[relation]]
-        count = len(of_kind) // 2
+        count = len(candidates) // 2
         if count > len(free):
             raise ValueError(f"split {world.split!r} has {len(free)} free names ({relation}), not {count}")
         familiar = [name for name in free if words.issuperset(name.split())]
         sample = rng.sample(familiar if count <= len(familiar) else free, count)
-        moved |= zip(rng.sample(of_kind, count), sample, strict=True)
-    return moved
+        new_names |= zip(rng.sample(candidates, count), sample, strict=True)
+    return new_names
 
 
 def _page(title: str, ending: str, rng: random.Random) -> str:

@@ -78,9 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ready = prepare_evaluation(evaluation)
         condition = baseline("one_shot", ready.setup)
         rows = asyncio.run(_write(ready.questions.rows, condition))
-    kept_out = {row.id for row in rows if seeded_fraction(args.seed, "validation", row.id) < args.validation}
-    for split, is_kept_out in (("train", False), ("validation", True)):
-        part = [row for row in rows if (row.id in kept_out) == is_kept_out]
+    held_out = {row.id for row in rows if seeded_fraction(args.seed, "validation", row.id) < args.validation}
+    for split, is_validation in (("train", False), ("validation", True)):
+        part = [row for row in rows if (row.id in held_out) == is_validation]
         write_sft_rows(args.out / f"{split}.parquet", part)
         print(f"{args.out / split}.parquet: {len(part):,} samples")
     return 0
@@ -93,9 +93,9 @@ async def _write(questions: Sequence[QuestionRow], condition: Condition) -> list
 
     async def one(question: QuestionRow) -> SftRow:
         async with limit:
-            row = await write_sample(question, condition)
+            sample = await write_sample(question, condition)
         progress.update()
-        return row
+        return sample
 
     with progress:
         return await asyncio.gather(*map(one, questions))

@@ -152,8 +152,8 @@ def curve_table(curves: Sequence[Mapping[int, list[Record]]]) -> tuple[list[str]
         for kind in KINDS:
             values = [part[kind] for part in parts if kind in part]
             row += [
-                ", ".join(number(exact_match(of), 2) for of in values),
-                ", ".join(number(queries(of), 1) for of in values),
+                ", ".join(number(exact_match(records), 2) for records in values),
+                ", ".join(number(queries(records), 1) for records in values),
             ]
         rows.append(row)
     head = ["step", "EM", *(name for kind in KINDS for name in (kind.replace("_", "-"), "queries"))]

@@ -36,17 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = read_arguments(ShortPassagesArguments, arguments, prog=prog, description=__doc__)
     check_out_file(args.out)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    count = write_json_lines(args.out, shortened(Corpus([args.corpus]), args.words), ensure_ascii=False)
+    count = write_json_lines(args.out, shorten(Corpus([args.corpus]), args.words), ensure_ascii=False)
     print(f"{args.out}: {count:,} passages")
     return 0
 
 
-def shortened(corpus: Corpus, words: int) -> Iterator[dict[str, Any]]:
+def shorten(corpus: Corpus, words: int) -> Iterator[dict[str, Any]]:
     """The rows of the corpus with the first words of each text. Raises DataError for a row that cannot be
     used."""
-    for passage, place in corpus.rows(doing="shortening"):
+    for passage, position in corpus.rows(doing="shortening"):
         if isinstance(passage, ValueError):
-            raise DataError(f"{corpus.location(place)}: {passage}")
+            raise DataError(f"{corpus.location(position)}: {passage}")
         title, _, text = passage.contents.partition("\n")
         yield {**passage.row(), "contents": f"{title}\n{' '.join(text.split()[:words])}"}
 

@@ -94,9 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     questions = read_questions(args.questions)
     args.out.mkdir(parents=True, exist_ok=True)
     with retrieval_process(args.index, args.out / "retriever.log") as url:
-        records, left_out = asyncio.run(_write(args, questions, url))
+        records, excluded = asyncio.run(_write(args, questions, url))
     write_json_lines(args.out / "traces.jsonl", records)
-    counts = ", ".join(f"{count} {name}" for name, count in sorted(left_out.items())) or "none"
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(excluded.items())) or "none"
     print(f"{args.out / 'traces.jsonl'}: {len(records):,} traces; left out: {counts}")
     return 0
 
@@ -129,7 +129,7 @@ async def _write(
     answers: dict[str, list[str]] = {}
     for question in questions:
         answers.setdefault(question.kind, []).append(question.golds[0])
-    records, left_out = [], Counter[str]()
+    records, excluded = [], Counter[str]()
     client = RetrievalClient(RetrieverConfig(url=url, topk=args.topk))
     try:
         for question in tqdm(sample, "traces", unit="trace", mininterval=5):
@@ -139,13 +139,13 @@ async def _write(
             guessed = rng.choice(possible)
             trajectory = await write_trace(question, strategy, guessed, client)
             if trajectory is None:
-                left_out[strategy] += 1
+                excluded[strategy] += 1
                 continue
             run = {"step": 0, "split": "train", "data_source": question.kind, "golds": list(question.golds)}
             records.append({**run, **trajectory.to_dict()})
     finally:
         await client.close()
-    return records, left_out
+    return records, excluded
 
 
 async def write_trace(
@@ -168,11 +168,11 @@ async def write_trace(
             if not isinstance(documents, list) or passage_id not in {document.id for document in documents}:
                 return None
         thought = "I need to search for both." if len(queries) > 1 else "I need to search."
-        text = turn(thought, "search", ", ".join(map(_quoted, queries)))
+        text = turn(thought, "search", ", ".join(map(_quote, queries)))
         record.turns.append(Turn.searched(text, queries, [_documents(result) for result in results]))
-    is_known = sum(map(len, rounds)) == len(passages)
-    thought = "I know enough." if is_known else "I can guess."
-    record.answer = question.golds[0] if is_known else guessed
+    has_all_passages = sum(map(len, rounds)) == len(passages)
+    thought = "I know enough." if has_all_passages else "I can guess."
+    record.answer = question.golds[0] if has_all_passages else guessed
     record.turns.append(Turn(turn(thought, "answer", record.answer), "answer"))
     return record
 
@@ -182,7 +182,7 @@ def _query(question: Question, title: str) -> str:
     return question.text.rstrip("?") if question.kind == "two_facts" else title
 
 
-def _quoted(query: str) -> str:
+def _quote(query: str) -> str:
     """A query as the protocol's list syntax has it."""
     return f'"{query}"' if "," in query else query
 

@@ -33,11 +33,11 @@ def change(figures: Mapping[str, Mapping[str, float]], name: str) -> float | Non
 
 def criteria_met(figures: Mapping[str, Mapping[str, float]]) -> dict[str, bool]:
     """Which parts of the claim hold for these figures of sq and mq."""
-    met = {"EM at least as high": figures["mq"]["em"] >= figures["sq"]["em"]}
-    for words, (name, most) in CRITERIA.items():
-        moved = change(figures, name)
-        met[words] = moved is not None and moved <= most + 1e-9  # not lost to rounding
-    return met
+    results = {"EM at least as high": figures["mq"]["em"] >= figures["sq"]["em"]}
+    for words, (name, limit) in CRITERIA.items():
+        ratio = change(figures, name)
+        results[words] = ratio is not None and ratio <= limit + 1e-9  # not lost to rounding
+    return results
 
 
 def markdown(results: Mapping[str, Any]) -> str:
@@ -87,8 +87,8 @@ def _cells(figures: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 def _claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
     """What held, in how many of the seeds."""
-    of_seeds = [criteria_met({arm: run[arm][_TWO_FACTS] for arm in ("sq", "mq")}) for run in runs]
-    return [Claim(words, sum(met[words] for met in of_seeds), len(runs)) for words in of_seeds[0]]
+    results = [criteria_met({arm: run[arm][_TWO_FACTS] for arm in ("sq", "mq")}) for run in runs]
+    return [Claim(words, sum(result[words] for result in results), len(runs)) for words in results[0]]
 
 
 def _paper() -> str:

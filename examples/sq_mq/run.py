@@ -108,8 +108,8 @@ def compare_seed(args: SqMqArguments, seed: int) -> dict[str, Any]:
     """A seed's `{"seed", "sq": {group: figures}, "mq": ...}`; from its folder if it is finished."""
     folder = args.out / f"seed{seed}"
     finished = StateFile(folder / "results.json", {"settings": settings_of(args)}, refuses=True)
-    if (before := finished.read(lambda content: content["results"])) is not None:
-        return before
+    if (earlier := finished.read(lambda content: content["results"])) is not None:
+        return earlier
     models = {arm: trained_policy(args, arm, seed, folder) for arm in ARMS}
     # One file of questions for both: each is asked with the prompt of its protocol.
     write_demo(folder / "data", demo_protocol("rag_r1_mq"), seed, train=1, val=args.questions)

@@ -38,36 +38,36 @@ def _is_early(state: EpisodeState, turn: Turn) -> bool:
     ValueError if that state is needed and unknown."""
     budget = state.budget
     if budget.max_state is None:
-        unsure = False
+        is_unsure = False
     elif turn.state is None:
         raise ValueError("rag_r1.agent.max_state needs the log-probs of generated tokens")
     else:
-        unsure = turn.state >= budget.max_state
+        is_unsure = turn.state >= budget.max_state
     actions = sum(turn.action != Invalid.kind for turn in state.record.turns[:-1])
-    return unsure or actions < budget.min_actions
+    return is_unsure or actions < budget.min_actions
 
 
 async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> str | None:
     """Make the calls and show their results. Returns the status with which the episode ends if a failed
     call is to be masked, or if there is no room for an observation and another turn; else None."""
     budget = state.budget
-    total = state.room - budget.min_turn_tokens
-    total = min(total, budget.max_observation_tokens or total)
-    if total < 1:
+    max_tokens = state.room - budget.min_turn_tokens
+    max_tokens = min(max_tokens, budget.max_observation_tokens or max_tokens)
+    if max_tokens < 1:
         return "token_limit"
     calls = action.calls
     turn.calls = [CallRecord(call.tool, dict(call.arguments)) for call in calls]
-    turn.repeated_queries = _repeated(state.sent_queries, turn.queries)
+    turn.repeated_queries = _count_repeated(state.sent_queries, turn.queries)
     if state.observer:  # building the event costs, so only for an observer
         state.emit("calls", calls=[{"tool": c.tool, "arguments": c.arguments} for c in turn.calls])
     started = time.perf_counter()
     results = await state.executor.call(turn.calls)
     turn.tool_s = time.perf_counter() - started
-    if (ending := _record_failure(state, turn, results)) is not None:
-        return ending
+    if (status := _record_failure(state, turn, results)) is not None:
+        return status
     per_query = budget.max_query_observation_tokens
     words = [call.words for call in calls]
-    fitted = fit_observation(state.protocol, words, results, state.codec.encode, per_query, total)
+    fitted = fit_observation(state.protocol, words, results, state.codec.encode, per_query, max_tokens)
     if fitted is None:
         return "token_limit"
     for call, call_documents in zip(turn.calls, fitted.documents, strict=True):
@@ -92,14 +92,14 @@ def _record_failure(state: EpisodeState, turn: Turn, results: Sequence[Any]) -> 
     return "tool_failure" if state.record.masked(mask) else None
 
 
-def _repeated(sent: set[str], queries: Sequence[str]) -> int:
+def _count_repeated(sent_queries: set[str], queries: Sequence[str]) -> int:
     """How many of a turn's queries were sent before in this episode; they are noted for later turns."""
-    before = len(sent)
-    sent.update(map(query_key, queries))
-    return len(queries) - (len(sent) - before)
+    n_before = len(sent_queries)
+    sent_queries.update(map(query_key, queries))
+    return len(queries) - (len(sent_queries) - n_before)
 
 
-async def _go_on(state: EpisodeState, turn: Turn, action: Action) -> None:
+async def _continue(state: EpisodeState, turn: Turn, action: Action) -> None:
     """There is no observation: the next turn follows."""
 
 
@@ -108,10 +108,10 @@ async def _rewrite(state: EpisodeState, turn: Turn, action: Summary | Backtrack)
     ends if that leaves no room for another turn; else None."""
     ledger, memory = state.ledger, state.memory
     if isinstance(action, Backtrack):
-        removed, always = memory.backtrack(action.pops), False
+        removed, is_complete = memory.backtrack(action.pops), False
     else:
-        removed, always = memory.summarise(action.span), action.span == "everything"
-    if not removed and not always:
+        removed, is_complete = memory.summarise(action.span), action.span == "everything"
+    if not removed and not is_complete:
         return None  # there is nothing to take out: the context grows by this turn
     ids = [*ledger.first_prompt, *memory.ids()]
     room = ledger.capacity.room(len(ids))
@@ -139,8 +139,8 @@ ACTIONS: dict[str, Callable[[EpisodeState, Turn, Any], Awaitable[str | None]]] =
     Search.kind: _call,
     Calls.kind: _call,
     Answer.kind: _answer,
-    Plan.kind: _go_on,
-    Think.kind: _go_on,
+    Plan.kind: _continue,
+    Think.kind: _continue,
     Summary.kind: _rewrite,
     Backtrack.kind: _rewrite,
     Invalid.kind: _hint,

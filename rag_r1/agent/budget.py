@@ -61,7 +61,7 @@ class Budget(EpisodeLimits):
     max_context_tokens: PositiveCount | None = None
 
     @property
-    def most_prompt_tokens(self) -> int | None:
+    def prompt_limit(self) -> int | None:
         """Length of the longest prompt that leaves room for a token; None: no limit."""
         limits = (self.max_prompt_tokens, self.max_context_tokens and self.max_context_tokens - 1)
         return min((limit for limit in limits if limit is not None), default=None)

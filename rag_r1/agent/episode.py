@@ -106,14 +106,14 @@ class Episode:
         past: Sequence[ReplayTurn] = (),
     ) -> Trajectory:
         """As `run`, but the episode begins with turns that were played before (replay.py); the policy goes on
-        with what they leave of its turns and tokens. A past that cannot be played back is a failure."""
-        parts = self.engine, self.tools
+        with the turns and tokens that remain. A past that cannot be played back is a failure."""
+        original = self.engine, self.tools
         if past:
-            self.engine, self.tools = make_replay(*parts, past)
+            self.engine, self.tools = make_replay(*original, past)
         try:
             return await self.run(trajectory_id, question, prompt_ids)
         finally:
-            self.engine, self.tools = parts
+            self.engine, self.tools = original
 
     async def _begin(self, question: str, prompt: Sequence[int] | Awaitable[Sequence[int]]) -> str | None:
         """Put the prompt into the ledger. Returns the reason if the episode cannot start, else None."""
@@ -121,19 +121,19 @@ class Episode:
             ids = checked_ids(await prompt if isawaitable(prompt) else prompt)
         except Exception as error:
             return f"no prompt: {error_line(error)}"
-        most = self.budget.most_prompt_tokens
+        limit = self.budget.prompt_limit
         if not isinstance(question, str) or not question:
             return "no question"
-        if not ids or (most is not None and len(ids) > most):
-            return f"{len(ids)} prompt tokens" + ("" if most is None else f" (at most {most})")
+        if not ids or (limit is not None and len(ids) > limit):
+            return f"{len(ids)} prompt tokens" + ("" if limit is None else f" (at most {limit})")
         self.ledger = Ledger(ids, self.budget.row_capacity)
         return None
 
     async def _play(self, state: EpisodeState) -> str:
         """Run turn by turn; returns the status with which the episode ends."""
         record = state.record
-        for left in range(self.budget.max_turns - (not self.budget.final_turn), -1, -1):
-            state.turns_left = left
+        for turns_left in range(self.budget.max_turns - (not self.budget.final_turn), -1, -1):
+            state.turns_left = turns_left
             room = min(self.budget.max_turn_tokens, state.room)
             if room < 1:
                 return "token_limit"
@@ -142,39 +142,39 @@ class Episode:
             record.turns.append(turn)
             if state.observer:
                 state.emit("turn", room=room)
-            action, out = await self._generate(state, turn, room)
-            if out.aborted:
-                state.failed("engine", out.detail)
+            action, generation = await self._generate(state, turn, room)
+            if generation.aborted:
+                state.failed("engine", generation.detail)
                 return "engine_failure"
             if state.observer:
                 state.emit("tokens", text=turn.text, tokens=turn.generated_tokens, status=turn.status)
-            if left == 0 and not isinstance(action, Answer):
+            if turns_left == 0 and not isinstance(action, Answer):
                 return "turn_limit"
-            if ended := await ACTIONS[action.kind](state, turn, action):
-                return ended
+            if status := await ACTIONS[action.kind](state, turn, action):
+                return status
         return "turn_limit"
 
     async def _generate(self, state: EpisodeState, turn: Turn, room: int) -> tuple[Action, Generation]:
         record = state.record
         started = time.perf_counter()
-        out, text = await self._continue(room)
+        generation, text = await self._continue(room)
         for attempt in range(self.failures.retries):
-            if not out.aborted:
+            if not generation.aborted:
                 break
             await state.wait(attempt)
-            out, text = await self._continue(room)
+            generation, text = await self._continue(room)
         action = self.protocol.parse(text)
-        span = self.ledger.generated(out.token_ids, out.logprobs, len(record.turns) - 1)
+        span = self.ledger.generated(generation.token_ids, generation.logprobs, len(record.turns) - 1)
         role = "call" if isinstance(action, Search | Calls) else action.kind
         self.memory.push(role, span)
-        turn.text, turn.action, turn.generated_tokens = text, action.kind, len(out.token_ids)
+        turn.text, turn.action, turn.generated_tokens = text, action.kind, len(generation.token_ids)
         turn.simulated = self.protocol.simulated(text)
         turn.generate_s = time.perf_counter() - started
         if not isinstance(action, Invalid):
             turn.status = "ok"
-        elif len(out.token_ids) >= room:
+        elif len(generation.token_ids) >= room:
             turn.status = "truncated"
-        return action, out
+        return action, generation
 
     async def _continue(self, room: int) -> tuple[Generation, str]:
         """What the engine generates, and its text. A failed generation is an aborted one without tokens.
@@ -182,17 +182,17 @@ class Episode:
         Raises the codec's errors, except UnknownTokenError, and TypeError if it returns no text."""
         try:
             call = self.engine.generate(self.ledger.context(), room, self.protocol.stop)
-            out = checked_generation(await with_timeout(self.failures.engine_timeout_s, call), room)
+            generation = checked_generation(await with_timeout(self.failures.engine_timeout_s, call), room)
         except Exception as error:
-            return self._nothing_generated(error)
+            return self._failed_generation(error)
         try:
-            text = self.codec.decode(out.token_ids)
+            text = self.codec.decode(generation.token_ids)
         except UnknownTokenError as error:
-            return self._nothing_generated(error)
+            return self._failed_generation(error)
         if not isinstance(text, str):
             raise TypeError(f"the codec decoded to {type(text).__name__}, not to text")
-        return out, text
+        return generation, text
 
-    def _nothing_generated(self, error: Exception) -> tuple[Generation, str]:
+    def _failed_generation(self, error: Exception) -> tuple[Generation, str]:
         logger.warning("a generation failed: %s", error_line(error))
         return Generation([], aborted=True, detail=error_line(error)), ""

@@ -45,7 +45,7 @@ class MemoryEntry:
 
     @property
     def number(self) -> int:
-        """Of the turn, from 0."""
+        """Number of the turn, from 0."""
         return self.spans[0].turn
 
 
@@ -88,16 +88,16 @@ class Memory:
 
     def _last(self, roles: Collection[str]) -> int | None:
         """Position of the last turn under the one on top that has one of these roles and may be removed."""
-        below = range(len(self.entries) - 2, -1, -1)
+        indices = range(len(self.entries) - 2, -1, -1)
         positions = (
-            i for i in below if self.entries[i].role in roles and self.entries[i].role not in LASTING
+            i for i in indices if self.entries[i].role in roles and self.entries[i].role not in LASTING
         )
         return next(positions, None)
 
     def _remove_from(self, position: int | None) -> list[int]:
         if position is None:
             return []
-        under, top = self.entries[position:-1], self.entries[-1]
-        lasting = [entry for entry in under if entry.role in LASTING]
+        below, top = self.entries[position:-1], self.entries[-1]
+        lasting = [entry for entry in below if entry.role in LASTING]
         self.entries[position:] = [*lasting, top]
-        return [entry.number for entry in under if entry.role not in LASTING]
+        return [entry.number for entry in below if entry.role not in LASTING]

@@ -103,7 +103,7 @@ def append_records(path: Path, *values: dict[str, Any]) -> None:
         os.close(file)
 
 
-#: What is told of each line that is not a record: its place and the reason.
+#: Called for each line that is not a record, with its location and the reason.
 BadRecords = Callable[[str, object], None]
 
 
@@ -112,7 +112,7 @@ def read_records(*paths: str | Path, skip_broken: bool | BadRecords = False) -> 
     sorted by name.
 
     Raises DataError, which names file and line, for a line that is not a record (with `skip_broken` it is
-    left out instead, and logged or, if that is a function, told to it) and for a path that does not exist.
+    left out instead, and logged or, if that is a function, passed to it) and for a path that does not exist.
     """
     return (record for _, record in placed_records(*paths, skip_broken=skip_broken))
 
@@ -141,29 +141,29 @@ def _lines_of(path: Path) -> Iterator[bytes]:
             while line := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if len(line) > MAX_LINE_BYTES:
-                    raise _too_long(path, number)
+                    raise _too_long_error(path, number)
                 yield line
             return
-        decoder, rest, number = zlib.decompressobj(_GZIP), b"", 0
+        decoder, remainder, number = zlib.decompressobj(_GZIP), b"", 0
         while data := file.read(_CHUNK):
-            more = False
-            while data or more:
+            has_more = False
+            while data or has_more:
                 # No more than a chunk at a time: a few kilobytes can unpack to gigabytes.
                 text = decoder.decompress(data, _CHUNK)
-                *lines, rest = (rest + text).split(b"\n")
+                *lines, remainder = (remainder + text).split(b"\n")
                 yield from (line + b"\n" for line in lines)
                 number += len(lines)
-                if len(rest) > MAX_LINE_BYTES:
-                    raise _too_long(path, number + 1)
-                more = len(text) == _CHUNK and not decoder.eof
+                if len(remainder) > MAX_LINE_BYTES:
+                    raise _too_long_error(path, number + 1)
+                has_more = len(text) == _CHUNK and not decoder.eof
                 data = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
                 if decoder.eof:
                     decoder = zlib.decompressobj(_GZIP)
-        if rest:
-            yield rest
+        if remainder:
+            yield remainder
 
 
-def _too_long(path: Path, number: int) -> DataError:
+def _too_long_error(path: Path, number: int) -> DataError:
     return DataError(
         f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} MiB, which no record is: remove the line"
     )
@@ -172,7 +172,7 @@ def _too_long(path: Path, number: int) -> DataError:
 def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         for number, line in enumerate(_lines_of(path), 1):
-            place = f"{path}, line {number}"
+            location = f"{path}, line {number}"
             if not line.strip():
                 continue
             try:
@@ -182,21 +182,21 @@ def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[tuple[st
             except (ValueError, RecursionError) as error:
                 if not line.endswith(b"\n"):
                     return
-                _leave_out(skip_broken, place, f"no trajectory record ({error})")
+                _skip_record(skip_broken, location, f"no trajectory record ({error})")
                 continue
-            yield place, record
+            yield location, record
     except zlib.error as error:
-        _leave_out(skip_broken, str(path), f"broken gzip data ({error}); what is before it was read")
+        _skip_record(skip_broken, str(path), f"broken gzip data ({error}); what is before it was read")
 
 
-def _leave_out(skip_broken: bool | BadRecords, place: str, problem: str) -> None:
+def _skip_record(skip_broken: bool | BadRecords, location: str, problem: str) -> None:
     """Raises DataError unless what is broken is to be left out."""
     if not skip_broken:
-        raise DataError(f"{place}: {problem}: remove it, or give another file")
+        raise DataError(f"{location}: {problem}: remove it, or give another file")
     if callable(skip_broken):
-        skip_broken(place, problem)
+        skip_broken(location, problem)
     else:
-        logger.warning("%s: %s; it is left out", place, problem)
+        logger.warning("%s: %s; it is left out", location, problem)
 
 
 def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
@@ -216,8 +216,8 @@ def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
 def trajectory_of(record: dict[str, Any]) -> Trajectory:
     """The trajectory in a record, without the fields of the run. Raises DataError if it is invalid."""
     if missing := [name for name in ("id", "question", "protocol") if name not in record]:
-        which = f"the record {record['id']!r}" if "id" in record else "a record"
-        raise DataError(f"{which} is no trajectory: it has no {', '.join(missing)}")
+        subject = f"the record {record['id']!r}" if "id" in record else "a record"
+        raise DataError(f"{subject} is no trajectory: it has no {', '.join(missing)}")
     try:
         return Trajectory.from_dict({key: value for key, value in record.items() if key in _FIELDS})
     except (TypeError, AttributeError) as error:

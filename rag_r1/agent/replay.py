@@ -35,13 +35,15 @@ class ReplayTurn:
     @classmethod
     def of(cls, token_ids: Sequence[int], calls: Sequence[CallRecord]) -> ReplayTurn:
         """From what was generated and the records of its calls, with the documents as they were shown."""
-        answered = (call for call in calls if call.status != "failed" and call.documents is not None)
-        results = {call_key(call.tool, call.arguments): _returned(call) for call in answered}
+        answered_calls = (call for call in calls if call.status != "failed" and call.documents is not None)
+        results = {
+            call_key(call.tool, call.arguments): _documents_or_refusal(call) for call in answered_calls
+        }
         return cls(tuple(token_ids), results)
 
 
-def _returned(call: CallRecord) -> tuple[Document, ...] | Refusal:
-    """What the tool returned, by what was shown of it."""
+def _documents_or_refusal(call: CallRecord) -> tuple[Document, ...] | Refusal:
+    """The result of the call, as it was shown to the policy."""
     documents = tuple(call.documents or ())
     if call.status == "refused":
         return Refusal("\n".join(document.contents for document in documents))
@@ -56,7 +58,7 @@ def call_key(tool: str, arguments: Mapping[str, Any]) -> str:
 def make_replay(
     engine: Engine, tools: Mapping[str, Tool], past: Sequence[ReplayTurn]
 ) -> tuple[Engine, dict[str, Any]]:
-    """An engine and tools for one episode, which play the past turns back before they use those given."""
+    """An engine and tools for one episode, which play the past turns back before they use these."""
     engine_with_past = ReplayEngine(engine, past)
     return engine_with_past, {name: _ReplayTool(name, tool, engine_with_past) for name, tool in tools.items()}
 

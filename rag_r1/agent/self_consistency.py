@@ -38,18 +38,18 @@ def majority_vote(records: Sequence[Trajectory], masked: Collection[str] = ()) -
     failed stands for all: a vote in which the infrastructure has left out a path is not the policy's."""
     if len(records) == 1:
         return records[0]
-    failed = (number for number, record in enumerate(records) if record.masked(masked))
-    number = next(failed, None)
+    failed_numbers = (number for number, record in enumerate(records) if record.masked(masked))
+    number = next(failed_numbers, None)
     if number is None:
-        number = _voted([record.answer for record in records])
+        number = _majority([record.answer for record in records])
     best = records[number]
-    every = [record.to_dict() for record in records]
-    best.path, best.paths = number, every
+    path_records = [record.to_dict() for record in records]
+    best.path, best.paths = number, path_records
     best.seconds = max(record.seconds for record in records)
     return best
 
 
-def _voted(answers: Sequence[str | None]) -> int:
+def _majority(answers: Sequence[str | None]) -> int:
     """Number of the first path with the answer that most give; 0 without any answer."""
     keys = [query_key((answer or "").strip()) for answer in answers]
     votes = Counter(filter(None, keys))

@@ -58,19 +58,19 @@ class ToolExecutor:
         results: dict[int, Result] = {}
         groups: dict[str | int, list[int]] = {}
         for i, call in enumerate(calls):
-            if (refused := await self._refused(call)) is not None:
-                results[i] = refused
+            if (refusal := await self._refusal(call)) is not None:
+                results[i] = refusal
             else:
                 group = call.tool if self._setting(call.tool, "together", True) else i
                 groups.setdefault(group, []).append(i)
-        work = [self._call_tool([calls[i] for i in group]) for group in groups.values()]
+        coroutines = [self._call_tool([calls[i] for i in group]) for group in groups.values()]
         # A single tool, which is the usual case, needs no task.
-        answers = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
-        for group, group_results in zip(groups.values(), answers, strict=True):
+        by_group = [await coroutines[0]] if len(coroutines) == 1 else await asyncio.gather(*coroutines)
+        for group, group_results in zip(groups.values(), by_group, strict=True):
             results.update(zip(group, group_results, strict=True))
         return [results[i] for i in range(len(calls))]
 
-    async def _refused(self, call: CallRecord) -> Result | None:
+    async def _refusal(self, call: CallRecord) -> Result | None:
         """What the policy reads instead of a result if this call is not possible; None if it is."""
         tool = self.tools.get(call.tool)
         try:
@@ -78,16 +78,16 @@ class ToolExecutor:
                 names = ", ".join(self.tools)
                 fault: str | None = f"There is no tool {call.tool[:_SHOWN]!r}. The tools are: {names}."
             else:
-                checked = getattr(tool, "checked", None)
-                fault = tool.fault(call.arguments) if checked is None else await checked(call.arguments)
+                check = getattr(tool, "checked", None)
+                fault = tool.fault(call.arguments) if check is None else await check(call.arguments)
             message = None if fault is None else str(fault)[:_SHOWN]
         except Exception as error:
             logger.warning("the arguments of a call could not be checked: %s", error_line(error))
             call.status = "failed"
             return Failure(failure_text(call.tool), "tool", error_line(error))
-        most = self._limits(call.tool).max_calls
-        if message is None and most is not None and self.called[call.tool] >= most:
-            message = f"The tool {call.tool} can be called {most} times, and it was."
+        max_calls = self._limits(call.tool).max_calls
+        if message is None and max_calls is not None and self.called[call.tool] >= max_calls:
+            message = f"The tool {call.tool} can be called {max_calls} times, and it was."
         if message is None:
             self.called[call.tool] += 1
             return None
@@ -119,15 +119,15 @@ class ToolExecutor:
                 await self.wait(attempt - 1)
             context = Context(self.context)
             try:
-                answer = call_tool(self.tools[name], [calls[i].arguments for i in pending], context)
-                answers = checked_results(
-                    await with_timeout(timeout_s, answer), len(pending), failure_text(name)
+                response = call_tool(self.tools[name], [calls[i].arguments for i in pending], context)
+                new_results = checked_results(
+                    await with_timeout(timeout_s, response), len(pending), failure_text(name)
                 )
             except Exception as error:
                 logger.warning("a call of the tool %s failed: %s", name, error_line(error))
                 message = failure_text(name, late=isinstance(error, CallTimeoutError))
-                answers = [Failure(message, "tool", error_line(error))] * len(pending)
-            results.update(zip(pending, answers, strict=True))
+                new_results = [Failure(message, "tool", error_line(error))] * len(pending)
+            results.update(zip(pending, new_results, strict=True))
             for i in pending if context.sent else ():
                 query = str(calls[i].arguments.get("query"))
                 text = context.sent.get(query, query)
@@ -136,19 +136,19 @@ class ToolExecutor:
             if not pending:
                 break
         seconds = time.perf_counter() - started
-        return [self._settled(call, results[i], seconds) for i, call in enumerate(calls)]
+        return [self._finish_call(call, results[i], seconds) for i, call in enumerate(calls)]
 
-    def _settled(self, call: CallRecord, answer: Result | Refusal, seconds: float) -> Result:
+    def _finish_call(self, call: CallRecord, result: Result | Refusal, seconds: float) -> Result:
         """What the policy reads; sets status and time of the call."""
         call.seconds = seconds
-        if isinstance(answer, Refusal):
+        if isinstance(result, Refusal):
             self.called[call.tool] -= 1
             call.status = "refused"
-            return text_result(call.tool, answer.reason)
-        if isinstance(answer, Failure):
+            return text_result(call.tool, result.reason)
+        if isinstance(result, Failure):
             call.status = "failed"
         else:
             index = self._setting(call.tool, "index", "")
             call.index = index[:_SHOWN] if isinstance(index, str) else ""
-            call.cached = isinstance(answer, CachedDocuments)
-        return answer
+            call.cached = isinstance(result, CachedDocuments)
+        return result

@@ -142,10 +142,10 @@ class Turn:
         """Set `observation` to the text that the context got, with references to the calls' documents."""
         self.observation, start = [], 0
         for number, call in enumerate(self.calls):
-            for place, document in enumerate(call.documents or ()):
-                if document.contents and (at := text.find(document.contents, start)) >= 0:
-                    self.observation += [text[start:at], [number, place]]
-                    start = at + len(document.contents)
+            for rank, document in enumerate(call.documents or ()):
+                if document.contents and (position := text.find(document.contents, start)) >= 0:
+                    self.observation += [text[start:position], [number, rank]]
+                    start = position + len(document.contents)
         self.observation.append(text[start:])
 
     def to_dict(self) -> dict[str, Any]:
@@ -239,12 +239,12 @@ class Trajectory:
 def call_context(record: Trajectory, thought: Callable[[str], str], turn: int = -1) -> CallContext:
     """The context of the calls of a turn (by number; the last one): the question, the queries of the turns
     before, and what has been thought since the last turn with calls. `thought`: of a turn's text."""
-    now = range(len(record.turns))[turn]
-    before, this = record.turns[:now], record.turns[now]
-    since = next((n + 1 for n in reversed(range(now)) if before[n].calls), 0)
-    thinking = [earlier.text for earlier in before[since:] if earlier.action in (Think.kind, Plan.kind)]
+    index = range(len(record.turns))[turn]
+    previous, current = record.turns[:index], record.turns[index]
+    start = next((n + 1 for n in reversed(range(index)) if previous[n].calls), 0)
+    thoughts = [earlier.text for earlier in previous[start:] if earlier.action in (Think.kind, Plan.kind)]
     return CallContext(
         record.question,
-        tuple(query for earlier in before for query in earlier.queries),
-        "\n".join(filter(None, map(thought, [*thinking, this.text]))),
+        tuple(query for earlier in previous for query in earlier.queries),
+        "\n".join(filter(None, map(thought, [*thoughts, current.text]))),
     )

@@ -20,13 +20,13 @@ from typing import NamedTuple
 from rag_r1.protocols import Document, Failure, Protocol
 
 #: A shortened document with fewer tokens than this is of no use and is left out.
-_SHORTEST = 8
+_MIN_TOKENS = 8
 #: Each further attempt cuts this share more than the measured excess, so that a hostile text (with all its
 #: tokens at the beginning) is fitted in at most 1 / _HASTE attempts.
-_HASTE = 1 / 32
+_EXTRA_CUT = 1 / 32
 #: An observation with more characters than this for each token of its limit is packed without encoding it
 #: whole first.
-_MOST_CHARS_A_TOKEN = 8
+_MAX_CHARS_PER_TOKEN = 8
 
 Encode = Callable[[str], list[int]]
 Results = Sequence[Sequence[Document] | Failure]
@@ -52,13 +52,13 @@ def fit_observation(
         return protocol.observation(queries, blocks)
 
     text = render(documents)
-    if len(text) <= _MOST_CHARS_A_TOKEN * min(per_query, total):
+    if len(text) <= _MAX_CHARS_PER_TOKEN * min(per_query, total):
         ids = encode(text)
         if len(ids) <= min(per_query, total):
             return FittedObservation(ids, documents, text)
 
     packer = _Truncation(protocol, encode)
-    documents = [packer.fit_query(of_query, per_query) for of_query in documents]
+    documents = [packer.fit_query(query_documents, per_query) for query_documents in documents]
     visible, room = documents, total
     for attempt in count():
         ids = encode(text := render(visible))
@@ -69,8 +69,8 @@ def fit_observation(
         if attempt == 0:  # the documents get what the bare tags leave
             room = total - len(encode(render([[] for _ in documents])))
         else:
-            room = _less(room, 1 - (len(ids) - total) / room, attempt)
-        if room < _SHORTEST:
+            room = _smaller_size(room, 1 - (len(ids) - total) / room, attempt)
+        if room < _MIN_TOKENS:
             room = 0
         visible = packer.fit_ranks(documents, room)
 
@@ -98,15 +98,15 @@ class _Truncation:
 
     def fit_query(self, documents: Sequence[Document], room: int) -> list[Document]:
         """The best-ranked documents of one query within `room` tokens."""
-        shown: list[Document] = []
+        selected: list[Document] = []
         for rank, document in enumerate(documents, 1):
             fitted = self.fit(rank, document, room)
             if fitted is not None:
-                shown.append(fitted)
+                selected.append(fitted)
             if fitted is not document:
                 break
             room -= self.cost(rank, document)
-        return shown
+        return selected
 
     def fit_ranks(self, results: Sequence[Sequence[Document]], room: int) -> list[list[Document]]:
         """Rank by rank, the documents of all queries within `room` tokens together."""
@@ -119,13 +119,13 @@ class _Truncation:
             row.sort(key=lambda entry: self.cost(rank, entry[0]))
             fits = sum(self.cost(rank, document) for document, _ in row) <= room
             share = room if fits else room // len(row)
-            for place, (document, query) in enumerate(row, 1):
+            for number, (document, query) in enumerate(row, 1):
                 fitted = self.fit(rank, document, share)
                 if fitted is not None:
                     by_query[query].append(fitted)
                 if fitted is document:
                     room -= self.cost(rank, document)
-                    share = room if fits or place == len(row) else room // (len(row) - place)
+                    share = room if fits or number == len(row) else room // (len(row) - number)
             if not fits:
                 break
         return by_query
@@ -137,9 +137,9 @@ class _Truncation:
         shorter = document
         for attempt in count():
             text = shorter.contents
-            if room < _SHORTEST or not text:
+            if room < _MIN_TOKENS or not text:
                 return None
-            text = text[: _less(len(text), room / self.cost(rank, shorter), attempt)]
+            text = text[: _smaller_size(len(text), room / self.cost(rank, shorter), attempt)]
             # At a word boundary, unless that would lose half of the text (a long word, or no spaces at all).
             boundary = max(text.rfind(" "), text.rfind("\n"))
             shorter = replace(document, contents=text[:boundary] if boundary > len(text) // 2 else text)
@@ -147,6 +147,6 @@ class _Truncation:
                 return shorter if shorter.contents.strip() else None
 
 
-def _less(size: int, fit: float, attempt: int) -> int:
+def _smaller_size(size: int, fit: float, attempt: int) -> int:
     """The next size to try if only the share `fit` of this one fits; less than `size`, not below 0."""
-    return max(0, min(size - 1, int(size * fit * (1 - attempt * _HASTE))))
+    return max(0, min(size - 1, int(size * fit * (1 - attempt * _EXTRA_CUT))))

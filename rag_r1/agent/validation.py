@@ -29,9 +29,9 @@ def checked_ids(ids: Any) -> list[int]:
     """Token ids as a new list. Raises TypeError or OverflowError unless all are whole numbers from 0."""
     if not isinstance(ids, Sized) or isinstance(ids, str | bytes | bytearray):
         raise TypeError(f"token ids must be a list of whole numbers, not {type(ids).__name__}")
-    checked = list(ids)
-    array("L", checked)  # checks every id, in C
-    return checked
+    values = list(ids)
+    array("L", values)  # checks every id, in C
+    return values
 
 
 def checked_generation(generation: Any, max_tokens: int) -> Generation:

@@ -31,7 +31,7 @@ Messages = Sequence[Mapping[str, Any]]
 Chat = Callable[..., Sequence[int]]
 
 #: Longer prompts are not encoded at all: the longest tokens of common vocabularies are runs of 128 spaces.
-_MOST_CHARS_A_TOKEN = 128
+_MAX_CHARS_PER_TOKEN = 128
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ class AgentSetup:
     ) -> AgentSetup:
         """From the block `rag_r1:`, for training; see `for_validation`. `template`: arguments of the chat
         template. Raises ValueError, also for a template that the protocol cannot use."""
-        described = tool_schemas(settings)
+        listed_tools = tool_schemas(settings)
         codec = TokenizerCodec(tokenizer, vocabulary_size=vocabulary_size)
         return cls(
-            protocol=for_tokenizer(settings.protocol, tokenizer, described, template),
+            protocol=for_tokenizer(settings.protocol, tokenizer, listed_tools, template),
             codec=codec,
             budget=limits.within(settings.budget(limits.response_tokens)),
             tools=partial(shared_tools, settings.retriever, settings.tools),
@@ -92,7 +92,7 @@ class AgentSetup:
             failures=settings.failures,
             own_prompt=settings.own_prompt,
             start=tuple(codec.start),
-            schemas=tuple(described),
+            schemas=tuple(listed_tools),
         )
 
     def for_validation(self, settings: RagR1Config, limits: RowLimits) -> AgentSetup:
@@ -118,9 +118,9 @@ class AgentSetup:
         """
         messages = self.messages(question, row)
         if self.budget.max_prompt_tokens is not None:
-            most = _MOST_CHARS_A_TOKEN * self.budget.max_prompt_tokens
-            if sum(len(str(message["content"])) for message in messages) > most:
-                raise ValueError(f"a prompt of more than {most} characters")
+            limit = _MAX_CHARS_PER_TOKEN * self.budget.max_prompt_tokens
+            if sum(len(str(message["content"])) for message in messages) > limit:
+                raise ValueError(f"a prompt of more than {limit} characters")
         messages = self.protocol.harmless(messages, question)
         encode_chat = partial(chat or self.chat, **({"tools": list(self.schemas)} if self.schemas else {}))
         return list(
@@ -140,10 +140,7 @@ def tool_schemas(settings: RagR1Config) -> list[dict[str, Any]]:
 
 
 def for_tokenizer(
-    protocol: Protocol,
-    tokenizer: Any,
-    tools: Messages = (),
-    template: Mapping[str, Any] | None = None,
+    protocol: Protocol, tokenizer: Any, tools: Messages = (), template: Mapping[str, Any] | None = None
 ) -> Protocol:
     """The protocol with a tokenizer's control tokens and, if its turns are those of a chat template, with
     what this tokenizer's template writes between them. Raises ChatTemplateError."""

@@ -41,8 +41,8 @@ QUOTING = (
 def recipes_folder() -> Path:
     """The folder of the shipped recipes: inside the package in a wheel, beside it in the repository."""
     package = Path(__file__).resolve().parents[1]
-    inside = package / "recipes"
-    return inside if (inside / _DEFAULTS).is_file() else package.parent / "recipes"
+    bundled = package / "recipes"
+    return bundled if (bundled / _DEFAULTS).is_file() else package.parent / "recipes"
 
 
 RECIPES = recipes_folder()
@@ -78,18 +78,18 @@ class Recipe:
         """The overrides for Hydra: those given, and the search path, which begins with the user's own
         entries, from `hydra.searchpath` of an override or of the recipe."""
         shipped = [_VERL, f"file://{RECIPES}"]
-        added = [entry for entry in self._searchpath(overrides) if entry not in shipped]
-        entries = ",".join('"' + entry.replace('"', '\\"') + '"' for entry in (*added, *shipped))
-        others = [override for override in overrides if not override.startswith(_SEARCHPATH)]
-        return [f"{_SEARCHPATH}[{entries}]", *others]
+        extra = [entry for entry in self._searchpath(overrides) if entry not in shipped]
+        entries = ",".join('"' + entry.replace('"', '\\"') + '"' for entry in (*extra, *shipped))
+        remaining = [override for override in overrides if not override.startswith(_SEARCHPATH)]
+        return [f"{_SEARCHPATH}[{entries}]", *remaining]
 
     def to_compose(self, overrides: Sequence[str]) -> list[str]:
         """`arguments` for a process that only composes: veRL's configuration is named by its folder. Hydra
         would import the package, and with it all of veRL, which takes half a minute on a busy machine."""
-        searchpath, *others = self.arguments(overrides)
+        searchpath, *remaining = self.arguments(overrides)
         spec = find_spec("verl")
         folder = Path(*(spec.submodule_search_locations or ()) if spec else (), "trainer/config")
-        return [searchpath.replace(_VERL, f"file://{folder}") if folder.is_dir() else searchpath, *others]
+        return [searchpath.replace(_VERL, f"file://{folder}") if folder.is_dir() else searchpath, *remaining]
 
     def words(self, overrides: Sequence[str]) -> list[str]:
         """The arguments of a command of veRL for this recipe."""
@@ -118,10 +118,10 @@ def find_file(name: str | Path, suffix: str = "") -> Path:
     """A file of the user's, relative to the working directory, or a shipped one, by its path in the folder of
     the recipes with or without `recipes/` in front. `suffix`: may be left out. Raises RunError."""
     candidates = (f"{name}{suffix}", name) if suffix and Path(name).suffix != suffix else (name,)
-    for base in (Path.cwd(), RECIPES.parent, RECIPES):
+    for folder in (Path.cwd(), RECIPES.parent, RECIPES):
         for candidate in candidates:
             try:
-                if (path := base / candidate).is_file():
+                if (path := folder / candidate).is_file():
                     return path.resolve()
             except OSError as error:  # a name that is too long, a folder that may not be entered
                 raise RunError(f"{path} cannot be read: {error.strerror}") from None
@@ -143,8 +143,8 @@ def text_of(path: Path) -> str:
 def _unknown(recipe: str) -> str:
     name = recipe.removeprefix("recipes/").removesuffix(".yaml")
     hint = did_you_mean(name, shipped_names(), cutoff=0.5)
-    others = "`rag-r1 recipes` lists the shipped ones, and a YAML file of your own will do"
-    return f"there is no recipe {recipe!r}; {f'{hint} ' if hint else ''}{others}"
+    advice = "`rag-r1 recipes` lists the shipped ones, and a YAML file of your own will do"
+    return f"there is no recipe {recipe!r}; {f'{hint} ' if hint else ''}{advice}"
 
 
 def shipped_names(*kinds: str) -> list[str]:

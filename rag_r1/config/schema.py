@@ -48,12 +48,12 @@ _UNCHANGED = (
 )
 
 
-def _listed(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     """A list of mappings as a tuple; the default for an empty or missing one."""
     return tuple(value) if isinstance(value, list) and value else value or _REWARD
 
 
-def _each_once(probes: tuple[str, ...]) -> tuple[str, ...]:
+def _check_unique(probes: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(probes)) < len(probes):
         raise ValueError("a probe is named twice")
     return probes
@@ -66,13 +66,13 @@ SHOW_PASSAGES: tuple[ValidationProbe, ...] = ("random", "gold")
 Probes = Annotated[
     tuple[ValidationProbe, ...],
     BeforeValidator(lambda value: tuple(value or ()) if isinstance(value, list | None) else value),
-    AfterValidator(_each_once),
+    AfterValidator(_check_unique),
     Constraint("a list of closed_book, empty, random, gold, withheld, each once"),
 ]
 Section = Annotated[
     dict, BeforeValidator(lambda value: {} if value is None else value), Constraint("a mapping")
 ]
-Entries = Annotated[tuple[dict, ...], BeforeValidator(_listed), Constraint("a list of {term, weight, ...}")]
+Entries = Annotated[tuple[dict, ...], BeforeValidator(_as_tuple), Constraint("a list of {term, weight, ...}")]
 
 
 @options("rag_r1")
@@ -159,17 +159,12 @@ class RagR1Config:
         faults: list[Exception] = []
 
         def section(cls: type, values: Mapping[str, Any], *key: str) -> Any:
-            options, wrong = read_options(cls, values, *key)
-            faults.extend(wrong)
+            options, new_faults = read_options(cls, values, *key)
+            faults.extend(new_faults)
             return options
 
         block = section(_RagR1Block, config)
-        protocol = None
-        if "rag_r1.protocol" not in [fault.key for fault in faults]:
-            try:
-                protocol = _protocol(block)
-            except ValueError as fault:
-                faults.append(fault)
+        protocol = _protocol_or_fault(block, faults)
         agent = section(EpisodeLimits, block.agent)
         validation = {**vars(agent), **block.validation_agent}
         settings = cls(
@@ -272,6 +267,16 @@ def _missing_passages(block: _RagR1Block) -> OptionFault | None:
     return OptionFault(key, f"{key} {message}")
 
 
+def _protocol_or_fault(block: _RagR1Block, faults: list[Any]) -> Protocol | None:
+    if "rag_r1.protocol" in [fault.key for fault in faults]:
+        return None
+    try:
+        return _protocol(block)
+    except ValueError as fault:
+        faults.append(fault)
+        return None
+
+
 def _protocol(block: _RagR1Block) -> Protocol:
     if block.protocol is None:
         raise ValueError("rag_r1.protocol must be the name of a protocol, not None")
@@ -288,5 +293,5 @@ def _protocol(block: _RagR1Block) -> Protocol:
     try:
         return load_protocol(block.protocol, prompt) if prompt is not None else protocol
     except ProtocolError as error:
-        why = str(error).removeprefix(f"{block.protocol}: ")
-        raise ValueError(f"rag_r1.prompt: {block.prompt}: {why}") from error
+        reason = str(error).removeprefix(f"{block.protocol}: ")
+        raise ValueError(f"rag_r1.prompt: {block.prompt}: {reason}") from error

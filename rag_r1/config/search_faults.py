@@ -16,12 +16,12 @@ from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher
 def search_faults(settings: RagR1Config) -> list[Exception]:
     """What is wrong with the keys of the search tool, in training and, if that differs, in validation."""
     training = _searcher_faults(settings.retriever)
-    known = {str(fault) for fault in training}
-    others = [str(fault) for fault in _searcher_faults(settings.validation_retriever)]
+    texts = {str(fault) for fault in training}
+    validation = [str(fault) for fault in _searcher_faults(settings.validation_retriever)]
     return training + [
         ValueError(text.replace("rag_r1.retriever.", "rag_r1.validation_retriever.", 1))
-        for text in others
-        if text not in known
+        for text in validation
+        if text not in texts
     ]
 
 
@@ -35,6 +35,6 @@ def _searcher_faults(options: dict[str, Any]) -> list[Exception]:
     except ImportPathError as fault:
         return [fault]
     except Exception as fault:  # a user's factory may raise anything
-        named = str(fault).startswith("rag_r1.")
-        return [ValueError(str(fault) if named else f"rag_r1.retriever.tool: {tool!r} raises {fault!r}")]
+        has_key = str(fault).startswith("rag_r1.")
+        return [ValueError(str(fault) if has_key else f"rag_r1.retriever.tool: {tool!r} raises {fault!r}")]
     return []

@@ -21,7 +21,7 @@ from rag_r1.corpus.title_index import unicode_normalised
 #: Longer answers are sentences, which are not looked for: no other text has their words.
 MAX_TOKENS = 32
 #: An answer that stands in more passages than this share (and than COMMON_AT_LEAST) says nothing.
-COMMON_SHARE, COMMON_AT_LEAST = 1e-3, 20
+COMMON_SHARE, MIN_COMMON = 1e-3, 20
 
 YES_NO = frozenset({"yes", "no", "true", "false", "noanswer"})
 _ARTICLES = frozenset({"a", "an", "the"})

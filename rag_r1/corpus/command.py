@@ -24,7 +24,7 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.corpus.redirects import read_redirects
 from rag_r1.corpus.repair import REPAIRED, RepairResult, repair
 from rag_r1.corpus.retrieval_check import RetrievalResult, retrieve, try_server
-from rag_r1.corpus.scan import SAVE_EVERY, ScanResult, ScanTargets, refusal, scan_corpus
+from rag_r1.corpus.scan import SAVE_INTERVAL, ScanResult, ScanTargets, refusal, scan_corpus
 from rag_r1.corpus.supplements import write_supply
 from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.corpus.verdict import CorpusFindings, foreign_sources
@@ -100,7 +100,7 @@ def check_start(args: CheckArguments) -> CorpusInputs:
 
 
 def check_corpus(
-    args: CheckArguments, inputs: CorpusInputs | None = None, *, save_every: int = SAVE_EVERY
+    args: CheckArguments, inputs: CorpusInputs | None = None, *, save_interval: int = SAVE_INTERVAL
 ) -> CheckResult:
     """Check a corpus and write the report into `args.out`. `inputs`: of `check_start`, which is otherwise
     done first.
@@ -115,9 +115,9 @@ def check_corpus(
     answers = AnswerMatcher(
         gold for question in data.questions for _, golds in question.parts for gold in golds
     )
-    retrieved = _ask(args, data, answers)
+    retrieved = _search(args, data, answers)
     ids = frozenset(passage_id for question in data.questions for passage_id in question.ids)
-    scan = _scan(args, corpus, ScanTargets(ids, titles, answers, _probe(retrieved)), save_every)
+    scan = _scan(args, corpus, ScanTargets(ids, titles, answers, _probe(retrieved)), save_interval)
     foreign = _foreign(args, data.questions, scan)
     evidence = CorpusFindings(scan, titles, answers, foreign=foreign, **retrieved)
     judged = report.judge_questions(data.questions, evidence)
@@ -126,7 +126,7 @@ def check_corpus(
     missing = report.missing_evidence(judged)
     repaired = _repair(args, corpus, inputs.supply, missing) if args.supply else None
     report.write_report(args.out, judged, summary)
-    offered = write_supply(args.questions, _named(missing, "title"), args.out / SUPPLY)
+    offered = write_supply(args.questions, _missing_names(missing, "title"), args.out / SUPPLY)
     bad = sum([bad_redirects, scan.bad, repaired.bad if repaired else BadRows()], data.bad)
     return CheckResult(judged, summary, evidence, repaired, offered, bad)
 
@@ -140,9 +140,9 @@ def _titles(args: CheckArguments, data: CorpusQuestions) -> tuple[TitleIndex, Ba
     return titles, bad
 
 
-def _scan(args: CheckArguments, corpus: Corpus, targets: ScanTargets, save_every: int) -> ScanResult:
+def _scan(args: CheckArguments, corpus: Corpus, targets: ScanTargets, save_interval: int) -> ScanResult:
     file, progress = args.out / "scan.json", not args.no_progress
-    scan = scan_corpus(corpus, targets, file, save_every=save_every, progress=progress)
+    scan = scan_corpus(corpus, targets, file, interval=save_interval, progress=progress)
     _refuse(scan.bad, args)
     if scan.repeated.count:
         raise DataError(f"no report was written: {refusal(scan.repeated)}")
@@ -154,12 +154,12 @@ def _scan(args: CheckArguments, corpus: Corpus, targets: ScanTargets, save_every
 def _repair(
     args: CheckArguments, corpus: Corpus, supply: Corpus, missing: Sequence[dict[str, Any]]
 ) -> RepairResult:
-    ids, titles = _named(missing, "id"), _named(missing, "title")
+    ids, titles = _missing_names(missing, "id"), _missing_names(missing, "title")
     options = {"skip_bad_rows": args.skip_bad_rows, "progress": not args.no_progress}
     return repair(corpus, supply, args.out / REPAIRED, ids=ids, titles=titles, **options)
 
 
-def _named(missing: Sequence[dict[str, Any]], key: str) -> list[str]:
+def _missing_names(missing: Sequence[dict[str, Any]], key: str) -> list[str]:
     """The ids, or the titles, of missing evidence."""
     return [row[key] for row in missing if key in row]
 
@@ -169,13 +169,13 @@ def _refuse(bad: BadRows, args: CheckArguments) -> None:
         raise DataError(f"no report was written, because of {bad.refusal()}")
 
 
-def _ask(args: CheckArguments, data: CorpusQuestions, answers: AnswerMatcher) -> dict[str, _Results]:
+def _search(args: CheckArguments, data: CorpusQuestions, answers: AnswerMatcher) -> dict[str, _Results]:
     """The results of each server with an address: "retriever" and "bm25"."""
     retrieved = {}
     for _, config, store in args.servers():
-        doing, progress = f"asking the {store.stem}", not args.no_progress
+        activity, progress = f"asking the {store.stem}", not args.no_progress
         retrieved[store.stem] = retrieve(
-            data.questions, answers, config, store, doing=doing, progress=progress
+            data.questions, answers, config, store, doing=activity, progress=progress
         )
     return retrieved
 
@@ -210,18 +210,18 @@ def _notes(
         if failed := len(questions) - len(results):
             notes.append(f"{failed:,} questions got no answer from the {name}. Run again to ask only these.")
     probe = evidence.scan.probe
-    if lost := len(probe - evidence.scan.probe_found):
+    if foreign := len(probe - evidence.scan.probe_found):
         notes.append(
-            f"{lost:,} of {len(probe):,} passages that the servers returned first are not in this corpus. Do "
-            "they serve another one?"
+            f"{foreign:,} of {len(probe):,} passages that the servers returned first are not in this corpus. "
+            "Do they serve another one?"
         )
     return notes
 
 
-def summary_lines(done: CheckResult, args: CheckArguments) -> list[str]:
+def summary_lines(result: CheckResult, args: CheckArguments) -> list[str]:
     """The printed lines: shares, the first unanswerable questions, the names of the files."""
-    lines = [terminal_text(line, 2000) for line in report.markdown(done.summary).splitlines()]
-    unanswerable = [verdict for verdict in done.judged if verdict.rule.verdict == "unanswerable"]
+    lines = [terminal_text(line, 2000) for line in report.markdown(result.summary).splitlines()]
+    unanswerable = [verdict for verdict in result.judged if verdict.rule.verdict == "unanswerable"]
     if unanswerable:
         lines += ["", f"unanswerable ({len(unanswerable):,}):"]
         for verdict in unanswerable[:_LISTED]:
@@ -232,18 +232,19 @@ def summary_lines(done: CheckResult, args: CheckArguments) -> list[str]:
             lines.append(f"  and {len(unanswerable) - _LISTED:,} more, in {args.out / 'verdicts.jsonl'}")
     files = ("verdicts.jsonl", report.ANSWERABLE_IDS, "missing.jsonl", "summary.json", "shares.png")
     lines += ["", f"{args.out}: {', '.join(files)}"]
-    if done.offered and not done.repaired:
+    if result.offered and not result.repaired:
         lines.append(
-            f"{args.out / SUPPLY}: {done.offered:,} paragraphs of missing pages, from the data files; "
+            f"{args.out / SUPPLY}: {result.offered:,} paragraphs of missing pages, from the data files; "
             "--supply with this file adds them to the corpus"
         )
-    if result := done.repaired:
+    if repaired := result.repaired:
         lines += [
-            f"{result.path}: {result.passages:,} passages and {result.supplied:,} supplied ones "
-            f"({result.renamed:,} of these with a new id); "
-            f"still missing: {len(result.ids_left):,} ids, {len(result.titles_left):,} titles",
+            f"{repaired.path}: {repaired.passages:,} passages and {repaired.supplied:,} supplied ones "
+            f"({repaired.renamed:,} of these with a new id); "
+            f"still missing: {len(repaired.ids_left):,} ids, {len(repaired.titles_left):,} titles",
             "Build its index, and check it again:",
-            f"  rag-r1 index build --corpus {quote(str(result.path))} --out indexes/repaired --backend bm25",
+            f"  rag-r1 index build --corpus {quote(str(repaired.path))} "
+            "--out indexes/repaired --backend bm25",
         ]
     return lines
 
@@ -272,9 +273,9 @@ def check(arguments: Sequence[str] | None = None) -> int:
         print(f"all checks passed: a report on {inputs} would be written into {args.out}")
         return 0
     with recorded_settings("rag-r1 corpus check", args):
-        done = check_corpus(args, inputs)
-    print("\n".join(summary_lines(done, args)))
-    for line in done.bad.left_out():
+        result = check_corpus(args, inputs)
+    print("\n".join(summary_lines(result, args)))
+    for line in result.bad.left_out():
         print(terminal_text(line, 1000), file=sys.stderr)
     return 0
 

@@ -33,12 +33,12 @@ def evidence_of(row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...
     they are of another shape than that of their data set."""
     ids: list[str] = []
     titles: list[str] = []
-    for place in _places(row):
-        ids += _texts(place, "supporting_ids")
-        titles += _texts(place, "supporting_titles")
-        titles += _titles_of_facts(_plain(place.get("supporting_facts")))
-        titles += _titles_of_paragraphs(_plain(place.get("paragraphs")))
-        if isinstance(subject := place.get("s_wiki_title"), str) and subject.strip():
+    for mapping in _mappings(row):
+        ids += _texts(mapping, "supporting_ids")
+        titles += _texts(mapping, "supporting_titles")
+        titles += _titles_of_facts(_plain(mapping.get("supporting_facts")))
+        titles += _titles_of_paragraphs(_plain(mapping.get("paragraphs")))
+        if isinstance(subject := mapping.get("s_wiki_title"), str) and subject.strip():
             titles.append(subject)
     for text in (*ids, *titles):
         if any("\ud800" <= character <= "\udfff" for character in text):
@@ -49,15 +49,15 @@ def evidence_of(row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...
 def paragraphs_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(title, text) of the paragraphs that a row brings along, also of those that are no evidence; nothing
     where they are of another shape."""
-    for place in _places(row):
-        context = _plain(place.get("context"))
+    for mapping in _mappings(row):
+        context = _plain(mapping.get("context"))
         if isinstance(context, Mapping):  # as the Hub's copies have it: a list for each column
             columns = context.get("title"), context.get("sentences")
             context = list(zip(*columns, strict=False)) if all(isinstance(c, list) for c in columns) else []
         for page in context if isinstance(context, list) else ():
             if isinstance(page, list | tuple) and len(page) == 2:
                 yield from _paragraph(*page)
-        paragraphs = _plain(place.get("paragraphs"))
+        paragraphs = _plain(mapping.get("paragraphs"))
         for entry in paragraphs if isinstance(paragraphs, list) else ():
             if isinstance(entry, Mapping):
                 yield from _paragraph(entry.get("title"), entry.get("paragraph_text", entry.get("text")))
@@ -70,7 +70,7 @@ def _paragraph(title: Any, text: Any) -> Iterator[tuple[str, str]]:
             yield title, folded
 
 
-def _places(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _mappings(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield row
     if isinstance(metadata := _plain(row.get("metadata")), Mapping):
         yield metadata
@@ -86,8 +86,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _texts(place: Mapping[str, Any], name: str) -> list[str]:
-    values = _plain(place.get(name))
+def _texts(mapping: Mapping[str, Any], name: str) -> list[str]:
+    values = _plain(mapping.get(name))
     if values is None:
         return []
     usable = isinstance(values, list | tuple) and all(

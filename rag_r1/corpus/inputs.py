@@ -47,14 +47,14 @@ def read_inputs(
             raise DataError(f"nothing was written, because of {data.bad.refusal()}")
         return data
 
-    def open_all(paths: Sequence[Path], ids: bool = True) -> Corpus:
-        opened = Corpus(paths, ids=ids)
-        check_first_rows(opened, skip_bad_rows)
-        return opened
+    def open_corpus(paths: Sequence[Path], ids: bool = True) -> Corpus:
+        result = Corpus(paths, ids=ids)
+        check_first_rows(result, skip_bad_rows)
+        return result
 
     data = checks.run_on_all(read_all, questions)
-    passages = checks.run_on_all(open_all, corpus)
-    supplied = checks.run_on_all(partial(open_all, ids=False), supply)
+    passages = checks.run_on_all(open_corpus, corpus)
+    supplied = checks.run_on_all(partial(open_corpus, ids=False), supply)
     return CorpusInputs(data, passages, supplied) if data and passages and supplied else None
 
 
@@ -62,10 +62,10 @@ def check_first_rows(corpus: Corpus, skip_bad_rows: bool = False) -> None:
     """Raises DataError for a first row that is no passage, and for a corpus without a row."""
     has_rows = not corpus.files
     for number in range(len(corpus.files)):
-        row, place = next(corpus.rows(CorpusPosition(number), progress=False), (None, START))
+        row, position = next(corpus.rows(CorpusPosition(number), progress=False), (None, START))
         if isinstance(row, ValueError) and not skip_bad_rows:
             remedy = "correct the file, or leave such rows out with --skip-bad-rows"
-            raise DataError(f"{corpus.location(place)}: {row}; {_ROW}: {remedy}")
+            raise DataError(f"{corpus.location(position)}: {row}; {_ROW}: {remedy}")
         has_rows = has_rows or row is not None
     if not has_rows:
         raise DataError(f"{', '.join(map(str, corpus.files))}: no passage in it; {_ROW}: give another file")

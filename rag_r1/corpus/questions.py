@@ -24,7 +24,7 @@ from rag_r1.io.errors import DataError
 from rag_r1.sandbox.parquet import check_parquet
 
 _GOLDS = ("golden_answers", "answers", "answer")
-_READ = ("question", *_GOLDS, "id", "_id", "idx", *COLUMNS)
+_READ_COLUMNS = ("question", *_GOLDS, "id", "_id", "idx", *COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class CorpusQuestions:
 def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
     """All questions. Raises DataError, with the remedy, if a file cannot be read or has no question."""
     refuse_repeated(paths)
-    read = CorpusQuestions()
+    questions = CorpusQuestions()
     first: dict[tuple[str, str], str] = {}
     for path in map(Path, paths):
-        before = len(read.questions)
+        earlier = len(questions.questions)
         for number, row, parse in _rows(path):
-            place = f"{path}, row {number}"
+            location = f"{path}, row {number}"
             try:
                 if isinstance(row, ValueError):
                     raise row
@@ -69,14 +69,14 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
                 if question.key in first:
                     raise ValueError(f"its id {question.id[:80]!r} is also that of {first[question.key]}")
             except ValueError as error:
-                read.bad.add(place, error)
+                questions.bad.add(location, error)
                 continue
-            first[question.key] = place
-            read.questions.append(question)
-        if len(read.questions) == before:
-            reasons = "; ".join(read.bad.first) or "it has no rows"
+            first[question.key] = location
+            questions.questions.append(question)
+        if len(questions.questions) == earlier:
+            reasons = "; ".join(questions.bad.first) or "it has no rows"
             raise DataError(f"no usable question in {path}: {reasons}. Accepted are {ACCEPTED}")
-    return read
+    return questions
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], CorpusQuestion]]]:
@@ -85,13 +85,13 @@ def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], Cor
         why = "is a folder: give a file" if path.is_dir() else "there is no such file: correct the path"
         raise DataError(f"{path}: {why}")
     if has_verl_columns(path):
-        yield from ((number, row, _of_verl) for number, row in enumerate(read_rows(path), 1))
+        yield from ((number, row, _from_verl) for number, row in enumerate(read_rows(path), 1))
         return
-    with open_rows(path, _READ, (*_GOLDS, *COLUMNS)) as (columns, rows):
+    with open_rows(path, _READ_COLUMNS, (*_GOLDS, *COLUMNS)) as (columns, rows):
         if columns is not None and "question" not in columns:
             present = f"its columns are {', '.join(columns)}"
             raise DataError(f"{path} has no column `question`: {present}. Rename the column of questions")
-        yield from ((number, row, _of_data_set) for number, row in rows)
+        yield from ((number, row, _from_data_set) for number, row in rows)
 
 
 def has_verl_columns(path: Path) -> bool:
@@ -110,7 +110,7 @@ def has_verl_columns(path: Path) -> bool:
         raise DataError(text) from error
 
 
-def _of_verl(row: Mapping[str, Any], path: Path, number: int) -> CorpusQuestion:
+def _from_verl(row: Mapping[str, Any], path: Path, number: int) -> CorpusQuestion:
     if fault := row_fault(row):
         raise ValueError(fault)
     data_row = QuestionRow.from_row(row)
@@ -120,7 +120,7 @@ def _of_verl(row: Mapping[str, Any], path: Path, number: int) -> CorpusQuestion:
     return CorpusQuestion(data_row.data_source or path.stem, question_id, parts, ids, titles)
 
 
-def _of_data_set(row: Any, path: Path, number: int) -> CorpusQuestion:
+def _from_data_set(row: Any, path: Path, number: int) -> CorpusQuestion:
     item = parse_row(row)
     ids, titles = evidence_of(row)
     source = path.name.partition(".")[0] or path.name

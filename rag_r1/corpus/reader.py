@@ -89,10 +89,10 @@ class Corpus:
         stats = [(file, file.stat()) for file in self.files]
         return [[str(file.resolve()), stat.st_size, stat.st_mtime_ns] for file, stat in stats]
 
-    def location(self, place: CorpusPosition) -> str:
+    def location(self, position: CorpusPosition) -> str:
         """`FILE, line N` of the row that ends at this place."""
-        unit = "row" if self.files[place.file].suffix in (".parquet", ".arrow") else "line"
-        return f"{self.files[place.file]}, {unit} {place.row}"
+        unit = "row" if self.files[position.file].suffix in (".parquet", ".arrow") else "line"
+        return f"{self.files[position.file]}, {unit} {position.row}"
 
     def rows(
         self, start: CorpusPosition = START, *, progress: bool = True, doing: str = "reading corpus"
@@ -102,11 +102,11 @@ class Corpus:
         sizes = [file.stat().st_size for file in self.files]
         with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc=doing, disable=not progress) as bar:
             for number in range(start.file, len(self.files)):
-                path, before = self.files[number], sum(sizes[:number])
+                path, offset = self.files[number], sum(sizes[:number])
                 first = start if number == start.file else CorpusPosition(number)
 
-                def report(done: int, before: int = before) -> None:
-                    bar.update(before + done - bar.n)
+                def report(read_bytes: int, offset: int = offset) -> None:
+                    bar.update(offset + read_bytes - bar.n)
 
                 reader = _ROWS.get(path.suffix.lower(), _line_rows)
                 yield from reader(path, first, self.ids, report)
@@ -143,8 +143,8 @@ def _is_corpus_file(path: Path) -> bool:
 
 def _line_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) -> Rows:
     parse = _tsv_row if path.name.lower().removesuffix(".gz").endswith(".tsv") else _json_row
-    for row, place in parsed_lines(path, partial(parse, ids=ids), report, MAX_LINE_BYTES, start):
-        yield row, place._replace(file=start.file)
+    for row, position in parsed_lines(path, partial(parse, ids=ids), report, MAX_LINE_BYTES, start):
+        yield row, position._replace(file=start.file)
 
 
 def parsed_lines(
@@ -160,7 +160,7 @@ def parsed_lines(
             for number, (line, offset) in enumerate(_lines(stream, start.offset, max_bytes), start.row + 1):
                 if number % 1000 == 0:
                     report(raw.tell())
-                value = _parsed(line, number == 1, parse, max_bytes)
+                value = _parse(line, number == 1, parse, max_bytes)
                 if value is not None:
                     yield value, CorpusPosition(0, offset, number)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -171,16 +171,16 @@ def _lines(stream: BinaryIO, offset: int, max_bytes: int) -> Iterator[tuple[byte
     """Lines and the offsets behind them; None for one that is too long."""
     while line := stream.readline(max_bytes + 1):
         offset += len(line)
-        whole: bytes | None = line
+        complete: bytes | None = line
         if len(line) > max_bytes:
-            whole = None
+            complete = None
             while line and not line.endswith(b"\n"):
                 line = stream.readline(max_bytes)
                 offset += len(line)
-        yield whole, offset
+        yield complete, offset
 
 
-def _parsed(line: bytes | None, first: bool, parse: Callable[[str], Any], max_bytes: int) -> Any:
+def _parse(line: bytes | None, first: bool, parse: Callable[[str], Any], max_bytes: int) -> Any:
     """What `parse` makes of a line, or the reason why it has no value; None for a blank one."""
     if line is None:
         return ValueError(f"longer than {max_bytes} bytes")

@@ -31,10 +31,10 @@ def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterat
         size = path.stat().st_size
         bar = tqdm(total=size, unit="B", unit_scale=True, desc="reading redirects", disable=not progress)
         with bar:
-            lines = parsed_lines(path, parse, lambda done: bar.update(done - bar.n), _MAX_LINE)
-            for pair, place in lines:
+            lines = parsed_lines(path, parse, lambda n_bytes: bar.update(n_bytes - bar.n), _MAX_LINE)
+            for pair, position in lines:
                 if isinstance(pair, ValueError):
-                    bad.add(f"{path}, line {place.row}", str(pair)[:100])
+                    bad.add(f"{path}, line {position.row}", str(pair)[:100])
                 else:
                     yield pair
     except OSError as error:

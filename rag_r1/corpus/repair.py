@@ -52,36 +52,36 @@ def repair(
 
     Raises DataError if rows cannot be used and are not to be left out; `out` is then as it was before.
     """
-    done = RepairResult(out, ids_left=set(ids), titles_left=set(titles))
-    offered = {row.id for row in _passages(supply, done.bad, progress, "reading supply") if row.id}
-    _refuse(done.bad, skip_bad_rows)
+    result = RepairResult(out, ids_left=set(ids), titles_left=set(titles))
+    offered = {row.id for row in _passages(supply, result.bad, progress, "reading supply") if row.id}
+    _refuse(result.bad, skip_bad_rows)
     out.parent.mkdir(parents=True, exist_ok=True)
-    passages = _all_passages(corpus, supply, done, offered, skip_bad_rows, progress)
+    passages = _repaired_passages(corpus, supply, result, offered, skip_bad_rows, progress)
     write_json_lines(out, (passage.row() for passage in passages), durable=True)
-    return done
+    return result
 
 
-def _all_passages(
+def _repaired_passages(
     corpus: Corpus,
     supply: Corpus,
-    done: RepairResult,
+    counts: RepairResult,
     offered: Collection[str],
     skip_bad_rows: bool,
     progress: bool,
 ) -> Iterator[Passage]:
-    """The corpus, then the supplied passages that are missing in it, counted in `done`. `offered`: the ids of
-    the supply. Raises DataError for bad rows in the corpus."""
+    """The corpus, then the supplied passages that are missing in it, counted in `counts`. `offered`: the
+    ids of the supply. Raises DataError for bad rows in the corpus."""
     used_ids: set[str] = set()
     last = 0
     bad = BadRows()
     for row in _passages(corpus, bad, progress, "copying corpus"):
         yield row
-        done.passages += 1
+        counts.passages += 1
         if row.id in offered:
             used_ids.add(row.id)
         last = max(last, _supplied_number(row.id))
     _refuse(bad, skip_bad_rows)
-    missing = _MissingEvidence(done.ids_left, done.titles_left)
+    missing = _MissingEvidence(counts.ids_left, counts.titles_left)
     digests: set[bytes] = set()
     for row in _passages(supply, BadRows(), progress, "adding passages"):
         digest = hashlib.sha256(f"{row.id}\n{row.contents}".encode()).digest()[:12]
@@ -91,13 +91,13 @@ def _all_passages(
         if row.id is None or row.id in used_ids:
             last += 1
             row = replace(row, id=f"supplied-{last}")
-            done.renamed += 1
+            counts.renamed += 1
         last = max(last, _supplied_number(row.id))
         used_ids.add(row.id)
         yield row
-        done.supplied += 1
-    done.ids_left -= missing.present_ids
-    done.titles_left -= missing.present_titles
+        counts.supplied += 1
+    counts.ids_left -= missing.present_ids
+    counts.titles_left -= missing.present_titles
 
 
 def _refuse(bad: BadRows, skip_bad_rows: bool) -> None:
@@ -132,8 +132,8 @@ class _MissingEvidence:
 
 
 def _passages(corpus: Corpus, bad: BadRows, progress: bool, doing: str) -> Iterator[Passage]:
-    for row, place in corpus.rows(progress=progress, doing=doing):
+    for row, position in corpus.rows(progress=progress, doing=doing):
         if isinstance(row, ValueError):
-            bad.add(corpus.location(place), row)
+            bad.add(corpus.location(position), row)
         else:
             yield row

@@ -66,19 +66,19 @@ def missing_evidence(judged: Iterable[QuestionVerdict]) -> list[dict[str, Any]]:
             if level not in STRONG:
                 needed["title", title].append(verdict.question.id)
     rows = [
-        {kind: name, "questions": len(by), "needed_by": by[:_NAMED]} for (kind, name), by in needed.items()
+        {kind: name, "questions": len(ids), "needed_by": ids[:_NAMED]} for (kind, name), ids in needed.items()
     ]
     return sorted(rows, key=lambda row: -row["questions"])
 
 
-def summarise(judged: Sequence[QuestionVerdict], evidence: CorpusFindings) -> dict[str, Any]:
+def summarise(verdicts: Sequence[QuestionVerdict], evidence: CorpusFindings) -> dict[str, Any]:
     """Counts by source and over all; shares follow from them."""
     by_source: dict[str, list[QuestionVerdict]] = defaultdict(list)
-    for verdict in judged:
+    for verdict in verdicts:
         by_source[verdict.question.source].append(verdict)
     return {
         "passages": evidence.scan.passages,
-        "all": _counts(judged, evidence),
+        "all": _counts(verdicts, evidence),
         "sources": {source: _counts(verdicts, evidence) for source, verdicts in sorted(by_source.items())},
     }
 

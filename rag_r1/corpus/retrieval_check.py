@@ -26,7 +26,7 @@ from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 from rag_r1.tools.retrieval.options import first_search
 
 #: Questions in flight.
-_AT_ONCE = 64
+_IN_FLIGHT = 64
 #: A server that has answered none of so many is not asked the others.
 _GIVE_UP = 16
 
@@ -60,7 +60,7 @@ def retrieve(
     digests = {question.key: _digest(question) for question in questions}
     results: dict[tuple[str, str], RetrievalResult] = {}
 
-    def load(row: dict[str, Any], place: Place) -> None:
+    def load(row: dict[str, Any], position: Place) -> None:
         key = row["source"], row["id"]
         if digests.get(key) == row["of"]:
             results[key] = RetrievalResult(row["rank"], tuple(row["ids"]))
@@ -73,7 +73,7 @@ def retrieve(
     lines = JsonLinesFile(store, load, header)
     try:
         unasked = [question for question in questions if question.key not in results]
-        failures = asyncio.run(_ask_all(unasked, table, config, save, doing, progress)) if unasked else []
+        failures = asyncio.run(_search_all(unasked, table, config, save, doing, progress)) if unasked else []
     finally:
         lines.close()
     if not results:
@@ -95,7 +95,7 @@ async def try_server(config: RetrieverConfig, flag: str) -> None:
         raise RunError(search_fault(config.url, result.detail, flag))
 
 
-async def _ask_all(
+async def _search_all(
     questions: Sequence[CorpusQuestion],
     table: AnswerMatcher,
     config: RetrieverConfig,
@@ -113,7 +113,7 @@ async def _ask_all(
         async def work() -> None:
             nonlocal has_answered
             for question in waiting:  # shared: each question is taken once
-                result = await _ask(question, table, client)
+                result = await _search(question, table, client)
                 if isinstance(result, RetrievalResult):
                     has_answered = True
                     save(question, result)
@@ -124,13 +124,13 @@ async def _ask_all(
                 bar.update()
 
         try:
-            await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
+            await asyncio.gather(*(work() for _ in range(_IN_FLIGHT)))
         finally:
             await client.close()
     return failures
 
 
-async def _ask(
+async def _search(
     question: CorpusQuestion, table: AnswerMatcher, client: RetrievalClient
 ) -> RetrievalResult | str:
     """The result, or why a search failed."""

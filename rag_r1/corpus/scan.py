@@ -2,8 +2,8 @@
 
 What is kept grows with what is looked for, not with the corpus: for each id whether it is there, for each
 title how it matched, for each answer in how many passages it stands and in which first. After every
-`save_every` passages this is written to a file, with the place that was reached. A scan that was killed goes
-on from there; a scan that has ended is not repeated as long as corpus and questions are the same. It
+`interval` passages this is written to a file, with the place that was reached. A scan that was killed
+goes on from there; a scan that has ended is not repeated as long as corpus and questions are the same. It
 also looks for ids that several passages have, which an index refuses.
 
 For that, 8 bytes of a hash of each id are kept in memory. Only a corpus in which two of these are equal is
@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.runs.state_file import StateFile
 
-SAVE_EVERY = 200_000
+SAVE_INTERVAL = 200_000
 #: Changes whenever the same files would be found to hold something else.
 _VERSION = 2
 
@@ -86,10 +86,10 @@ class SeenIds:
         """Those that an earlier start has read, up to this place."""
         ids = cls()
         if end != START:
-            for row, place in corpus.rows(progress=progress, doing="reading ids again"):
+            for row, position in corpus.rows(progress=progress, doing="reading ids again"):
                 if isinstance(row, Passage):
                     ids.add(row.id)
-                if place == end:
+                if position == end:
                     break
         return ids
 
@@ -104,12 +104,12 @@ class SeenIds:
         equal = frozenset(in_order[1:][in_order[1:] == in_order[:-1]].tolist())
         repeated, first_places = BadRows(), dict[str, str]()
         rows = corpus.rows(progress=progress, doing="finding repeated ids") if equal else ()
-        for row, place in rows:
+        for row, position in rows:
             if isinstance(row, ValueError) or row.id is None or _hash_of(row.id) not in equal:
                 continue
-            here = corpus.location(place)
-            if (first := first_places.setdefault(row.id, here)) != here:
-                repeated.add(here, f"the id {row.id!r} is that of {first}")
+            location = corpus.location(position)
+            if (first := first_places.setdefault(row.id, location)) != location:
+                repeated.add(location, f"the id {row.id!r} is that of {first}")
         return repeated
 
 
@@ -123,29 +123,24 @@ def _hash_of(passage_id: str) -> int:
 
 
 def scan_corpus(
-    corpus: Corpus, targets: ScanTargets, state: Path, *, save_every: int = SAVE_EVERY, progress: bool = True
+    corpus: Corpus, targets: ScanTargets, state: Path, *, interval: int = SAVE_INTERVAL, progress: bool = True
 ) -> ScanResult:
     """Look for everything in all passages; goes on from the file `state` if it is of the same scan."""
     file = StateFile(state, {"fingerprint": targets.fingerprint(corpus)}, 1 << 30, 20_000_000)
-    result = file.read(partial(_restored, targets=targets)) or ScanResult(probe=targets.probe)
+    result = file.read(partial(_restore, targets=targets)) or ScanResult(probe=targets.probe)
     if result.done:
         return result
     seen_ids = SeenIds.until(result.place, corpus, progress=progress)
-    numbers, keys = targets.answers.keys, list(targets.answers.keys)
+    numbers = targets.answers.keys
     counts: dict[int, list[Any]] = {numbers[key]: [*value] for key, value in result.answers.items()}
     ids, note, matches_in = targets.ids | result.probe, targets.titles.note, targets.answers.matches_in
     present: set[str] = result.ids | result.probe_found
-
-    def save() -> None:
-        result.ids, result.probe_found = present & targets.ids, present & result.probe
-        result.answers = {keys[number]: (count, first) for number, (count, first) in counts.items()}
-        file.write(_state(result, targets), durable=True)
-
+    save = partial(_save, file, result, targets, present, counts)
     rows = corpus.rows(result.place, progress=progress, doing="scanning corpus")
-    for read, (row, place) in enumerate(rows, 1):
-        result.place = place
+    for n_rows, (row, position) in enumerate(rows, 1):
+        result.place = position
         if isinstance(row, ValueError):
-            result.bad.add(corpus.location(place), row)
+            result.bad.add(corpus.location(position), row)
         else:
             result.passages += 1
             seen_ids.add(row.id)
@@ -155,12 +150,26 @@ def scan_corpus(
                 note(title)
             for number in matches_in(row.contents):
                 counts.setdefault(number, [0, row.id])[0] += 1
-        if read % save_every == 0:
+        if n_rows % interval == 0:
             save()
     result.repeated = seen_ids.repeated(corpus, progress=progress)
     result.done = True
     save()
     return result
+
+
+def _save(
+    file: StateFile,
+    result: ScanResult,
+    targets: ScanTargets,
+    present: set[str],
+    counts: Mapping[int, Sequence[Any]],
+) -> None:
+    """Write the state of a scan. `present`: the ids that were matched; `counts`: of the answers by number."""
+    keys = list(targets.answers.keys)
+    result.ids, result.probe_found = present & targets.ids, present & result.probe
+    result.answers = {keys[number]: (count, first) for number, (count, first) in counts.items()}
+    file.write(_state(result, targets), durable=True)
 
 
 def _state(result: ScanResult, targets: ScanTargets) -> dict[str, Any]:
@@ -170,7 +179,7 @@ def _state(result: ScanResult, targets: ScanTargets) -> dict[str, Any]:
     return {**vars(result), **sets, **rows, "titles": targets.titles.matches}
 
 
-def _restored(state: Mapping[str, Any], targets: ScanTargets) -> ScanResult:
+def _restore(state: Mapping[str, Any], targets: ScanTargets) -> ScanResult:
     """The inverse."""
     result = ScanResult(
         place=CorpusPosition(*state["place"]),

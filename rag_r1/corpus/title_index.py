@@ -121,10 +121,10 @@ class TitleIndex:
         """Take redirects (from, to) into account; those of other titles are ignored, so the pairs may be
         those of a whole Wikipedia. Returns how many are used. Call it once, before `note`."""
         for source, target in pairs:
-            for page, other, level in ((source, target, "redirect"), (target, source, "redirected_from")):
+            for page, alias, level in ((source, target, "redirect"), (target, source, "redirected_from")):
                 for title, name, _ in self._names.get(key_of(page), ()):
-                    if level_of(name, page) in STRONG and level_of(name, other) not in STRONG:
-                        self._redirects.append((title, other, level))
+                    if level_of(name, page) in STRONG and level_of(name, alias) not in STRONG:
+                        self._redirects.append((title, alias, level))
         # Only now, so that a redirect does not lead on to another one.
         for title, name, level in self._redirects:
             self._names[key_of(name)].append((title, name, level))

@@ -11,13 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rag_r1.corpus.answer_matcher import (
-    COMMON_AT_LEAST,
-    COMMON_SHARE,
-    AnswerMatcher,
-    answer_tokens,
-    weak_reason,
-)
+from rag_r1.corpus.answer_matcher import COMMON_SHARE, MIN_COMMON, AnswerMatcher, answer_tokens, weak_reason
 from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.retrieval_check import RetrievalResult
 from rag_r1.corpus.scan import ScanResult
@@ -173,7 +167,7 @@ def _rank(question: CorpusQuestion, retrieved: dict[tuple[str, str], RetrievalRe
 
 def _anywhere(golds: Sequence[str], scan: ScanResult) -> tuple[Any, tuple[str, ...], int, str | None]:
     """`anywhere`, `weak`, `passages` and `passage` of QuestionSignals for one question's gold answers."""
-    limit = max(COMMON_AT_LEAST, COMMON_SHARE * scan.passages)
+    limit = max(MIN_COMMON, COMMON_SHARE * scan.passages)
     reasons: dict[bool, set[str]] = {True: set(), False: set()}  # of golds in the corpus, and of others
     best: dict[bool, tuple[int, str | None]] = {}  # distinctive -> most passages
     for gold in golds:
@@ -191,5 +185,5 @@ def _anywhere(golds: Sequence[str], scan: ScanResult) -> tuple[Any, tuple[str, .
     weak = tuple(sorted(reasons[True] or reasons[False]))
     if False in best:
         return "weak", weak, *best[False]
-    all_weak = all(weak_reason(answer_tokens(gold)) for gold in golds)
-    return "no", weak if all_weak else (), 0, None
+    is_weak = all(weak_reason(answer_tokens(gold)) for gold in golds)
+    return "no", weak if is_weak else (), 0, None

@@ -35,21 +35,21 @@ class Annotations(Generic[Value]):
         """`values`: by data source, None for any, and id."""
         self.path, self._values = path, values
         self._matched = False
-        self._by_own_id: dict[tuple[str | None, str], str] = {}
+        self._full_ids: dict[tuple[str | None, str], str] = {}
         self._ambiguous: str | None = None
 
     def get(self, source: str, question_id: str) -> Value | None:
         """The value of a question, or None."""
-        own_id = question_id.rpartition("/")[2]
-        places = ((source, question_id), (None, question_id), (source, own_id), (None, own_id))
-        place = next((place for place in places if place in self._values), None)
-        if place is None:
+        short_id = question_id.rpartition("/")[2]
+        keys = ((source, question_id), (None, question_id), (source, short_id), (None, short_id))
+        key = next((key for key in keys if key in self._values), None)
+        if key is None:
             return None
         self._matched = True
-        if place[1] == own_id and self._by_own_id.setdefault(place, question_id) != question_id:
-            first = self._by_own_id[place]
-            self._ambiguous = self._ambiguous or f"{own_id!r} is {first!r} and {question_id!r}"
-        return self._values[place]
+        if key[1] == short_id and self._full_ids.setdefault(key, question_id) != question_id:
+            first = self._full_ids[key]
+            self._ambiguous = self._ambiguous or f"{short_id!r} is {first!r} and {question_id!r}"
+        return self._values[key]
 
     def check_rows(self, rows: Sequence[QuestionRow]) -> None:
         """Ask for all of these questions, and `check`."""
@@ -76,12 +76,12 @@ def read_answerable(path: Path, bad: BadRows) -> Annotations[bool]:
     Rows that cannot be used are added to `bad`. Raises DataError."""
     values: dict[tuple[str | None, str], bool] = {}
     for number, source, row in _rows(path, bad):
-        own_id = row.get("id") if isinstance(row, Mapping) else row
+        row_id = row.get("id") if isinstance(row, Mapping) else row
         listed = row.get("answerable", True) if isinstance(row, Mapping) else True
-        if not _is_id(own_id) or not isinstance(listed, bool):
+        if not _is_id(row_id) or not isinstance(listed, bool):
             bad.add(f"{path}, row {number}", "needs an `id`, and `answerable` must be true or false")
             continue
-        values[source, str(own_id)] = listed
+        values[source, str(row_id)] = listed
     return Annotations(path, values)
 
 
@@ -135,13 +135,13 @@ def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, str | None, Any]]:
 def _lists_by_source(text: str) -> dict[str | None, list[Any]] | None:
     """The rows of a text that is one JSON list, or an object of lists by data source; else None."""
     try:
-        whole = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if isinstance(whole, list):
-        return {None: whole}
-    is_by_source = isinstance(whole, dict) and all(isinstance(rows, list) for rows in whole.values())
-    return whole if is_by_source and whole else None
+    if isinstance(content, list):
+        return {None: content}
+    is_by_source = isinstance(content, dict) and all(isinstance(rows, list) for rows in content.values())
+    return content if is_by_source and content else None
 
 
 def _row_of(line: str) -> Any:

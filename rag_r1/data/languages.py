@@ -54,7 +54,7 @@ def is_in_another_language(question: str, texts: Sequence[str]) -> bool:
     scripts, text_scripts = _scripts(question), set().union(*map(_scripts, texts))
     if any(count >= _FEWEST_LETTERS and script not in text_scripts for script, count in scripts.items()):
         return True
-    language, words = _language(texts), set(_words(question))
+    language, words = _language(texts), set(_split_words(question))
     if language is None or words & _ASKING[language]:
         return False
     return any(words & asking for asking in _ASKING.values())
@@ -63,13 +63,13 @@ def is_in_another_language(question: str, texts: Sequence[str]) -> bool:
 def _language(texts: Sequence[str]) -> str | None:
     """The language of texts; None if no language has at least two of the common words, and twice as many as
     every other one."""
-    counts = Counter(word for text in texts for word in _words(text))
+    counts = Counter(word for text in texts for word in _split_words(text))
     sums = {language: sum(counts[word] for word in common) for language, common in _COMMON.items()}
-    (best, most), (_, second) = Counter(sums).most_common(2)
-    return best if most >= 2 and most >= 2 * second else None
+    (best, count), (_, second) = Counter(sums).most_common(2)
+    return best if count >= 2 and count >= 2 * second else None
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
 
 

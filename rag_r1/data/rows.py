@@ -42,7 +42,7 @@ REQUIRED_COLUMNS = (
 AGENT_NAME = "search_agent"
 #: Columns that `read_rows` reads.
 COLUMNS_READ = ("data_source", "prompt", "ability", "reward_model", "extra_info")
-_OWN_INFO = ("id", "question", "index", "split", "protocol")
+_RESERVED_INFO = ("id", "question", "index", "split", "protocol")
 
 #: Keys of `extra_info` that a set of several sources has besides, null where a source has none, with their
 #: types: a name of Arrow's, or a list of one. `source_row`: place in the source's file, from 1.
@@ -123,7 +123,7 @@ class QuestionRow:
             metadata={
                 name: _plain(value)
                 for name, value in info.items()
-                if name not in _OWN_INFO and value is not None
+                if name not in _RESERVED_INFO and value is not None
             },
         )
 

@@ -169,8 +169,8 @@ def protocol_of_rows(rows: Iterable[SftRow], name: str | None) -> Protocol:
         protocol = load_protocol(name or names[0])
     except ValueError as error:
         raise DataError(f"data.protocol: {error}") from error
-    if others := [name for name in names if name != protocol.name]:
-        raise DataError(f"data.protocol is {protocol.name!r}, but there are rows of {', '.join(others)}")
+    if other_names := [name for name in names if name != protocol.name]:
+        raise DataError(f"data.protocol is {protocol.name!r}, but there are rows of {', '.join(other_names)}")
     if protocol.turns == "chat":
         raise DataError(
             f"the protocol {protocol.name} has turns of a chat template, for which there is no supervised "

@@ -65,7 +65,7 @@ def start(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, Pa
         questions = held_out_questions(folder / "data")
         name, step, index = "the embedded policy, before training", None, "BM25 of its world"
     evaluation = eval_arguments(model, Path("-"), protocol, url, args.out)
-    about = PageInfo(
+    page_info = PageInfo(
         "an invented world",
         note,
         examples_of(questions),
@@ -74,7 +74,7 @@ def start(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, Pa
         index=index,
         golds={row.question: row.golds for row in questions},
     )
-    return with_demo_limits(args, evaluation, _VLLM), about
+    return with_demo_limits(args, evaluation, _VLLM), page_info
 
 
 def held_out_questions(data: Path) -> list[QuestionRow]:

@@ -17,7 +17,7 @@ NO_CACHE = "rag_r1.retriever.cache_size=0"
 
 
 def eval_arguments(
-    model: Path, questions: Path, protocol: str, url: str, out: Path, *keys: str, **more: Any
+    model: Path, questions: Path, protocol: str, url: str, out: Path, *keys: str, **arguments: Any
 ) -> EvalArguments:
     """The arguments of an evaluation that plays the questions as the demo's validation does. `keys`: further
     overrides, `more`: further arguments."""
@@ -32,7 +32,7 @@ def eval_arguments(
         max_response_tokens=settings["data"]["max_response_length"],
         out=out,
         overrides=[*keys, *limit_keys(settings["rag_r1"])],
-        **more,
+        **arguments,
     )
 
 

@@ -88,8 +88,8 @@ class PhaseTrainer:
         part = self.part
         if step < part.warmup:
             return (step + 1) / part.warmup
-        done = (step - part.warmup) / (part.steps - part.warmup)
-        return 0.02 + 0.98 * (0.5 + 0.5 * math.cos(done * math.pi))
+        share = (step - part.warmup) / (part.steps - part.warmup)
+        return 0.02 + 0.98 * (0.5 + 0.5 * math.cos(share * math.pi))
 
 
 def train(model: Qwen2ForCausalLM, batches: Iterator[list[Row]], part: TrainingPhase, name: str) -> None:
@@ -118,15 +118,15 @@ def train_resumable(
     (tensors and numbers only; it is read with `weights_only`). A killed training goes on from there; the
     caller removes the file when the policy is written.
     """
-    saved = torch.load(progress, weights_only=True) if progress.exists() else {"step": 0}
+    state = torch.load(progress, weights_only=True) if progress.exists() else {"step": 0}
     model.train()
     with tqdm(total=sum(part.steps for part in parts), desc=name, unit="step", mininterval=5) as bar:
         for number, part in enumerate(parts):
             training = PhaseTrainer(model, part)
-            first = part.steps if number < saved.get("part", 0) else 0
-            if number == saved.get("part", 0) and saved["step"]:
-                training.load(saved["state"])
-                first = saved["step"]
+            first = part.steps if number < state.get("part", 0) else 0
+            if number == state.get("part", 0) and state["step"]:
+                training.load(state["state"])
+                first = state["step"]
             bar.update(first)
             for step in range(first, part.steps):
                 loss = training.step(rows_of(number, step))

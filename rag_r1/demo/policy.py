@@ -49,12 +49,12 @@ def demo_tokenizer() -> TokenizerBase:
 
     rng = random.Random(0)
     texts = ["user\nassistant\nsystem\n"]
-    whole = [f" {year}" for year in YEARS] + [f"Doc {rank}:" for rank in (1, 2, 3)]
+    units = [f" {year}" for year in YEARS] + [f"Doc {rank}:" for rank in (1, 2, 3)]
     for word in (*NAME_WORDS, *TRADE):
         texts += [word, f" {word}"]
     for name in PROTOCOLS:
         protocol = world.demo_protocol(name)
-        whole += [text for block in protocol.blocks for text in (block.open, block.close)]
+        units += [text for block in protocol.blocks for text in (block.open, block.close)]
         texts.append(protocol.invalid_hint or "")
         for seed in range(8):
             small = world.make_world(seed, "train", people=20, places=10, words=12)
@@ -63,7 +63,7 @@ def demo_tokenizer() -> TokenizerBase:
                 texts.append(protocol.messages(question.text)[0]["content"])
                 for strategy in ("guess", "early", "sequential", "parallel"):
                     texts += [s.text for s in write_trace(question, strategy, small, protocol, search, rng)]
-    return make_tokenizer(texts, whole)
+    return make_tokenizer(texts, units)
 
 
 def make_policy(tokenizer: TokenizerBase, seed: int) -> Qwen2ForCausalLM:

@@ -81,8 +81,8 @@ def no_search_tokenizer() -> TokenizerBase:
     """
     rng = random.Random(0)
     tags = demo_protocol(NAME).tags
-    whole = [f" {year}" for year in YEARS] + [f"({rank})" for rank in range(1, TOPK + 1)]
-    whole += [
+    units = [f" {year}" for year in YEARS] + [f"({rank})" for rank in range(1, TOPK + 1)]
+    units += [
         "<|begin_of",
         "<|end_of",
         *(t for tag in (tags.think, tags.answer) for t in (tag.open, tag.close)),
@@ -98,7 +98,7 @@ def no_search_tokenizer() -> TokenizerBase:
             texts += [s.text for s in write_guess_row(question, world, rng, FORMS[0])]
         texts += [s.text for s in write_copy_row(rng)[1]]
     texts += [f" {word}" for word in (*FORMS, QUERY)]
-    return make_tokenizer(texts, whole)
+    return make_tokenizer(texts, units)
 
 
 def write_reading_row(
@@ -213,10 +213,10 @@ def batches(
     for _ in range(steps):
         world = fresh_world(rng)
         search = WorldSearch(world.passages, TOPK)
-        wanted = [kind for kind, count in mix.items() for _ in range(count)]
+        row_kinds = [kind for kind, count in mix.items() for _ in range(count)]
         batch = []
         for kind, question in zip(
-            wanted, make_questions(world, len(wanted), rng.randrange(1 << 48), kinds), strict=True
+            row_kinds, make_questions(world, len(row_kinds), rng.randrange(1 << 48), kinds), strict=True
         ):
             if kind == "guess" and "note" not in mix and rng.random() < NOTE_SHARE:
                 kind = "note"

@@ -37,7 +37,7 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     table = {f"EM {kind}": mean(by_kind[kind]) for kind in kinds if kind in by_kind}
     table["EM all"] = mean([record["rewards"]["em"] for record in records])
     figures = [summary(trajectory_of(record)) for record in records]
-    table |= {label: mean([of[name] for of in figures]) for label, name in _MEASURES.items()}
+    table |= {label: mean([episode[name] for episode in figures]) for label, name in _MEASURES.items()}
     return table
 
 
@@ -91,10 +91,10 @@ def draw(results: dict[str, Any], path: Path) -> list[Path]:
     def paint(match: Any, reward: Any, search: Any) -> None:
         for kind, color in zip(kinds, pictures.SERIES, strict=False):
             name = kind.removeprefix("EM ").replace("_", "-")
-            pictures.line(match, [*zip(steps, [of[kind] for of in held_out], strict=True)], name, color)
-        every = [of["EM all"] for of in held_out]
-        low, high = zip(*(wilson(share, results["held_out_questions"]) for share in every), strict=True)
-        pictures.line(match, [*zip(steps, every, strict=True)], "all", "black", "s--")
+            pictures.line(match, [*zip(steps, [row[kind] for row in held_out], strict=True)], name, color)
+        overall = [row["EM all"] for row in held_out]
+        low, high = zip(*(wilson(share, results["held_out_questions"]) for share in overall), strict=True)
+        pictures.line(match, [*zip(steps, overall, strict=True)], "all", "black", "s--")
         match.fill_between(steps, low, high, color="black", alpha=0.12, linewidth=0, label="all, 95 %")
         match.set(title="Held-out questions, greedy", ylabel="exact match", ylim=(0, 1.03))
         match.legend(frameon=False, fontsize=8, loc="lower right")
@@ -102,7 +102,7 @@ def draw(results: dict[str, Any], path: Path) -> list[Path]:
         reward.set(title="Training, sampled", ylabel="mean reward of a step")
         for name, color in zip(_MEASURES, (pictures.BLUE, pictures.ORANGE), strict=True):
             label = name.removesuffix(" a question")
-            pictures.line(search, [*zip(steps, [of[name] for of in held_out], strict=True)], label, color)
+            pictures.line(search, [*zip(steps, [row[name] for row in held_out], strict=True)], label, color)
         search.set(title="Held-out questions, greedy", ylabel="for each question", ylim=(0, None))
         search.legend(frameon=False, fontsize=8, loc="lower right")
         for axes in (match, reward, search):
@@ -115,8 +115,8 @@ def draw(results: dict[str, Any], path: Path) -> list[Path]:
 def wilson(share: float, count: int) -> tuple[float, float]:
     """The 95 % interval of a share of `count` questions (Wilson, 1927)."""
     z, center = 1.96, share + 1.96**2 / (2 * count)
-    reach = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return (center - reach) / (1 + z * z / count), (center + reach) / (1 + z * z / count)
+    half_width = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return (center - half_width) / (1 + z * z / count), (center + half_width) / (1 + z * z / count)
 
 
 def mean(values: Sequence[float | None]) -> float:
@@ -136,9 +136,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = read_arguments(
         ReportArguments, argv, prog="python -m rag_r1.demo.report", description=__doc__.split("\n\n")[0]
     )
-    old = args.run / "results.json"
-    before = json.loads(old.read_text()) if old.exists() else {}
-    facts = {name: before[name] for name in ("recipe", "seed", "seconds") if name in before}
+    results_file = args.run / "results.json"
+    earlier = json.loads(results_file.read_text()) if results_file.exists() else {}
+    facts = {name: earlier[name] for name in ("recipe", "seed", "seconds") if name in earlier}
     print(markdown(make_report(args.run, facts)))
     return 0
 

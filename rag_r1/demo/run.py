@@ -80,9 +80,9 @@ def run_demo(
 ) -> dict:
     """Run one demo into the folder `out`; returns its results (report.make_report). `inputs`: None for the
     embedded policy of the recipe's protocol and the demo's world. Raises RunError."""
-    started = time.monotonic()
-    for old in ("data", "index", "trajectories", "checkpoints"):  # from an earlier run in the same folder
-        shutil.rmtree(out / old, ignore_errors=True)
+    start = time.monotonic()
+    for name in ("data", "index", "trajectories", "checkpoints"):  # from an earlier run in the same folder
+        shutil.rmtree(out / name, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     if inputs is None:
         protocol = demo_protocol(protocol_of(recipe))
@@ -108,11 +108,11 @@ def run_demo(
         ]
         print(f"4/4 training with veRL, Ray, FSDP and vLLM; log: {out / 'train.log'}")
         train(Recipe.find(f"demo/{recipe}").command(changes), out, timeout_s)
-    seconds = round(time.monotonic() - started, 1)
+    seconds = round(time.monotonic() - start, 1)
     return make_report(out, {"recipe": recipe, "seed": seed, "seconds": seconds})
 
 
-def _known_recipe(text: str) -> str:
+def _check_recipe(text: str) -> str:
     name = text.removeprefix("recipes/").removeprefix("demo/").removesuffix(".yaml")
     if name not in (names := recipe_names()):
         raise ValueError(f"argument --recipe: must be one of {', '.join(names)}, not {text!r}")
@@ -122,7 +122,7 @@ def _known_recipe(text: str) -> str:
 class DemoArguments(Arguments):
     """Which training, and what is changed in it."""
 
-    recipe: Annotated[str, AfterValidator(_known_recipe)] = argument(
+    recipe: Annotated[str, AfterValidator(_check_recipe)] = argument(
         f"recipe of the training: {', '.join(recipe_names())}", "NAME", default="grpo"
     )
     seed: int = argument("seed of the world, its questions and their order", default=0)
@@ -138,8 +138,8 @@ def _check_start(args: DemoArguments) -> Path:
     """The folder of the run. Raises StartError with all that is wrong."""
     out = Path(realpath(args.out or OUTPUTS / args.recipe))
     with StartChecks() as checks:
-        more = ["bitsandbytes"] if args.recipe == _OVER_NF4 else []
-        checks.run(check_packages, "rag-r1 demo", "verl", "vllm", "bm25s", *more)
+        packages = ["bitsandbytes"] if args.recipe == _OVER_NF4 else []
+        checks.run(check_packages, "rag-r1 demo", "verl", "vllm", "bm25s", *packages)
         checks.run(check_out, out, "rag-r1 demo")
         checks.run(check_overrides, Recipe.find(f"demo/{args.recipe}"), args.overrides)
     return out
@@ -155,14 +155,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="key=value arguments change the recipe, for example trainer.total_training_steps=5",
         check=_check_start,
     )
-    over_nf4 = args.recipe == _OVER_NF4
+    is_nf4 = args.recipe == _OVER_NF4
     add_working_directory()
     out = _check_start(args)
     if args.check_only:
         print(f"all checks passed: demo/{args.recipe} would be trained into {out}")
         return 0
     with recorded_settings("rag-r1 demo", args, out):
-        changes = [*(KEEP_POLICY[:1] if over_nf4 else KEEP_POLICY), *args.overrides]
+        changes = [*(KEEP_POLICY[:1] if is_nf4 else KEEP_POLICY), *args.overrides]
         results = run_demo(args.recipe, out, args.seed, changes, args.timeout)
     picture = out / "report.png"  # is not drawn without matplotlib
     picture_note = f" Picture: {picture}" if picture.exists() else ""
@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.overrides and (summary := BandCheck.of_run(recipe, out / "metrics.jsonl")):
         print(summary)
     model = newest_checkpoint(out / "checkpoints")
-    base = policy_path(demo_protocol(protocol_of(args.recipe)).name) if over_nf4 else None
+    base = policy_path(demo_protocol(protocol_of(args.recipe)).name) if is_nf4 else None
     print("\n".join(["", *after_demo(out, model, base)]))
     return 0
 

@@ -56,7 +56,7 @@ class TorchEngine:
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         """Queue one turn; `flush` generates it. A stop string must always have the same tokens, as the demo's
         have, but for a blank before it and a line break behind it, which may be in its first or last one."""
-        texts = [before + s + behind for s in stop for before in ("", " ") for behind in ("", "\n")]
+        texts = [prefix + s + suffix for s in stop for prefix in ("", " ") for suffix in ("", "\n")]
         self.stops = tuple(tuple(self.tokenizer(s, add_special_tokens=False).input_ids) for s in texts)
         future = asyncio.get_running_loop().create_future()
         self.waiting.append((context, max_tokens, future))
@@ -67,15 +67,15 @@ class TorchEngine:
     def flush(self) -> None:
         """Generate one turn for every waiting episode."""
         waiting, self.waiting = self.waiting, []
-        longest = max(len(context) for context, _, _ in waiting)
+        longest = max(len(c) for c, _, _ in waiting)
         pad = self.tokenizer.pad_token_id
-        ids = torch.tensor([[pad] * (longest - len(context)) + list(context) for context, _, _ in waiting])
+        ids = torch.tensor([[pad] * (longest - len(c)) + list(c) for c, _, _ in waiting])
         mask = torch.tensor([[0] * (longest - len(c)) + [1] * len(c) for c, _, _ in waiting])
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         live = torch.ones(len(waiting), dtype=torch.bool)
         limit = torch.tensor([limit for _, limit, _ in waiting])
         cache, step = DynamicCache(), ids
-        taken: list[torch.Tensor] = []
+        columns: list[torch.Tensor] = []
         scores: list[torch.Tensor] = []
         lengths = torch.zeros(len(waiting), dtype=torch.long)
         while live.any():
@@ -87,24 +87,24 @@ class TorchEngine:
                 step = logprobs.argmax(-1, keepdim=True)
             else:
                 step = torch.multinomial((logprobs / self.temperature).softmax(-1), 1)
-            taken.append(step[:, 0])
+            columns.append(step[:, 0])
             scores.append(logprobs.gather(1, step)[:, 0])
             lengths += live
-            live &= ~self._ended(taken) & (lengths < limit)
+            live &= ~self._are_ended(columns) & (lengths < limit)
             positions = positions[:, -1:] + 1
             mask = torch.cat([mask, torch.ones(len(waiting), 1, dtype=mask.dtype)], 1)
-        tokens, values = torch.stack(taken, 1).tolist(), torch.stack(scores, 1).tolist()
+        tokens, values = torch.stack(columns, 1).tolist(), torch.stack(scores, 1).tolist()
         for (_, _, future), row, score, length in zip(waiting, tokens, values, lengths.tolist(), strict=True):
             future.set_result((row[:length], score[:length]))
 
-    def _ended(self, taken: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _are_ended(self, columns: Sequence[torch.Tensor]) -> torch.Tensor:
         """Which rows end with a stop string, given their tokens so far, one tensor per step."""
-        ended = torch.zeros_like(taken[-1], dtype=torch.bool)
+        is_ended = torch.zeros_like(columns[-1], dtype=torch.bool)
         for stop in self.stops:
-            if len(stop) <= len(taken):
-                last = torch.stack(list(taken[-len(stop) :]), 1)
-                ended |= (last == torch.tensor(stop)).all(1)
-        return ended
+            if len(stop) <= len(columns):
+                last_tokens = torch.stack(list(columns[-len(stop) :]), 1)
+                is_ended |= (last_tokens == torch.tensor(stop)).all(1)
+        return is_ended
 
 
 def run_rollouts(

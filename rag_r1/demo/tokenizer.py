@@ -10,8 +10,8 @@ observation are added tokens but not special ones, so that they stay visible in 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
@@ -28,8 +28,8 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_tokenizer(texts: Iterable[str], whole: Iterable[str]) -> Qwen2Tokenizer:
-    """A tokenizer in which each pre-token of `texts` and each string of `whole` is one token.
+def make_tokenizer(texts: Iterable[str], units: Iterable[str]) -> Qwen2Tokenizer:
+    """A tokenizer in which each pre-token of `texts` and each string of `units` is one token.
 
     Args:
         texts: samples of what the policy reads and writes; pre-tokens are words and runs of punctuation.
@@ -39,31 +39,8 @@ def make_tokenizer(texts: Iterable[str], whole: Iterable[str]) -> Qwen2Tokenizer
     from transformers import Qwen2Tokenizer
     from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
-    whole = sorted(set(whole))
-    trained = Tokenizer(models.BPE())
-    trained.normalizer = normalizers.NFC()
-    trained.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), behavior="isolated", invert=False),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    # Added tokens are split off before the pre-tokenizer sees a text, so the same is done here.
-    cut = Tokenizer(models.BPE())
-    cut.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(string, behavior="isolated") for string in sorted(whole, key=len, reverse=True)]
-    )
-    pieces = {piece for text in texts for piece, _ in cut.pre_tokenizer.pre_tokenize_str(text)} - set(whole)
-    trained.train_from_iterator(
-        sorted(pieces),
-        trainers.BpeTrainer(
-            vocab_size=100_000,  # never reached: training ends when every pre-token is one token
-            min_frequency=1,
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            show_progress=False,
-        ),
-    )
-    model = json.loads(trained.to_str())["model"]
+    units = sorted(set(units))
+    model = _trained_model(texts, units, PRETOKENIZE_REGEX)
     tokenizer = Qwen2Tokenizer(
         vocab=model["vocab"],
         merges=[tuple(merge) for merge in model["merges"]],
@@ -74,6 +51,34 @@ def make_tokenizer(texts: Iterable[str], whole: Iterable[str]) -> Qwen2Tokenizer
         model_max_length=2048,
         clean_up_tokenization_spaces=False,
     )
-    tokenizer.add_tokens([AddedToken(string, special=False, normalized=False) for string in whole])
+    tokenizer.add_tokens([AddedToken(string, special=False, normalized=False) for string in units])
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
+
+
+def _trained_model(texts: Iterable[str], units: Sequence[str], expression: str) -> dict[str, Any]:
+    """Vocabulary and merges in which each pre-token of the texts is one token."""
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = normalizers.NFC()
+    trained.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(expression), behavior="isolated", invert=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    # Added tokens are split off before the pre-tokenizer sees a text, so the same is done here.
+    splitter = Tokenizer(models.BPE())
+    splitter.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(string, behavior="isolated") for string in sorted(units, key=len, reverse=True)]
+    )
+    pieces = {piece for text in texts for piece, _ in splitter.pre_tokenizer.pre_tokenize_str(text)}
+    trained.train_from_iterator(
+        sorted(pieces - set(units)),
+        trainers.BpeTrainer(
+            vocab_size=100_000,  # never reached: training ends when every pre-token is one token
+            min_frequency=1,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        ),
+    )
+    return json.loads(trained.to_str())["model"]

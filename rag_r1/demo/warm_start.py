@@ -74,9 +74,9 @@ def base_batches(
         protocol = protocols[step % len(protocols)]
         world = fresh_world(rng)
         search = WorldSearch(world.passages).results
-        only = ("one_hop",) if step < one_hop_steps else kinds
+        step_kinds = ("one_hop",) if step < one_hop_steps else kinds
         traces = []
-        for question in make_questions(world, BATCH, rng.randrange(1 << 48), only):
+        for question in make_questions(world, BATCH, rng.randrange(1 << 48), step_kinds):
             strategy = draw_strategy(FULL[protocol.name][question.kind], rng)
             traces.append((question, write_trace(question, strategy, world, protocol, search, rng)))
         traces += [write_drill(world, rng) for _ in range(DRILLS)]
@@ -92,11 +92,11 @@ def _encoded(
 
 def base_weights(ids: Sequence[int], mask: Sequence[int]) -> list[float]:
     """Loss weight of each token in the base; `mask` is 1 for tokens that the policy wrote."""
-    earlier: set[int] = set()
+    seen_tokens: set[int] = set()
     weights = []
     for token, generated in zip(ids, mask, strict=True):
-        weights.append(1.0 if generated else COPY_WEIGHT if token in earlier else 0.0)
-        earlier.add(token)
+        weights.append(1.0 if generated else COPY_WEIGHT if token in seen_tokens else 0.0)
+        seen_tokens.add(token)
     return weights
 
 
@@ -144,7 +144,7 @@ def measure(
     result = {}
     for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         rollouts = run_rollouts(model, tokenizer, protocol, questions, search, temperature)
-        turns = [turn for rollout in rollouts for turn in rollout.trajectory.turns]
+        turns = [turn for r in rollouts for turn in r.trajectory.turns]
         result[name] = scores_by_kind(rollouts) | {
             "well-formed": sum(turn.action != "invalid" for turn in turns) / len(turns),
             "turns": len(turns) / len(rollouts),
@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Make a warm start for the demo: format-learning SFT of a tiny policy, on a CPU.",
     )
     learns_search = args.protocol != r1_searcher_traces.NAME
-    started = time.perf_counter()
+    start = time.perf_counter()
     if args.base and (args.base / "config.json").exists():
         model, tokenizer = load_policy(args.base)
     else:
@@ -203,7 +203,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     train(model, batches, WARM, args.protocol)
     save_policy(args.out, model, tokenizer)
     parameters = sum(weight.numel() for weight in model.parameters())
-    print(f"{args.out}: {parameters:,} parameters in {time.perf_counter() - started:.0f} s")
+    print(f"{args.out}: {parameters:,} parameters in {time.perf_counter() - start:.0f} s")
     print("samples: " + ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items())))
     data = demo_data(args.seed)
     search = WorldSearch(data.passages, 2 if learns_search else r1_searcher_traces.TOPK)

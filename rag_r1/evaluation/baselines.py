@@ -21,7 +21,7 @@ from typing import Any
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.eval_arguments import BaselineName
-from rag_r1.rollouts.one_shot import PLACE
+from rag_r1.rollouts.one_shot import PASSAGES_FIELD
 from rag_r1.runs.errors import RunError
 
 #: The run itself.
@@ -36,7 +36,7 @@ PROMPTS: dict[str, str] = {
     f"{{/think}}. Then {_ANSWER}{_EXAMPLE} Question: {{question}}",
     "one_shot": "Answer the question below. Passages that a search engine has found for it come first; not "
     "all of them need be of use. First reason between {think} and {/think}. Then "
-    f"{_ANSWER}{_EXAMPLE}\n\n{PLACE}\n\nQuestion: {{question}}",
+    f"{_ANSWER}{_EXAMPLE}\n\n{PASSAGES_FIELD}\n\nQuestion: {{question}}",
 }
 
 
@@ -68,17 +68,17 @@ def baseline(name: BaselineName, setup: AgentSetup) -> Condition:
     # The one turn that is left may only answer.
     budget = replace(setup.budget, max_turns=0, final_turn=True)
     if name == "no_search":
-        unsearched = replace(setup, budget=budget)
-        return Condition(name, lambda row: unsearched, searches=False)
+        searchless = replace(setup, budget=budget)
+        return Condition(name, lambda row: searchless, searches=False)
     prompt = setup.protocol.user_prompt if setup.own_prompt else _with_protocol_tags(PROMPTS[name], setup)
-    if name == "one_shot" and PLACE not in prompt:
-        raise RunError(f"--prompt has no {PLACE}: the place where one_shot puts the passages")
+    if name == "one_shot" and PASSAGES_FIELD not in prompt:
+        raise RunError(f"--prompt has no {PASSAGES_FIELD}: the place where one_shot puts the passages")
     protocol = replace(setup.protocol, user_prompt=prompt, system_prompt=None)
     if name == "direct":  # nothing of the policy's first turn is written for it
         protocol = replace(protocol, opening="")
-    alone = replace(setup, protocol=protocol, budget=budget, own_prompt=True, schemas=())
+    turn_setup = replace(setup, protocol=protocol, budget=budget, own_prompt=True, schemas=())
     with_search = name == "one_shot"
-    return Condition(name, lambda row: alone, searches=with_search, search_first=with_search)
+    return Condition(name, lambda row: turn_setup, searches=with_search, search_first=with_search)
 
 
 def _with_protocol_tags(prompt: str, setup: AgentSetup) -> str:

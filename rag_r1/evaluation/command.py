@@ -71,9 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments and arguments[0] in _SUBCOMMANDS:
         return import_module(_SUBCOMMANDS[arguments[0]]).main(arguments[1:])
-    read = partial(read_arguments, EvalArguments, prog=COMMAND, description=_DESCRIPTION, check=_check)
+    read_words = partial(read_arguments, EvalArguments, prog=COMMAND, description=_DESCRIPTION, check=_check)
     if not arguments or not _is_run(arguments[0]):
-        return run(read(arguments))
+        return run(read_words(arguments))
     from rag_r1.evaluation.run_defaults import defaults_of
 
     words = arguments[1:]
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RunError as error:
         hint = did_you_mean(arguments[0], _SUBCOMMANDS)
         raise CommandError(f"{error}; {hint}" if hint else error) from error
-    args = defaults.completed(read(words, settings=defaults.values), words)
+    args = defaults.complete(read_words(words, settings=defaults.values), words)
     print("\n".join(defaults.lines(args)), flush=True)
     return run(args)
 

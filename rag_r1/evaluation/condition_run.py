@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.annotations import Annotations, read_answerable, read_supporting, with_supporting
@@ -86,17 +87,7 @@ async def run_condition(args: PolicyArguments, ready: RunSetup, condition: Condi
     if not rows:
         raise RunError(f"no question can be asked under the condition {condition.name}")
     first = _setup_of(condition, rows[0])
-    settings = settings_of(
-        args,
-        ready,
-        "eval",
-        condition=condition.name,
-        condition_options=dict(condition.options),
-        prompt_sha256=protocol_part(first.protocol).prompt_sha256,
-        samples=args.samples,
-        temperature=args.temperature,
-    )
-    settings["budget"] = vars(first.budget)
+    settings = _settings(args, ready, condition, first)
     assert args.base_url is not None
     async with open_session(
         args, ready, args.base_url, args.model, settings, out=out, searches=condition.searches
@@ -112,11 +103,8 @@ async def run_condition(args: PolicyArguments, ready: RunSetup, condition: Condi
             sampling=args.model_dump(include={"temperature", "top_p", "samples"}),
             judge=description(args),
         )
-        jobs = (
-            partial(_play, run, condition, row, sample, args)
-            for row in rows
-            for sample in range(args.samples)
-        )
+        samples = range(args.samples)
+        jobs = (partial(_play, run, condition, row, sample, args) for row in rows for sample in samples)
         results = await run.runner.run(jobs, len(rows) * args.samples, "question")
         if run.stop.reason is not None:
             print(usage_line(run))
@@ -128,6 +116,23 @@ async def run_condition(args: PolicyArguments, ready: RunSetup, condition: Condi
     if verdicts is not None and verdicts.stopped is not None:
         return 3
     return 1 if all(outcome.failed for outcome in outcomes) else 0
+
+
+def _settings(
+    args: PolicyArguments, ready: RunSetup, condition: Condition, first: AgentSetup
+) -> dict[str, Any]:
+    """The settings of a condition's run; `first`: the agent of its first question."""
+    settings = settings_of(
+        args,
+        ready,
+        "eval",
+        condition=condition.name,
+        condition_options=dict(condition.options),
+        prompt_sha256=protocol_part(first.protocol).prompt_sha256,
+        samples=args.samples,
+        temperature=args.temperature,
+    )
+    return {**settings, "budget": vars(first.budget)}
 
 
 async def _play(
@@ -190,10 +195,10 @@ def _report(
     for line in headline(report, condition.name):
         print(line)
     if failed := sum(outcome.failed for outcome in outcomes):
-        again = sum(map(run.runner.is_open, outcomes))
+        retried = sum(map(run.runner.is_open, outcomes))
         print(
             f"failed (the endpoint or a search), and not in the figures: {failed}"
-            + (f"; the same command, run again, asks {again} of them again" if again else "")
+            + (f"; the same command, run again, asks {retried} of them again" if retried else "")
         )
     if verdicts is not None:
         print(verdicts.summary())

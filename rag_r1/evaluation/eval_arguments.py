@@ -38,10 +38,7 @@ class PolicyArguments(JudgeArguments, ServedModel, RolloutArguments):
         "ids of the answerable questions, from `rag-r1 corpus check`", "FILE", default=None, rare=SCORING
     )
     supporting: Path | None = argument(
-        "passages that each question needs, for their recall and --card",
-        "FILE",
-        default=None,
-        rare=SCORING,
+        "passages that each question needs, for their recall and --card", "FILE", default=None, rare=SCORING
     )
     index: Path | None = argument(
         "folder of the retrieval server's index, which the card describes", "DIR", default=None, rare=SCORING

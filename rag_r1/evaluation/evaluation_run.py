@@ -13,7 +13,7 @@ from rag_r1.evaluation.condition_run import prepare_evaluation, read_annotations
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
 from rag_r1.evaluation.target import check_judge, resolve_model, serve_model
-from rag_r1.rollouts.checks import all_problems, check_search, started
+from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
 from rag_r1.rollouts.provenance_facts import manifest_facts
 from rag_r1.rollouts.session import check_only
 from rag_r1.runs.errors import RunError
@@ -27,7 +27,7 @@ SEARCH_LOG = "retriever.log"
 async def evaluate(args: EvalArguments) -> int:
     """Evaluate as the arguments say; returns the exit status. Raises RunError."""
     searches = args.serve_index is None and args.baseline is None
-    judge, model, *search = started(
+    judge, model, *search = begin_checks(
         partial(check_judge, args),
         partial(resolve_model, args),
         *([partial(check_search, args, {})] if searches else []),
@@ -38,7 +38,7 @@ async def evaluate(args: EvalArguments) -> int:
             _check_corpus(args)
             judge()
             args = model()
-            args = servers.enter_context(_served_search(args))
+            args = servers.enter_context(_serve_search(args))
             ready = prepare_evaluation(args)
             for check in search:
                 check()
@@ -70,7 +70,7 @@ def _check_corpus(args: EvalArguments) -> None:
 
 
 @contextmanager
-def _served_search(args: EvalArguments) -> Iterator[EvalArguments]:
+def _serve_search(args: EvalArguments) -> Iterator[EvalArguments]:
     """The arguments with the address of a retrieval server, which is started for the block if an index is to
     be served. Raises RunError if it does not start."""
     if args.serve_index is None:

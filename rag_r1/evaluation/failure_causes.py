@@ -90,12 +90,12 @@ def cause_of(record: Record) -> str | None:
         return "cut" if was_cut else "no_answer"
     if not searches:
         return "not_searched"
-    retrieved = _was_retrieved(record)
-    if retrieved is None:
+    was_retrieved = _was_retrieved(record)
+    if was_retrieved is None:
         return "not_traceable"
-    if retrieved:
+    if was_retrieved:
         return "retrieved_and_misread"
-    return "asked_for_wrong_thing" if _is_beside_question(record, searches) else "gold_never_retrieved"
+    return "asked_for_wrong_thing" if _misses_question(record, searches) else "gold_never_retrieved"
 
 
 def gold_places(record: Record) -> list[Place]:
@@ -111,7 +111,7 @@ def gold_places(record: Record) -> list[Place]:
 def _was_retrieved(record: Record) -> bool | None:
     """Was a gold retrieved? None if passages cannot tell."""
     evidence = _evidence(record)
-    if evidence and evidence.recall([_document(shown) for _, shown in _documents(record)]) == 1.0:
+    if evidence and evidence.recall([_document(document) for _, document in _documents(record)]) == 1.0:
         return True
     golds = _Golds.of(record)
     matches: set[int] = set()
@@ -122,7 +122,7 @@ def _was_retrieved(record: Record) -> bool | None:
     return False if evidence or golds.answers else None
 
 
-def _is_beside_question(record: Record, searches: Sequence[Record]) -> bool:
+def _misses_question(record: Record, searches: Sequence[Record]) -> bool:
     queries = [str((call.get("arguments") or {}).get("query", "")) for call in searches]
     if len(queries) > 1 and len(set(map(query_key, queries))) == 1:
         return True
@@ -155,14 +155,14 @@ class _Golds:
         if not self.answers or not isinstance(text, str):
             return set()
         if text.isascii():  # most passages have none of the words, and are done with here
-            lowered = _lowered(text) if len(text) <= _REMEMBERED else joined(text).lower()
+            lowered = _lower(text) if len(text) <= _REMEMBERED else joined(text).lower()
             if not any(word in lowered for word in self.words):
                 return set()
         return self.matcher.matches_in(text)
 
 
 @lru_cache(maxsize=4096)
-def _lowered(text: str) -> str:
+def _lower(text: str) -> str:
     """Remembered, since the trajectories of a question are shown the same passages."""
     return joined(text).lower()
 

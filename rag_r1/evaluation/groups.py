@@ -29,7 +29,7 @@ from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_line import Positive, argument
 from rag_r1.options.declare import Constraint
-from rag_r1.rollouts.checks import all_problems, check_search, started
+from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.session import check_only
 from rag_r1.runs.errors import RunError
@@ -101,7 +101,7 @@ async def evaluate_groups(args: GroupsArguments) -> int:
     """Play the runs and write the table; returns the exit status. Raises RunError."""
     runs = args.runs()
     first = next(iter(runs.values()))
-    model, search = started(partial(resolve_model, first), partial(check_search, first, {}))
+    model, search = begin_checks(partial(resolve_model, first), partial(check_search, first, {}))
     with all_problems(args, {}, [model, search]):
         resolved = model()
         ready = prepare_evaluation(resolved)
@@ -112,7 +112,6 @@ async def evaluate_groups(args: GroupsArguments) -> int:
         for index, (temperature, run) in enumerate(runs.items(), 1):
             print(f"{index}/{len(runs)} temperature {temperature:g}")
             run_args = served.model_copy(update={"temperature": temperature, "out": run.out})
-            ready = prepare_evaluation(run_args)
             if status := await run_condition(run_args, ready, agent_condition(ready.setup), run.out):
                 return status
     print("\n".join(write_groups(args.out, {temperature: run.out for temperature, run in runs.items()})))

@@ -112,7 +112,7 @@ async def judge(
     try:
         async with judge_endpoint(args, cache, **connection) as endpoint:
             pool = JobPool(args.judge_in_flight, endpoint.stop, endpoint.idle)
-            jobs = (partial(_ask, args, case, endpoint, cache, verdicts) for case in cases.values())
+            jobs = (partial(_judge_case, args, case, endpoint, cache, verdicts) for case in cases.values())
             await pool.run(jobs, len(cases), "verdict")
     finally:
         cache.close()
@@ -141,22 +141,23 @@ async def judge_endpoint(
 
 
 def judge_request(
-    args: JudgeArguments, instructions: str, case: Mapping[str, Any], most_tokens: int, **more: Any
+    args: JudgeArguments, instructions: str, case: Mapping[str, Any], max_tokens: int, **extra_keys: Any
 ) -> tuple[dict[str, Any], int]:
-    """The body of a request about a case, and how many tokens its reply may have: `most_tokens`, unless
-    --judge-body says otherwise. `more`: further keys."""
+    """The body of a request about a case, and how many tokens its reply may have: `max_tokens`, unless
+    --judge-body says otherwise. `extra_keys`: further keys."""
     # 0.0, not 0: the bytes of a request are its key in the caches of earlier runs.
-    body = request_body(args.judge_model, instructions, case, most_tokens, **{"temperature": 0.0, **more})
-    return with_own_keys(body, json.loads(args.judge_body), most_tokens)
+    extra_keys = {"temperature": 0.0, **extra_keys}
+    body = request_body(args.judge_model, instructions, case, max_tokens, **extra_keys)
+    return with_own_keys(body, json.loads(args.judge_body), max_tokens)
 
 
-async def _ask(
+async def _judge_case(
     args: JudgeArguments, case: JudgeCase, endpoint: Endpoint, cache: ResponseCache, verdicts: JudgeVerdicts
 ) -> None:
     texts = answer_case(case.question, case.golds, case.answer)
-    body, most_tokens = judge_request(args, ACCURACY_PROMPT, texts, _MAX_TOKENS)
+    body, max_tokens = judge_request(args, ACCURACY_PROMPT, texts, _MAX_TOKENS)
     try:
-        reply = await EpisodeClient(case.key, endpoint, cache).ask(PATH, body, read_chat, most_tokens)
+        reply = await EpisodeClient(case.key, endpoint, cache).ask(PATH, body, read_chat, max_tokens)
     except EngineFailure:
         verdicts.values[case.key] = None
         verdicts.counts["unanswered"] += 1

@@ -30,7 +30,7 @@ class JudgeArguments(Arguments):
     judge_max_cost: Above0 | None = argument("most that the judge may cost", default=None, rare=JUDGE)
 
     @model_validator(mode="after")
-    def _judge_is_whole(self) -> JudgeArguments:
+    def _judge_is_complete(self) -> JudgeArguments:
         if (self.judge_url is None) != (self.judge_model is None):
             raise ValueError("--judge-url and --judge-model are given together, or neither")
         if self.judge_max_cost is not None and not (self.judge_price_in or self.judge_price_out):

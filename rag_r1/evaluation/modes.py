@@ -40,7 +40,7 @@ from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_line import argument
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import ProtocolError, read_prompt
-from rag_r1.rollouts.checks import all_problems, check_search, started
+from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.session import check_only
@@ -108,11 +108,11 @@ async def evaluate_modes(args: ModesArguments) -> int:
     checks = [partial(resolve_model, untrained)]
     if trained.base_url is None:  # else its server may take the place of the first one later
         checks.append(partial(resolve_model, trained))
-    checks = started(*checks, partial(check_search, untrained, {}))
+    checks = begin_checks(*checks, partial(check_search, untrained, {}))
     with all_problems(args, {}, checks):
-        before, *_ = (check() for check in checks)
-        ready = prepare_evaluation(before)
-    for model_args, modes in ((before, (ALONE, BEFORE)), (trained, (AFTER,))):
+        untrained_args, *_ = (check() for check in checks)
+        ready = prepare_evaluation(untrained_args)
+    for model_args, modes in ((untrained_args, (ALONE, BEFORE)), (trained, (AFTER,))):
         if model_args is trained:
             model_args = resolve_model(trained)
             ready = prepare_evaluation(model_args)
@@ -125,10 +125,10 @@ async def evaluate_modes(args: ModesArguments) -> int:
             else agent_condition(ready.setup)
             for mode in modes
         ]
-        with serve_model(model_args) as at_server:
+        with serve_model(model_args) as served:
             for mode, condition in zip(modes, conditions, strict=True):
                 print(f"{list(MODE_NAMES).index(mode) + 1}/{len(MODE_NAMES)} {MODE_NAMES[mode]}")
-                if status := await run_condition(at_server, ready, condition, args.out / mode):
+                if status := await run_condition(served, ready, condition, args.out / mode):
                     return status
     for line in [] if args.check_only else write_modes(args.out):
         print(line)
@@ -141,10 +141,10 @@ def alone_condition(
     """The model without search, in one turn of as many tokens as the agent `setup` may generate in all of
     its turns. Raises RunError for a prompt that cannot be read or has no place for the question."""
     budget = setup.budget
-    most = (budget.max_turns + budget.final_turn) * budget.max_turn_tokens
+    max_tokens = (budget.max_turns + budget.final_turn) * budget.max_turn_tokens
     totals = (budget.max_response_tokens, budget.max_episode_tokens)
-    most = min(most, *(total for total in totals if total is not None))
-    alone = replace(setup, budget=replace(budget, max_turn_tokens=most))
+    max_tokens = min(max_tokens, *(total for total in totals if total is not None))
+    long_turn = replace(setup, budget=replace(budget, max_turn_tokens=max_tokens))
     if prompt is not None:
         try:
             text = read_prompt(prompt, f"--prompt-alone {prompt}")
@@ -153,8 +153,8 @@ def alone_condition(
         if "{question}" not in text:
             raise RunError(f"--prompt-alone {prompt} has no {{question}}: the place of the question")
         protocol = replace(setup.protocol, user_prompt=text)
-        return baseline(name, replace(alone, protocol=protocol, own_prompt=True))
-    return baseline(name, alone if name == "no_search" else replace(alone, own_prompt=False))
+        return baseline(name, replace(long_turn, protocol=protocol, own_prompt=True))
+    return baseline(name, long_turn if name == "no_search" else replace(long_turn, own_prompt=False))
 
 
 def write_modes(out: Path) -> Iterator[str]:
@@ -195,13 +195,13 @@ def figures_of(run: RunTable) -> dict[str, Any]:
         *(measure for measure in MEASURES if measure.name in ("queries", "generated_tokens")),
     ]
     sums, _ = by_source(run, measures)
-    _, _, whole = Bootstrap().estimates(sums, [measure.share for measure in measures])
+    _, _, overall = Bootstrap().estimates(sums, [measure.share for measure in measures])
     counts = sum((source.denominators > 0).sum(axis=0) for source in sums.values())
     figures = {
         measure.name: {
             "label": measure.label,
             "decimals": measure.decimals,
-            **figure(whole, i, int(counts[i])),
+            **figure(overall, i, int(counts[i])),
         }
         for i, measure in enumerate(measures)
     }

@@ -13,7 +13,7 @@ from rag_r1.evaluation.target import vllm_version
 from rag_r1.inference.model_folders import checkpoint_name
 from rag_r1.rollouts.arguments import RolloutArguments
 from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance
-from rag_r1.rollouts.provenance_facts import PASSING
+from rag_r1.rollouts.provenance_facts import VOLATILE_KEYS
 from rag_r1.rollouts.response_format import IDS
 from rag_r1.rollouts.session import RunSession
 from rag_r1.runs.errors import RunError
@@ -43,12 +43,9 @@ def write_provenance(
 
     A run that resumes keeps its start. Raises RunError if something that the result depends on has changed
     since."""
-    setup, out, folder = setup or run.ready.setup, run.folder.out, Path(model)
+    setup, folder = setup or run.ready.setup, Path(model)
     retriever = dict(run.ready.retriever)
     tool = retriever.pop("tool", None) or DEFAULT_TOOL
-    engine = _engine_options(args, run, model)
-    if tool != DEFAULT_TOOL:
-        engine["search_tool"] = {"tool": tool, **retriever}
     provenance = make_provenance(
         model=folder if folder.is_dir() else model,
         protocol=setup.protocol,
@@ -56,7 +53,7 @@ def write_provenance(
         engine_mode="tokens" if run.answers == IDS else "text",
         condition=condition,
         failures=setup.failures,
-        engine=engine,
+        engine=_engine_options(args, run, model),
         seed=args.seed,
         retriever=RetrieverConfig.from_config(retriever) if searches and tool == DEFAULT_TOOL else None,
         index=index if searches else None,
@@ -66,28 +63,29 @@ def write_provenance(
     if folder.is_dir() and (name := checkpoint_name(folder)) is not None:
         model_part = provenance.model.model_copy(update={"name": name})
         provenance = provenance.model_copy(update={"model": model_part})
-    if (before := Provenance.read(out)) is not None:
-        _check_resumed(out, before, provenance)
-        provenance = provenance.model_copy(update={"started": before.started})
-    provenance.write(out)
+    provenance = _resumed(run.folder.out, provenance)
+    provenance.write(run.folder.out)
     return provenance
 
 
-def _check_resumed(out: Path, before: Provenance, now: Provenance) -> None:
-    """Raise RunError for a change that the result depends on; print a line for one of the software or the
-    machine."""
+def _resumed(out: Path, current: Provenance) -> Provenance:
+    """With the start of the run that resumes. Raises RunError for a change that the result depends on; prints
+    a line for one of the software or the machine."""
+    if (earlier := Provenance.read(out)) is None:
+        return current
     # A value that only one of the two starts could find out is no change.
-    changes = {key: pair for key, pair in find_differences([before, now]).items() if None not in pair}
+    changes = {key: pair for key, pair in find_differences([earlier, current]).items() if None not in pair}
     fixed = {key: pair for key, pair in changes.items() if _is_fixed(key)}
-    values_before, values_now = ({key: pair[i] for key, pair in fixed.items()} for i in range(2))
-    refuse_changes(out, values_before, values_now, "Restore them to go on, or choose another --out")
-    if others := [key for key in changes if key.startswith(_REPORTED)]:
-        print(f"{out} goes on, but these differ from its start: {', '.join(others)}", file=sys.stderr)
+    earlier_values, current_values = ({key: pair[i] for key, pair in fixed.items()} for i in range(2))
+    refuse_changes(out, earlier_values, current_values, "Restore them to go on, or choose another --out")
+    if reported_keys := [key for key in changes if key.startswith(_REPORTED)]:
+        print(f"{out} goes on, but these differ from its start: {', '.join(reported_keys)}", file=sys.stderr)
+    return current.model_copy(update={"started": earlier.started})
 
 
 def _is_fixed(key: str) -> bool:
     """Whether a run must not go on if this changes."""
-    return key.startswith(_FIXED) and key not in {f"retriever.ready.{name}" for name in PASSING}
+    return key.startswith(_FIXED) and key not in {f"retriever.ready.{name}" for name in VOLATILE_KEYS}
 
 
 def _engine_options(args: RolloutArguments, run: RunSession, model: str) -> dict[str, Any]:
@@ -103,6 +101,8 @@ def _engine_options(args: RolloutArguments, run: RunSession, model: str) -> dict
             options["vllm"] = version
     if vllm_options := getattr(args, "vllm_options", None):
         options["vllm_options"] = vllm_options
+    if (tool := run.ready.retriever.get("tool") or DEFAULT_TOOL) != DEFAULT_TOOL:
+        options["search_tool"] = {"tool": tool, **run.ready.retriever}
     return options
 
 

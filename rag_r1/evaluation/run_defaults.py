@@ -48,7 +48,7 @@ class RunDefaults:
     sources: dict[str, Path]
     tokenizer: Path | None = None
 
-    def completed(self, args: EvalArguments, words: Sequence[str]) -> EvalArguments:
+    def complete(self, args: EvalArguments, words: Sequence[str]) -> EvalArguments:
         """The arguments that a command line, `words`, has made with these defaults."""
         if args.serve_index is not None and any(word.startswith("--retriever-url") for word in words):
             args = args.changed(serve_index=None)
@@ -58,14 +58,14 @@ class RunDefaults:
 
     def lines(self, args: EvalArguments) -> list[str]:
         """What the arguments have taken from the run: a line for each source, with names and values."""
-        taken: dict[Path, list[str]] = {}
+        used: dict[Path, list[str]] = {}
         for name, source in self.sources.items():
             value, default = getattr(args, name), self.values[name]
             items = value if isinstance(value, list) else [value]
             defaults = default if isinstance(default, list) else [default]
             if list(map(str, items))[: len(defaults)] == list(map(str, defaults)):
-                taken.setdefault(source, []).append(f"{name} {' '.join(map(str, defaults))}")
-        return [f"from {source}: {', '.join(values)}" for source, values in taken.items()]
+                used.setdefault(source, []).append(f"{name} {' '.join(map(str, defaults))}")
+        return [f"from {source}: {', '.join(values)}" for source, values in used.items()]
 
 
 def defaults_of(run: Path) -> RunDefaults:
@@ -99,6 +99,8 @@ def config_file(run: Path) -> Path | None:
 def validation_arguments(config: Any) -> dict[str, Any]:
     """The arguments of an evaluation that plays as the validation of a training with this composed
     configuration, an OmegaConf; without model and folder."""
+    from omegaconf import OmegaConf  # here, because the base installation does not have it
+
     ours = config.rag_r1
     agent = {**(ours.get("agent") or {}), **(ours.get("validation_agent") or {})}
     search = {**(ours.get("retriever") or {}), **(ours.get("validation_retriever") or {})}
@@ -108,6 +110,8 @@ def validation_arguments(config: Any) -> dict[str, Any]:
         for name, default in usual.items()
         if values.get(name, default) != default
     ]
+    if tools := OmegaConf.to_container(OmegaConf.create(ours.get("tools") or {}), resolve=True):
+        overrides.append(f"rag_r1.tools={json.dumps(tools)}")
     files = config.data.val_files
     return {
         "questions": [files] if isinstance(files, str) else list(files or ()),
@@ -134,14 +138,11 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
         if "rag_r1" not in config:
             raise ValueError("it has no rag_r1 block; for a fine-tuned model, give --model RUN/model instead")
         values = validation_arguments(config)
-        tools = OmegaConf.to_container(config.rag_r1.get("tools") or OmegaConf.create({}), resolve=True)
-        named = Path(config.trainer.default_local_dir).expanduser()
+        configured_folder = Path(config.trainer.default_local_dir).expanduser()
     except (OSError, YamlError, OmegaConfBaseException, AttributeError, TypeError, ValueError) as error:
         raise RunError(f"{path} is not the configuration of a training: {error}") from error
-    if tools:
-        values["overrides"].append(f"rag_r1.tools={json.dumps(tools)}")
     folder = path.parents[2]
-    values["questions"] = [_moved(Path(file), folder) for file in values["questions"]]
+    values["questions"] = [_find_moved(Path(file), folder) for file in values["questions"]]
     sources = dict.fromkeys(values, path)
     values["out"] = folder / "evaluation"
     index = folder / "index"
@@ -149,11 +150,11 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
         values["serve_index"], sources["serve_index"] = index, index
         del values["retriever_url"], sources["retriever_url"]  # of a server that has ended
     tokenizer = None
-    for checkpoints in (run, folder / "checkpoints", named):
+    for checkpoints in (run, folder / "checkpoints", configured_folder):
         if (newest := newest_checkpoint(checkpoints)) is not None:
             values["model"], sources["model"] = str(newest), checkpoints
-            exported = newest / "actor" / "huggingface"
-            tokenizer = exported if (exported / "tokenizer_config.json").is_file() else None
+            model_folder = newest / "actor" / "huggingface"
+            tokenizer = model_folder if (model_folder / "tokenizer_config.json").is_file() else None
             break
     return RunDefaults(values, sources, tokenizer)
 
@@ -163,7 +164,7 @@ def _word(value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
-def _moved(file: Path, run: Path) -> Path:
+def _find_moved(file: Path, run: Path) -> Path:
     """A file of a run, also if the run's folder has been moved or renamed since."""
-    here = run / file.parent.name / file.name
-    return here if not file.exists() and here.exists() else file
+    candidate = run / file.parent.name / file.name
+    return candidate if not file.exists() and candidate.exists() else file

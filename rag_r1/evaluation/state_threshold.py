@@ -59,7 +59,7 @@ class AnswerStates:
 
     right: np.ndarray
     wrong: np.ndarray
-    left_out: dict[str, int] = field(default_factory=dict)
+    excluded: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,22 +81,22 @@ def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: f
 
     Raises DataError if a record is no trajectory."""
     states: dict[bool, list[float]] = {True: [], False: []}
-    left_out: Counter[str] = Counter()
+    excluded: Counter[str] = Counter()
     for record in records:
         trajectory = trajectory_of(record)
         value = trajectory.rewards.get(term)
         state = trajectory.turns[-1].state if trajectory.turns else None
         if trajectory.answer is None:
-            left_out["without an answer"] += 1
+            excluded["without an answer"] += 1
         elif value is None:
-            left_out[f"without a value of {term!r}"] += 1
+            excluded[f"without a value of {term!r}"] += 1
         elif state is None:
-            left_out["without a state: answered in the last turn, or played without max_state"] += 1
+            excluded["without a state: answered in the last turn, or played without max_state"] += 1
         elif not math.isfinite(state):
-            left_out["with a state that is not finite"] += 1
+            excluded["with a state that is not finite"] += 1
         else:
             states[value >= right_from].append(state)
-    return AnswerStates(np.sort(states[True]), np.sort(states[False]), dict(left_out))
+    return AnswerStates(np.sort(states[True]), np.sort(states[False]), dict(excluded))
 
 
 def thresholds_of(states: AnswerStates) -> list[Threshold]:
@@ -139,7 +139,7 @@ def report(states: AnswerStates, share: float) -> list[str]:
         rows.append([name, integer(len(group)), *(number(value, 2) for value in facts)])
     head = ["state at the answer (nats)", "answers", "mean", *(f"{q:.0%}" for q in _QUANTILES)]
     lines = [*table(head, rows), ""]
-    lines += [f"left out: {integer(count)} records {why}" for why, count in states.left_out.items()]
+    lines += [f"left out: {integer(count)} records {why}" for why, count in states.excluded.items()]
     thresholds = thresholds_of(states)
     if not thresholds:
         return [*lines, "no max_state is proposed: it takes right and wrong answers with a state"]
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
     if args.check_only:
         print(f"all checks passed: {', '.join(map(str, args.runs))} would be read")
         return 0
-    states = states_of(map(itemgetter(1), _placed_trajectories(args.runs)), args.term, args.right_from)
+    states = states_of(map(itemgetter(1), _located_trajectories(args.runs)), args.term, args.right_from)
     print("\n".join(report(states, args.accept)))
     return 0
 
@@ -208,19 +208,19 @@ def _check_start(args: SigmaArguments) -> None:
 
 
 def _check_run(run: Path) -> None:
-    if next(_placed_trajectories([run]), None) is None:
+    if next(_located_trajectories([run]), None) is None:
         raise no_records(run)
 
 
-def _placed_trajectories(runs: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _located_trajectories(runs: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The records of runs with their places. Raises DataError, with the place, for one that is none."""
     folders = [run / "trajectories" if (run / "trajectories").is_dir() else run for run in runs]
-    for place, record in placed_records(*folders):
+    for location, record in placed_records(*folders):
         try:
             trajectory_of(record)
         except DataError as error:
-            raise DataError(f"{place}: {error}: give records of trajectories") from error
-        yield place, record
+            raise DataError(f"{location}: {error}: give records of trajectories") from error
+        yield location, record
 
 
 if __name__ == "__main__":

@@ -33,17 +33,16 @@ def resolve_model(args: Args) -> Args:
     does not have it."""
     if args.base_url is not None:
         if args.engine == "chat":
-            name = (
-                args.model if args.check_only else None
-            )  # a run asks, and may use a name that is not listed
+            # A run asks for the model itself, and may use a name that the server does not list.
+            name = args.model if args.check_only else None
             check_endpoint(args.base_url, args.api_key_env, "model server", "--base-url", name)
             return args
         longest = _context_of_server(args.base_url, args.model, args.api_key_env)
-        return _within(args, longest, tokenizer=args.tokenizer or args.model)
-    _vllm_words(args)
+        return _with_limits(args, longest, tokenizer=args.tokenizer or args.model)
+    _vllm_options(args)
     folder = model_folder(local_model(args.model), args.out / MODEL)
     tokenizer = args.tokenizer or (str(folder) if args.engine == "completions" else None)
-    return _within(args, _context_of_model(folder), model=str(folder), tokenizer=tokenizer)
+    return _with_limits(args, _context_of_model(folder), model=str(folder), tokenizer=tokenizer)
 
 
 @contextmanager
@@ -53,14 +52,14 @@ def serve_model(args: Args) -> Iterator[Args]:
     if args.base_url is not None:
         yield args
         return
-    options = ["--max-model-len", str(args.max_context_tokens), *_vllm_words(args)]
+    options = ["--max-model-len", str(args.max_context_tokens), *_vllm_options(args)]
     keys = [str(value) for field, value in args if field.endswith("key_env")]
     server = vllm_server(Path(args.model), args.out / LOG, name=args.model, options=options, without=keys)
     with server as url:
         yield args.model_copy(update={"base_url": url})
 
 
-def _vllm_words(args: PolicyArguments) -> list[str]:
+def _vllm_options(args: PolicyArguments) -> list[str]:
     try:
         return shlex.split(args.vllm_options)
     except ValueError as error:
@@ -69,12 +68,12 @@ def _vllm_words(args: PolicyArguments) -> list[str]:
         ) from error
 
 
-def _within(args: Args, longest: int | None, **more: Any) -> Args:
+def _with_limits(args: Args, longest: int | None, **updates: Any) -> Args:
     """The arguments with limits that fit into a context of `longest` tokens: no request is too long."""
     context = args.max_context_tokens or args.max_prompt_tokens + args.max_response_tokens
     context = context if longest is None else min(context, longest)
     prompt = max(1, min(args.max_prompt_tokens, context - 1))
-    return args.model_copy(update={"max_context_tokens": context, "max_prompt_tokens": prompt, **more})
+    return args.model_copy(update={"max_context_tokens": context, "max_prompt_tokens": prompt, **updates})
 
 
 def _context_of_server(url: str, model: str, key_variable: str) -> int | None:

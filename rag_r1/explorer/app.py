@@ -32,7 +32,7 @@ from rag_r1.explorer import queries
 from rag_r1.explorer.cache import BROKEN
 from rag_r1.explorer.charts import charts
 from rag_r1.explorer.export import export_page
-from rag_r1.explorer.filters import MOST_ROWS, FilterError, column, selection_of, whole
+from rag_r1.explorer.filters import MAX_ROWS, FilterError, column, selection_of, whole_number
 from rag_r1.explorer.page import PAGE_FILES
 from rag_r1.explorer.store import Store
 from rag_r1.explorer.trajectory import trajectory
@@ -44,7 +44,7 @@ from rag_r1.io.errors import DataError
 logger = logging.getLogger(__name__)
 
 #: Most rows that may be left out before a part of them.
-_MOST_OFFSET = 10**9
+_MAX_OFFSET = 10**9
 Work = Callable[[duckdb.DuckDBPyConnection, "Parameters"], Any]
 
 
@@ -58,38 +58,39 @@ class _JsonResponse(JSONResponse):
 class Parameters:
     """The parameters of a request. Each must be known and, unless it is a filter, come once."""
 
-    def __init__(self, items: Iterable[tuple[str, str]], own: Iterable[str], filters: bool):
+    def __init__(self, items: Iterable[tuple[str, str]], names: Iterable[str], filters: bool):
         self.filters: list[tuple[str, str]] = []
-        self._own: dict[str, str] = {}
-        names = set(own)
+        self._values: dict[str, str] = {}
+        names = set(names)
         for name, value in items:
             if name not in names:
                 if not filters:
                     raise FilterError(f"there is no parameter {name[:50]!r}: use {', '.join(sorted(names))}")
                 self.filters.append((name, value))
-            elif name in self._own:
+            elif name in self._values:
                 raise FilterError(f"{name}: only once")
             else:
-                self._own[name] = value
+                self._values[name] = value
 
     def text(self, name: str, default: str | None = None) -> str:
         """A parameter's text. Raises FilterError if it must be there."""
-        value = self._own.get(name, default)
+        value = self._values.get(name, default)
         if value is None:
             raise FilterError(f"{name} is missing")
         return value
 
-    def whole(self, name: str, default: int | None, most: int) -> int | None:
+    def window(self, default: int) -> tuple[int, int]:
+        """Offset and number of the rows that are asked for. Raises FilterError."""
+        offset, limit = self.number("offset", 0, _MAX_OFFSET), self.number("limit", default, MAX_ROWS)
+        return offset or 0, limit or 0
+
+    def number(self, name: str, default: int | None, maximum: int) -> int | None:
         """A whole number from 0 on."""
-        return whole(name, self._own[name], 0, most) if name in self._own else default
+        return whole_number(name, self._values[name], 0, maximum) if name in self._values else default
 
 
 def create_app(
-    store: Store,
-    *,
-    names: Iterable[str] = (),
-    allowed: Iterable[str] = (),
-    token: str | None = None,
+    store: Store, *, names: Iterable[str] = (), allowed: Iterable[str] = (), token: str | None = None
 ) -> FastAPI:
     """The app. `names`, `allowed`, `token`: see RequestGuard. The store is read while the app runs, so it
     needs the events of the server's start and end (lifespan)."""
@@ -112,12 +113,12 @@ def create_app(
 
 
 def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
-    def route(path: str, own: str, work: Work, filters: bool = False) -> None:
-        names = own.split()
+    def route(path: str, parameter_names: str, work: Work, filters: bool = False) -> None:
+        names = parameter_names.split()
 
         async def answer(request: Request) -> Response:
             parameters = Parameters(request.query_params.multi_items(), names, filters)
-            return _JsonResponse(await _unless_gone(request, store, lambda base: work(base, parameters)))
+            return _JsonResponse(await _run_query(request, store, lambda base: work(base, parameters)))
 
         app.get(f"/api/{path}", response_model=None)(answer)
 
@@ -128,16 +129,16 @@ def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
 
     @app.get("/api/trajectory/{name}", response_model=None)
     async def one(request: Request, name: str) -> Response:
-        tid = whole("trajectory", name.removeprefix("t"), 0, _MOST_OFFSET)
-        return _JsonResponse(await _unless_gone(request, store, lambda base: trajectory(base, tid)))
+        tid = whole_number("trajectory", name.removeprefix("t"), 0, _MAX_OFFSET)
+        return _JsonResponse(await _run_query(request, store, lambda base: trajectory(base, tid)))
 
     @app.get("/api/export", response_model=None)
     async def export(request: Request) -> Response:
         items = request.query_params.multi_items()
         if unknown := [name for name, _ in items if name != "tid"]:
             raise FilterError(f"there is no parameter {unknown[0][:50]!r}: use tid")
-        tids = list(dict.fromkeys(whole("tid", value, 0, _MOST_OFFSET) for _, value in items))
-        page = await _unless_gone(request, store, lambda base: export_page(base, store.title, tids))
+        tids = list(dict.fromkeys(whole_number("tid", value, 0, _MAX_OFFSET) for _, value in items))
+        page = await _run_query(request, store, lambda base: export_page(base, store.title, tids))
         headers = {"content-disposition": 'attachment; filename="trajectories.html"'}
         return Response(page, media_type="text/html; charset=utf-8", headers=headers)
 
@@ -154,9 +155,9 @@ def _trajectories(base: duckdb.DuckDBPyConnection, parameters: Parameters) -> An
     order = parameters.text("order", "asc")
     if order not in ("asc", "desc"):
         raise FilterError(f"order: must be asc or desc, not {order[:50]!r}")
-    offset, limit = parameters.whole("offset", 0, _MOST_OFFSET), parameters.whole("limit", 100, MOST_ROWS)
+    offset, limit = parameters.window(100)
     selection = selection_of(parameters.filters)
-    return queries.trajectories(base, selection, sort, order == "desc", offset or 0, limit or 0)
+    return queries.trajectories(base, selection, sort, order == "desc", offset, limit)
 
 
 def _histogram(base: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:
@@ -166,23 +167,21 @@ def _histogram(base: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:
 
 def _compare(base: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:
     a, b = (
-        (parameters.text(name), parameters.whole(f"{name}_step", None, _MOST_OFFSET)) for name in ("a", "b")
+        (parameters.text(name), parameters.number(f"{name}_step", None, _MAX_OFFSET)) for name in ("a", "b")
     )
-    offset, limit = parameters.whole("offset", 0, _MOST_OFFSET), parameters.whole("limit", 200, MOST_ROWS)
-    return queries.compare(base, a, b, offset or 0, limit or 0)
+    offset, limit = parameters.window(200)
+    return queries.compare(base, a, b, offset, limit)
 
 
-async def _unless_gone(
-    request: Request, store: Store, work: Callable[[duckdb.DuckDBPyConnection], Any]
-) -> Any:
+async def _run_query(request: Request, store: Store, work: Callable[[duckdb.DuckDBPyConnection], Any]) -> Any:
     """The result of a query in a thread, which is interrupted if the client goes away."""
     generation = store.cache.generation
     connection = store.cache.connection()
 
     working = asyncio.create_task(asyncio.to_thread(work, connection))
-    gone = asyncio.create_task(disconnected(request))
+    disconnection = asyncio.create_task(disconnected(request))
     try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, disconnection}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             connection.interrupt()
         return await working
@@ -192,7 +191,7 @@ async def _unless_gone(
         reason = "the cache was broken and is read anew"
         raise RequestError(503, "rebuilding", reason, {"Retry-After": "2"}) from error
     finally:
-        gone.cancel()
+        disconnection.cancel()
         if not working.done():
             connection.interrupt()
         else:

@@ -54,7 +54,7 @@ class Cache:
         self._opened = ExitStack()
         self.generation = 0
         try:
-            self.file = self._place(_key(paths))
+            self.file = self._database_path(_key(paths))
             try:
                 self._database = _open(self.file)
             except (duckdb.Error, OSError, UnicodeDecodeError):
@@ -88,7 +88,7 @@ class Cache:
     def __exit__(self, *unused: object) -> None:
         self.close()
 
-    def _place(self, key: str) -> Path:
+    def _database_path(self, key: str) -> Path:
         folder = cache_folder()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -145,20 +145,16 @@ def _open(file: Path) -> duckdb.DuckDBPyConnection:
 
 
 def _check_or_make(database: duckdb.DuckDBPyConnection) -> None:
-    tables = {
-        "files": FILE_COLUMNS,
-        "trajectories": {**COLUMNS, **dict.fromkeys(PLACES, "BIGINT")},
-        **TABLES,
-    }
+    tables = {"files": FILE_COLUMNS, "trajectories": {**COLUMNS, **dict.fromkeys(PLACES, "BIGINT")}, **TABLES}
     version = f"{_FORMAT} {duckdb.__version__} {tables}"
-    found = {name for (name,) in database.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
-    if not found:
+    present = {name for (name,) in database.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    if not present:
         for table, fields in tables.items():
             declared = ", ".join(f'"{name}" {kind}' for name, kind in fields.items())
             database.execute(f"CREATE TABLE {table} ({declared})")
         database.execute("CREATE TABLE format AS SELECT ? AS text", [version])
         return
-    is_ours = found == {*tables, "format"}
+    is_ours = present == {*tables, "format"}
     if not is_ours or database.execute("SELECT text FROM format").fetchall() != [(version,)]:
         raise duckdb.InvalidInputException("a cache of another version")
     database.execute("SELECT sum(hash(columns(*))) FROM trajectories").fetchall()  # readable?

@@ -40,26 +40,26 @@ _METRICS = {
     "actor/ppo_kl": "engine",
     "actor/grad_norm": "gradient",
 }
-_MOST_BYTES = 1 << 20
+_MAX_LINE_BYTES = 1 << 20
 
 
 def charts(connection: duckdb.DuckDBPyConnection, run: str, selection: Selection) -> dict[str, Any]:
     """The series of a run's trajectories in a selection; none for one without steps. The metrics of veRL are
     of whole steps, so a filter leaves them out."""
     series: list[dict[str, Any]] = []
-    steps = selection.also("run = ? AND step IS NOT NULL", run)
+    steps = selection.and_("run = ? AND step IS NOT NULL", run)
     where, values = steps.where, list(steps.values)
-    means = [(group, name, of) for group, names in _MEANS.items() for name, of in names.items()]
-    columns = ", ".join(f"avg({of}), count({of})" for _, _, of in means)
+    means = [(group, name, value) for group, names in _MEANS.items() for name, value in names.items()]
+    columns = ", ".join(f"avg({value}), count({value})" for _, _, value in means)
     counted = connection.execute(
         f"""SELECT kind, step, {columns} FROM trajectories WHERE {where}
             GROUP BY kind, step ORDER BY kind, step""",
         values,
     ).fetchall()
     for kind in dict.fromkeys(row[0] for row in counted):
-        of_kind = [row for row in counted if row[0] == kind]
+        kind_rows = [row for row in counted if row[0] == kind]
         for i, (group, name, _) in enumerate(means):
-            points = [(row[1], row[2 + 2 * i], row[3 + 2 * i]) for row in of_kind]
+            points = [(row[1], row[2 + 2 * i], row[3 + 2 * i]) for row in kind_rows]
             series.append(_series(f"{kind}: {name}", group, points))
     for table, group in (("status", "status"), ("cause", "cause")):
         shares = connection.execute(
@@ -80,7 +80,7 @@ def charts(connection: duckdb.DuckDBPyConnection, run: str, selection: Selection
     series += _by_name(terms, "reward")
     folders = connection.execute("SELECT DISTINCT folder FROM files WHERE run = ?", [run]).fetchall()
     for (folder,) in folders if not selection.values else ():
-        series += _of_metrics(Path(folder))
+        series += _metric_series(Path(folder))
     return {"run": run, "series": [one for one in series if one["x"]]}
 
 
@@ -95,14 +95,14 @@ def _series(name: str, group: str, points: list[tuple]) -> dict[str, Any]:
     return {"name": name, "group": group, "x": x, "y": y, "n": n}
 
 
-def _of_metrics(folder: Path) -> list[dict[str, Any]]:
+def _metric_series(folder: Path) -> list[dict[str, Any]]:
     """The series of veRL's metrics. What is no line of metrics is left out."""
     values: dict[str, dict[int, float]] = {}
     files = sorted(folder.glob("metrics*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
     for file in files:
         try:
             with file.open("rb") as lines:
-                for line in limited_lines(lines, _MOST_BYTES):
+                for line in limited_lines(lines, _MAX_LINE_BYTES):
                     _add_metrics(line, values)
         except (OSError, ValueError):
             continue

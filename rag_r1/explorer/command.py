@@ -75,7 +75,7 @@ class ViewArguments(Arguments):
     check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
-    def _flags_of_one_mode(self) -> ViewArguments:
+    def _flags_fit_mode(self) -> ViewArguments:
         if self.select and self.export is None:
             raise ValueError("--select needs --export FILE; in the browser, filter on the page")
         served = [flag for flag in ("host", "port", "allowed_host") if flag in self.model_fields_set]
@@ -122,7 +122,7 @@ def _check_path(path: Path) -> None:
 
 def _export(args: ViewArguments, out: Path) -> int:
     # Here, and in _serve, because these need an extra, and `--help` does not.
-    from rag_r1.explorer.export import export_page, selected
+    from rag_r1.explorer.export import export_page, select_trajectories
     from rag_r1.explorer.filters import FilterError, selection_of
     from rag_r1.explorer.store import Store
 
@@ -131,7 +131,7 @@ def _export(args: ViewArguments, out: Path) -> int:
         with closing(Store(args.paths)) as store:
             store.refresh()
             with store.cache.connection() as connection:
-                tids, total = selected(connection, selection)
+                tids, total = select_trajectories(connection, selection)
                 if not total and not args.select:
                     raise RunError(
                         f"no trajectories in {', '.join(map(str, args.paths))}: give a run's folder"

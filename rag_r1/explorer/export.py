@@ -25,7 +25,7 @@ def export_page(connection: duckdb.DuckDBPyConnection, title: str, tids: Sequenc
     return static_page({"title": title, "made": date, "trajectories": details})
 
 
-def selected(connection: duckdb.DuckDBPyConnection, selection: Selection) -> tuple[list[int], int]:
+def select_trajectories(connection: duckdb.DuckDBPyConnection, selection: Selection) -> tuple[list[int], int]:
     """The numbers of the first trajectories of a selection, as many as a page takes, and how many it has in
     all."""
     rows = connection.execute(

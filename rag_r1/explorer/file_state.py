@@ -12,7 +12,7 @@ from rag_r1.protocols.actions import well_formed
 
 _HEAD_BYTES = 4096
 #: Broken lines of a file that are named.
-_MOST_FAULTS = 20
+_MAX_FAULTS = 20
 
 
 @dataclass
@@ -42,7 +42,7 @@ class FileState:
     def add_fault(self, text: str) -> None:
         """Count a broken line, and keep what is wrong with it."""
         self.broken += 1
-        if len(self.faults) < _MOST_FAULTS:
+        if len(self.faults) < _MAX_FAULTS:
             self.faults.append(well_formed(text))
 
 
@@ -53,17 +53,17 @@ def head_of(path: Path) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest() if len(data) == _HEAD_BYTES else b""
 
 
-def is_other(state: FileState, source: RecordFile | None) -> bool:
+def is_replaced(state: FileState, source: RecordFile | None) -> bool:
     """Is it not the file that was read, or one of another run or kind?"""
     if source is None or (source.run, source.kind) != (state.run, state.kind):
         return True
     try:
-        now = source.path.stat()
-        if now.st_ino != state.inode or now.st_size < state.size:
+        current = source.path.stat()
+        if current.st_ino != state.inode or current.st_size < state.size:
             return True
-        if (now.st_size, now.st_mtime_ns) == (state.size, state.mtime_ns):
+        if (current.st_size, current.st_mtime_ns) == (state.size, state.mtime_ns):
             return False
-        is_edited = now.st_size == state.size
+        is_edited = current.st_size == state.size
         return is_edited or bool(state.head and head_of(source.path) != state.head)
     except OSError:
         return True

@@ -28,9 +28,9 @@ _BOOL = {"true": True, "false": False}
 NAMES = frozenset(
     {*CHOICES, "right", "masked", "text", *(f"{name}_{end}" for name in RANGES for end in ("min", "max"))}
 )
-MOST_ROWS = 500
+MAX_ROWS = 500
 #: Most values of a filter.
-_MOST_VALUES = 200
+_MAX_VALUES = 200
 
 
 class FilterError(ValueError):
@@ -44,7 +44,7 @@ class Selection:
     where: str = "true"
     values: tuple[Any, ...] = ()
 
-    def also(self, where: str, *values: Any) -> Selection:
+    def and_(self, where: str, *values: Any) -> Selection:
         """The selection with another condition."""
         return Selection(f"{self.where} AND {where}", (*self.values, *values))
 
@@ -58,8 +58,8 @@ def selection_of(items: Iterable[tuple[str, str]]) -> Selection:
         grouped.setdefault(name, []).append(value)
     selection = Selection()
     for name, values in grouped.items():
-        if len(values) > _MOST_VALUES:
-            raise FilterError(f"{name}: at most {_MOST_VALUES} values")
+        if len(values) > _MAX_VALUES:
+            raise FilterError(f"{name}: at most {_MAX_VALUES} values")
         selection = _with_filter(selection, name, values)
     return selection
 
@@ -69,21 +69,21 @@ def _with_filter(selection: Selection, name: str, values: list[str]) -> Selectio
         condition = f'list_contains(?, "{name}")'
         if name == "cause" and "none" in values:
             condition = f"({condition} OR cause IS NULL)"
-        return selection.also(condition, list(map(_well_formed, values)))
+        return selection.and_(condition, list(map(_well_formed, values)))
     if name == "right":
-        return selection.also(f"({' OR '.join(_choice(name, value, _RIGHT) for value in values)})")
+        return selection.and_(f"({' OR '.join(_choice(name, value, _RIGHT) for value in values)})")
     if name == "masked":
-        return selection.also("list_contains(?, masked)", [_choice(name, value, _BOOL) for value in values])
+        return selection.and_("list_contains(?, masked)", [_choice(name, value, _BOOL) for value in values])
     if name == "text":
         texts = [_well_formed(value).lower() for value in values]
         if any(len(text) > LONGEST_TEXT for text in texts):
             raise FilterError(f"text: at most {LONGEST_TEXT} characters")
-        return selection.also(text_condition(len(texts)), *texts, *texts)
+        return selection.and_(text_condition(len(texts)), *texts, *texts)
     column, _, end = name.rpartition("_")
     if len(values) > 1:
         raise FilterError(f"{name}: only once")
     sign = ">=" if end == "min" else "<="
-    return selection.also(f'"{RANGES[column]}" {sign} ?', number(name, values[0]))
+    return selection.and_(f'"{RANGES[column]}" {sign} ?', number(name, values[0]))
 
 
 def _choice(name: str, value: str, values: dict[str, Any]) -> Any:
@@ -103,10 +103,10 @@ def number(name: str, text: str) -> float:
     return value
 
 
-def whole(name: str, text: str, least: int, most: int) -> int:
+def whole_number(name: str, text: str, minimum: int, maximum: int) -> int:
     """A whole number within limits. Raises FilterError."""
-    if not (text.isascii() and text.isdigit() and len(text) < 16 and least <= int(text) <= most):
-        raise FilterError(f"{name}: must be a whole number from {least} to {most}, not {text[:50]!r}")
+    if not (text.isascii() and text.isdigit() and len(text) < 16 and minimum <= int(text) <= maximum):
+        raise FilterError(f"{name}: must be a whole number from {minimum} to {maximum}, not {text[:50]!r}")
     return int(text)
 
 

@@ -40,13 +40,13 @@ def whole_lines(path: Path, start: Place) -> Iterator[Line]:
     with path.open("rb") as file:
         pending, place, is_long = b"", start, False
         for base, offset, data in _chunks(file, start, path.suffix == ".gz"):
-            *ends, rest = data.split(b"\n")
+            *ends, tail = data.split(b"\n")
             for end in ends:
                 offset += len(end) + 1
                 line = None if is_long or len(pending) + len(end) > MAX_LINE_BYTES else pending + end
                 yield Line(place, line, (base, offset))
                 pending, place, is_long = b"", (base, offset), False
-            pending += rest
+            pending += tail
             if len(pending) > MAX_LINE_BYTES:
                 pending, is_long = b"", True
 
@@ -76,13 +76,13 @@ def _chunks(file: BinaryIO, start: Place, compressed: bool) -> Iterator[tuple[in
     file.seek(base)
     decoder, unpacked = zlib.decompressobj(_GZIP), 0
     while data := file.read(_CHUNK):
-        more = False
-        while data or more:
+        has_more = False
+        while data or has_more:
             text = decoder.decompress(data, _CHUNK)  # a few kilobytes can unpack to gigabytes
             begin, unpacked = unpacked, unpacked + len(text)
             if unpacked > skip:
                 yield base, max(begin, skip), text[max(skip - begin, 0) :]
-            more = len(text) == _CHUNK and not decoder.eof
+            has_more = len(text) == _CHUNK and not decoder.eof
             data = decoder.unconsumed_tail
             if decoder.eof:
                 data = decoder.unused_data

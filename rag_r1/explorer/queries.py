@@ -19,7 +19,7 @@ from rag_r1.explorer.store import Store
 Connection = duckdb.DuckDBPyConnection
 #: The columns whose values the page offers as filters, and the most values of one.
 FACETS = ("run", "kind", "split", "source", "status", "cause", "right")
-_MOST_FACETS = 200
+_MAX_FACETS = 200
 #: Characters of question and answer in a row of a list.
 _SHORT = 300
 _BINS = 30
@@ -27,9 +27,9 @@ _NUMBERS = ("BIGINT", "DOUBLE")
 ROW = ", ".join(f'"{name}"' for name in COLUMNS)
 
 
-def rows(connection: Connection, rest: str, values: Sequence[Any]) -> list[dict[str, Any]]:
+def rows(connection: Connection, clauses: str, values: Sequence[Any]) -> list[dict[str, Any]]:
     """The rows of `SELECT ... FROM trajectories` and the rest of the query, with short texts."""
-    records = connection.execute(f"SELECT {ROW} FROM trajectories {rest}", list(values)).fetchall()
+    records = connection.execute(f"SELECT {ROW} FROM trajectories {clauses}", list(values)).fetchall()
     return [json_row(dict(zip(COLUMNS, row, strict=True)), _SHORT) for row in records]
 
 
@@ -78,7 +78,7 @@ def _facet(connection: Connection, name: str) -> list[list[Any]]:
     """The values of a column with their counts, the most frequent first."""
     counted = connection.execute(
         f"""SELECT "{name}", count(*) AS n FROM trajectories
-            GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MOST_FACETS}"""
+            GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MAX_FACETS}"""
     ).fetchall()
     return [list(row) for row in counted]
 
@@ -106,11 +106,11 @@ def histogram(connection: Connection, selection: Selection, column: str) -> dict
     if COLUMNS[column] not in _NUMBERS:
         values = connection.execute(
             f"""SELECT "{column}", count(*) AS n, count(*) FILTER ("right") FROM trajectories
-                WHERE {selection.where} GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MOST_FACETS}""",
+                WHERE {selection.where} GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MAX_FACETS}""",
             list(selection.values),
         ).fetchall()
         return {"column": column, "values": [list(value) for value in values]}
-    valid = selection.also(f'"{column}" IS NOT NULL')
+    valid = selection.and_(f'"{column}" IS NOT NULL')
     low, high = connection.execute(
         f'SELECT min("{column}"), max("{column}") FROM trajectories WHERE {valid.where}', list(valid.values)
     ).fetchall()[0]
@@ -164,14 +164,7 @@ def compare(
 ) -> dict[str, Any]:
     """Two runs, each at a step (None: its last), on the questions of both: of a training its validation, of
     several samples of a question the first."""
-    names, values = [], []
-    for run, step in (a, b):
-        where, parameters = _compared(connection, run, step)
-        names.append(f"SELECT DISTINCT ON (question_key) * FROM trajectories WHERE {where} "
-                     "ORDER BY question_key, id, tid")  # fmt: skip
-        values += parameters
-    joined = f"""SELECT a.tid AS a_tid, b.tid AS b_tid, a."right" IS TRUE AS a_right,
-        b."right" IS TRUE AS b_right FROM ({names[0]}) a JOIN ({names[1]}) b USING (question_key)"""
+    joined, values = _pair_query(connection, a, b)
     counts = connection.execute(
         f"""SELECT count(*), count(*) FILTER (a_right), count(*) FILTER (b_right),
             count(*) FILTER (b_right AND NOT a_right), count(*) FILTER (a_right AND NOT b_right)
@@ -185,29 +178,37 @@ def compare(
     ).fetchall()
     tids = [tid for pair in pairs for tid in pair]
     by_tid = {row["tid"]: row for row in rows(connection, "WHERE list_contains(?, tid)", [tids])}
-    both, a_right, b_right, gained, lost = counts
     cases = [
         {
             "question": row["question"],
             "golds": row["golds"],
             "a": row,
-            "b": other,
-            "change": _change(bool(row["right"]), bool(other["right"])),
+            "b": second_row,
+            "change": _change(bool(row["right"]), bool(second_row["right"])),
         }
         for first, second in pairs
-        for row, other in [(by_tid[first], by_tid[second])]
+        for row, second_row in [(by_tid[first], by_tid[second])]
     ]
-    return {
-        "both": both,
-        "a_right": a_right,
-        "b_right": b_right,
-        "gained": gained,
-        "lost": lost,
-        "rows": cases,
-    }
+    names = ("both", "a_right", "b_right", "gained", "lost")
+    return {**dict(zip(names, counts, strict=True)), "rows": cases}
 
 
-def _compared(connection: Connection, run: str, step: int | None) -> tuple[str, list[Any]]:
+def _pair_query(
+    connection: Connection, a: tuple[str, int | None], b: tuple[str, int | None]
+) -> tuple[str, list[Any]]:
+    """The query of the pairs of two runs, and its values."""
+    queries, values = [], []
+    for run, step in (a, b):
+        where, parameters = _run_condition(connection, run, step)
+        queries.append(f"SELECT DISTINCT ON (question_key) * FROM trajectories WHERE {where} "
+                       "ORDER BY question_key, id, tid")  # fmt: skip
+        values += parameters
+    query = f"""SELECT a.tid AS a_tid, b.tid AS b_tid, a."right" IS TRUE AS a_right,
+        b."right" IS TRUE AS b_right FROM ({queries[0]}) a JOIN ({queries[1]}) b USING (question_key)"""
+    return query, values
+
+
+def _run_condition(connection: Connection, run: str, step: int | None) -> tuple[str, list[Any]]:
     """The condition of the rows of a run that are compared. Raises FilterError if there are none."""
     kinds = connection.execute(
         """SELECT kind, max(step) FROM trajectories WHERE run = ? AND (? IS NULL OR step = ?)

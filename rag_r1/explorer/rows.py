@@ -48,15 +48,9 @@ def _row(record: Any, run: str, kind: str | None) -> dict[str, Any]:
     calls = [call for turn in turns for call in turn.get("calls") or ()]
     rewards = {str(k): _number(v) for k, v in (record.get("rewards") or {}).items()}
     split, key = _text(record.get("split")), query_key(question)
-    step, answer = _whole(record.get("step")), record.get("answer")
-    if kind is None:
-        kind = (
-            ("validation" if not split.startswith("train") else "training") if step is not None else "other"
-        )
+    step, answer = _whole_number(record.get("step")), record.get("answer")
+    kind = _kind(split, step) if kind is None else kind
     golds = as_golds(record.get("golds"))
-    texts = [question, _text(answer), *(_text(turn.get("text")) for turn in turns)]
-    texts += [str(value) for call in calls for value in (call.get("arguments") or {}).values()]
-    documents = (document for call in calls for document in call.get("documents") or ())
     return {
         "id": _text(record.get("id")),
         "run": run,
@@ -73,20 +67,34 @@ def _row(record: Any, run: str, kind: str | None) -> dict[str, Any]:
         "masked": "score" in rewards and rewards["score"] is None,
         "turns": len(turns),
         "searches": sum(call.get("tool") == SEARCH for call in calls),
-        "repeated": sum(_whole(turn.get("repeated_queries")) or 0 for turn in turns),
+        "repeated": sum(_whole_number(turn.get("repeated_queries")) or 0 for turn in turns),
         "tool_failures": sum(turn.get("status") == "tool_failure" for turn in turns),
-        "prompt_tokens": _whole(record.get("prompt_tokens")),
-        "generated_tokens": _whole(record.get("generated_tokens")),
-        "observed_tokens": _whole(record.get("observed_tokens")),
+        "prompt_tokens": _whole_number(record.get("prompt_tokens")),
+        "generated_tokens": _whole_number(record.get("generated_tokens")),
+        "observed_tokens": _whole_number(record.get("observed_tokens")),
         "seconds": _number(record.get("seconds")),
         "question_key": _digest(key),
         "group": _digest(f"{run}\0{kind}\0{split}\0{step}\0{record.get('group') or key}"),
         "cause": cause_of(record),
         "checkpoint": _text(record.get("model")) or None,
         "reward_terms": {well_formed(name): value for name, value in rewards.items() if value is not None},
-        "texts": texts,
-        "passages": [str(document.get("contents", "")) for document in documents],
+        **_searched_texts([question, _text(answer)], turns, calls),
     }
+
+
+def _kind(split: str, step: int | None) -> str:
+    """The kind of a record whose run does not name it."""
+    if step is None:
+        return "other"
+    return "training" if split.startswith("train") else "validation"
+
+
+def _searched_texts(texts: list[str], turns: list[Any], calls: list[Any]) -> dict[str, list[str]]:
+    """What a search looks through: these texts with those of turns and calls, and the passages."""
+    texts += [_text(turn.get("text")) for turn in turns]
+    texts += [str(value) for call in calls for value in (call.get("arguments") or {}).values()]
+    documents = (document for call in calls for document in call.get("documents") or ())
+    return {"texts": texts, "passages": [str(document.get("contents", "")) for document in documents]}
 
 
 def _text(value: Any) -> str:
@@ -98,7 +106,7 @@ def _number(value: Any) -> float | None:
     return float(value) if is_number and math.isfinite(value) else None
 
 
-def _whole(value: Any) -> int | None:
+def _whole_number(value: Any) -> int | None:
     number = _number(value)
     return None if number is None or abs(number) > _LARGEST else int(number)
 

@@ -25,7 +25,7 @@ JOURNAL = ("journal", "records.ndjson")
 _ENDINGS = (".jsonl", ".jsonl.gz")
 #: Folders without records, by name, and the most levels below a path.
 NOT_ENTERED = frozenset({"checkpoints", "hydra", "index", "huggingface", "node_modules", "__pycache__"})
-_MOST_LEVELS = 12
+_MAX_LEVELS = 12
 _COMMANDS = {"eval": "evaluation", "traces": "traces", "filter": "filter", "serve": "chat", "chat": "chat"}
 
 
@@ -52,7 +52,7 @@ class Sources:
     def files(self) -> list[RecordFile]:
         """Those of now, sorted by path."""
         by_folder: dict[Path, list[Path]] = {}
-        for path in sorted({file for top in self.paths for file in self._below(top)}):
+        for path in sorted({file for top in self.paths for file in self._files_below(top)}):
             by_folder.setdefault(_run_of(path), []).append(path)
         return [
             RecordFile(path, self._name(folder), folder, kind)
@@ -67,13 +67,13 @@ class Sources:
             return f"./{name}" if name == self.common.name else name
         return folder.name
 
-    def _below(self, path: Path) -> Iterator[Path]:
+    def _files_below(self, path: Path) -> Iterator[Path]:
         if path.is_file():
             yield path
             return
         for root, folders, names in os.walk(path):
             level = len(Path(root).relative_to(path).parts)
-            hidden = NOT_ENTERED if level < _MOST_LEVELS else frozenset(folders)
+            hidden = NOT_ENTERED if level < _MAX_LEVELS else frozenset(folders)
             folders[:] = [name for name in folders if name not in hidden and not name.startswith(".")]
             for name in names:
                 file = Path(root, name)
@@ -127,12 +127,12 @@ def _run_of(path: Path) -> Path:
 def _finished_or_journal(paths: Sequence[Path]) -> list[Path]:
     journal = [path for path in paths if path.parts[-2:] == JOURNAL]
     finished = [path for path in paths if path not in journal]
-    if journal and finished and _changed(journal) > _changed(finished):
+    if journal and finished and _modified_ns(journal) > _modified_ns(finished):
         return journal
     return finished or journal
 
 
-def _changed(paths: Sequence[Path]) -> int:
+def _modified_ns(paths: Sequence[Path]) -> int:
     """When one of the files was last written, in nanoseconds; 0 if they are gone."""
     times = [0]
     for path in paths:

@@ -22,7 +22,7 @@ import duckdb
 import pyarrow as pa
 
 from rag_r1.explorer.cache import FILE_COLUMNS, PLACES, Cache
-from rag_r1.explorer.file_state import FileState, head_of, is_other
+from rag_r1.explorer.file_state import FileState, head_of, is_replaced
 from rag_r1.explorer.lines import Line, whole_lines
 from rag_r1.explorer.rows import COLUMNS, row_of
 from rag_r1.explorer.sources import RecordFile, Sources
@@ -115,14 +115,14 @@ class Store:
         with self._lock:
             sources = {str(source.path): source for source in self.sources.files()}
             changed = self._drop_outdated(sources)
-            pending = [state for source in sources.values() if (state := self._to_read(source)) is not None]
+            pending = [state for source in sources.values() if (state := self._unread(source)) is not None]
             if not pending:
                 return changed
             pending.sort(key=lambda pair: (pair[1].st_mtime_ns, pair[0].path))
-            unread = sum(now.st_size - min(state.size, now.st_size) for state, now in pending)
+            unread = sum(status.st_size - min(state.size, status.st_size) for state, status in pending)
             self.reading = Reading(len(pending), 0, unread)
             try:
-                self._read(pending, stop)
+                self._read_pending(pending, stop)
             except BaseException:
                 self._load()  # what was not written is read again
                 raise
@@ -146,7 +146,7 @@ class Store:
 
     def _drop_outdated(self, sources: dict[str, RecordFile]) -> bool:
         """Forget the runs of files that are not what they were."""
-        runs = {state.run for path, state in self._files.items() if is_other(state, sources.get(path))}
+        runs = {state.run for path, state in self._files.items() if is_replaced(state, sources.get(path))}
         outdated = [state for state in self._files.values() if state.run in runs]
         if outdated:
             ids = [state.file_id for state in outdated]
@@ -161,10 +161,10 @@ class Store:
             self._bump()
         return bool(outdated)
 
-    def _to_read(self, source: RecordFile) -> tuple[FileState, os.stat_result] | None:
+    def _unread(self, source: RecordFile) -> tuple[FileState, os.stat_result] | None:
         """The state of a file that has more than was read of it."""
         try:
-            now = source.path.stat()
+            status = source.path.stat()
         except OSError:
             return None
         path = str(source.path)
@@ -172,11 +172,11 @@ class Store:
             state = FileState(self._next_file, path, source.run, str(source.folder), source.kind)
             self._next_file += 1
             self._files[path] = state
-        elif state.size == now.st_size:
+        elif state.size == status.st_size:
             return None
-        return state, now
+        return state, status
 
-    def _read(self, pending: _Pending, stop: threading.Event | None) -> None:
+    def _read_pending(self, pending: _Pending, stop: threading.Event | None) -> None:
         """Read and write in batches, each of which is written while the next one is read."""
         with ThreadPoolExecutor(1, thread_name_prefix="explorer-writer") as writer:
             writing: Future[None] | None = None
@@ -195,9 +195,9 @@ class Store:
         rows: list[dict[str, Any]] = []
         states: dict[int, FileState] = {}
         size = 0
-        for state, now in pending:
-            path, size_before = Path(state.path), state.size
-            state.inode, state.mtime_ns = now.st_ino, now.st_mtime_ns
+        for state, status in pending:
+            path, earlier_size = Path(state.path), state.size
+            state.inode, state.mtime_ns = status.st_ino, status.st_mtime_ns
             try:
                 state.head = state.head or head_of(path)
                 for line in whole_lines(path, state.place):
@@ -208,12 +208,12 @@ class Store:
                         size += row["length"]
                     if len(rows) >= _BATCH_ROWS or size >= _BATCH_BYTES:
                         # This file is not read to its end: with its old size the rest counts as new.
-                        states[state.file_id] = replace(state, size=size_before)
+                        states[state.file_id] = replace(state, size=earlier_size)
                         yield rows, [replace(copied) for copied in states.values()]
                         rows, states, size = [], {}, 0
             except (OSError, zlib.error) as error:
                 state.add_fault(f"{path.name}: it cannot be read further ({error})")
-            state.size = now.st_size
+            state.size = status.st_size
             states[state.file_id] = state
         if rows or states:
             yield rows, [replace(state) for state in states.values()]

@@ -32,7 +32,7 @@ REMOVE_ORPHANS = tuple(
     f"DELETE FROM {table} WHERE tid NOT IN (SELECT tid FROM trajectories)" for table in ("texts", "shown")
 )
 #: Passages whose presence is known, at least.
-_MOST_RECENT = 100_000
+_MAX_RECENT = 100_000
 
 
 def text_condition(count: int) -> str:
@@ -64,7 +64,7 @@ class TextTables:
             new = [key for key in keys if key not in self._recent and key not in self._older]
             passages += [(key, part) for key in new for part in text_parts([keys[key]])]
             self._recent.update(keys)
-            if len(self._recent) > _MOST_RECENT:
+            if len(self._recent) > _MAX_RECENT:
                 self._recent, self._older = set(), self._recent
         return {
             "texts": _table(("tid", "part"), texts),
@@ -76,7 +76,7 @@ class TextTables:
 def text_parts(texts: Iterable[str]) -> list[str]:
     """Texts, one below the other and in lower case, in parts."""
     text = well_formed("\n".join(texts)).lower()
-    return [text[at : at + PART + LONGEST_TEXT] for at in range(0, max(len(text), 1), PART)]
+    return [text[start : start + PART + LONGEST_TEXT] for start in range(0, max(len(text), 1), PART)]
 
 
 def _key(text: str) -> int:

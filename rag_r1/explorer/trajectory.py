@@ -19,7 +19,7 @@ from rag_r1.io.bounded_json import limited_lines, read_json_line
 from rag_r1.io.errors import DataError
 
 #: Siblings, and rows of the history, that are listed.
-_MOST = 500
+_MAX_ROWS = 500
 #: The constant that veRL adds to the deviation of a group (core_algos.py, `compute_grpo_outcome_advantage`).
 _EPSILON = 1e-6
 #: Names in the answer, and those that a training has recorded.
@@ -32,14 +32,14 @@ _RECORDED = {
 def trajectory(connection: duckdb.DuckDBPyConnection, tid: int) -> dict[str, Any]:
     """A trajectory with its record, read from its file. Raises DataError if it is not there."""
     names = ", ".join(f't."{name}"' for name in COLUMNS)
-    found = connection.execute(
+    matches = connection.execute(
         f"""SELECT {names}, f.path, t.base, t."offset", t.length
             FROM trajectories t JOIN files f USING (file_id) WHERE t.tid = ?""",
         [tid],
     ).fetchall()
-    if not found:
+    if not matches:
         raise DataError(f"there is no trajectory {tid}: its file may have been read anew")
-    *values, path, base, offset, length = found[0]
+    *values, path, base, offset, length = matches[0]
     row = json_row(dict(zip(COLUMNS, values, strict=True)))
     try:
         record = read_json_line(line_at(Path(path), (base, offset), length))
@@ -49,10 +49,10 @@ def trajectory(connection: duckdb.DuckDBPyConnection, tid: int) -> dict[str, Any
     except (OSError, zlib.error, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise DataError(f"{path} has changed since it was read ({error}); try again") from error
     record = _without_nan(record)
-    siblings = rows(connection, f'WHERE "group" = ? ORDER BY id, tid LIMIT {_MOST}', [row["group"]])
+    siblings = rows(connection, f'WHERE "group" = ? ORDER BY id, tid LIMIT {_MAX_ROWS}', [row["group"]])
     history = rows(
         connection,
-        f"WHERE run = ? AND question_key = ? ORDER BY step, kind, id, tid LIMIT {_MOST}",
+        f"WHERE run = ? AND question_key = ? ORDER BY step, kind, id, tid LIMIT {_MAX_ROWS}",
         [row["run"], row["question_key"]],
     )
     group = _group_of([sibling["score"] for sibling in siblings if sibling["score"] is not None])
@@ -63,7 +63,7 @@ def trajectory(connection: duckdb.DuckDBPyConnection, tid: int) -> dict[str, Any
         "siblings": siblings,
         "group": group,
         "history": history,
-        "advantage": _advantage(row, group, _recorded(Path(path), row, record)),
+        "advantage": _advantage(row, group, _advantages(Path(path), row, record)),
         "cause": _cause(row, record, places),
     }
 
@@ -98,7 +98,7 @@ def _advantage(row: Mapping[str, Any], group: Mapping[str, Any], recorded: Any) 
     return {"value": value, "score": row["score"], **group, "recorded": False}
 
 
-def _recorded(path: Path, row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any] | None:
+def _advantages(path: Path, row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the trainer wrote beside the records (rag_r1/plugin/recording_trainer.py), if it has."""
     group, sample = record.get("group"), row["id"].rpartition("#")[2]
     if not group or row["step"] is None or not sample.isdecimal():
@@ -107,10 +107,10 @@ def _recorded(path: Path, row: Mapping[str, Any], record: Mapping[str, Any]) -> 
         try:
             with file.open("rb") as lines:
                 for line in limited_lines(lines, 1 << 16):
-                    one = read_json_line(line)
-                    is_line = isinstance(one, dict) and one.get("group") == group
-                    if is_line and one.get("sample") == int(sample):
-                        return _without_nan({name: one.get(key) for name, key in _RECORDED.items()})
+                    entry = read_json_line(line)
+                    is_line = isinstance(entry, dict) and entry.get("group") == group
+                    if is_line and entry.get("sample") == int(sample):
+                        return _without_nan({name: entry.get(key) for name, key in _RECORDED.items()})
         except (OSError, ValueError, RecursionError):
             continue
     return None

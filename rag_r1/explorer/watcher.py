@@ -12,7 +12,7 @@ from rag_r1.explorer.store import Store
 logger = logging.getLogger(__name__)
 
 #: Seconds between two looks; a look that takes long is followed by a pause of ten times its length.
-_PAUSE_S, _MOST_PAUSE_S = 0.8, 30.0
+_PAUSE_S, _MAX_PAUSE_S = 0.8, 30.0
 
 
 class Watcher(threading.Thread):
@@ -38,7 +38,7 @@ class Watcher(threading.Thread):
                 logger.error("the records cannot be read", exc_info=error)
                 self.problem = f"the records cannot be read: {error}"
             took = 0.0 if has_read else time.monotonic() - begun
-            self._stopped.wait(min(max(_PAUSE_S, 10 * took), _MOST_PAUSE_S))
+            self._stopped.wait(min(max(_PAUSE_S, 10 * took), _MAX_PAUSE_S))
 
     def stop(self) -> None:
         """End the thread after the batch that it writes, and wait for it."""

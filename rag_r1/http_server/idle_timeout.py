@@ -46,17 +46,17 @@ class IdleTimeoutProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._look(None, at_start=True)
+        self._check_idle(None, is_start=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._check is not None:
             self._check.cancel()
         super().connection_lost(exc)
 
-    def _look(self, last: Any, at_start: bool = False) -> None:
-        """`last`: the request (uvicorn's cycle) that was the latest one at the last look."""
-        busy = self.cycle is not None and not self.cycle.response_complete
-        if not busy and self.cycle is last and not at_start:
+    def _check_idle(self, last_cycle: Any, is_start: bool = False) -> None:
+        """`last_cycle`: the request (uvicorn's cycle) that was the latest one at the last look."""
+        is_busy = self.cycle is not None and not self.cycle.response_complete
+        if not is_busy and self.cycle is last_cycle and not is_start:
             self.transport.close()
             return
-        self._check = self.loop.call_later(self.check_s, self._look, self.cycle)
+        self._check = self.loop.call_later(self.check_s, self._check_idle, self.cycle)

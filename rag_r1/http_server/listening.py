@@ -23,10 +23,10 @@ def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        of_host = error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0  # below 0: of its name
-        why = reason_of(error).partition(" (while attempting")[0]
-        remedy = "--host, one of this machine's addresses" if of_host else flag
-        raise RunError(f"cannot listen on {host}, port {port}: {why}; choose another {remedy}") from error
+        is_host_fault = error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0  # below 0: of its name
+        reason = reason_of(error).partition(" (while attempting")[0]
+        remedy = "--host, one of this machine's addresses" if is_host_fault else flag
+        raise RunError(f"cannot listen on {host}, port {port}: {reason}; choose another {remedy}") from error
 
 
 def check_port(host: str, port: int, flag: str = "--port") -> None:
@@ -71,11 +71,11 @@ def signals_ignored() -> Iterator[None]:
         yield
         return
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
+    handlers = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
     try:
         yield
     finally:
-        for number, handler in before:
+        for number, handler in handlers:
             signal.signal(number, handler)
 
 

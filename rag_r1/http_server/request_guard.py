@@ -30,9 +30,9 @@ MAX_BODY_BYTES = 2 << 20
 #: Seconds within which a body must arrive.
 BODY_TIMEOUT_S = 30.0
 #: Seconds after which a client may come back to a server that stops: another may have its place by then.
-BACK_S = 5
+RETRY_S = 5
 #: The error of a request that a stop ends: its status, its word and its sentence.
-STOPPING = (503, "stopping", f"the server stops, and the chat with it: ask again in {BACK_S} s")
+STOPPING = (503, "stopping", f"the server stops, and the chat with it: ask again in {RETRY_S} s")
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -44,10 +44,10 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-_RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+_RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]*)?")
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json")
-_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 Refusal = tuple[int, str, str]
 
@@ -82,7 +82,7 @@ class RequestGuard:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_RAW]
+                message["headers"] = [*message.get("headers", ()), *_RAW_HEADERS]
             await send(message)
 
         if refusal := self._refusal(scope):
@@ -97,7 +97,7 @@ class RequestGuard:
         if len(hosts) != 1 or not self._serves(hosts[0]):
             reason = "the Host header is not a name of this server; if it should be: --allowed-host NAME"
             return 421, "unknown_host", reason
-        if scope["method"] not in _READING:
+        if scope["method"] not in _SAFE_METHODS:
             if self._is_foreign(scope, hosts[0]):
                 return 403, "cross_origin", "sent by a web page of another origin"
             types = _values(scope, b"content-type")
@@ -115,10 +115,10 @@ class RequestGuard:
         """Was it sent by a page of another origin? Clients other than browsers send neither header. A proxy
         may have replaced the browser's Host, so the allowed names are origins of this server, too."""
         if origins := _values(scope, b"origin"):
-            return not all(map(partial(self._is_own, host), origins))
+            return not all(map(partial(self._is_same_origin, host), origins))
         return any(site not in ("same-origin", "none") for site in _values(scope, b"sec-fetch-site"))
 
-    def _is_own(self, host: str, origin: str) -> bool:
+    def _is_same_origin(self, host: str, origin: str) -> bool:
         try:
             origin_host = urlsplit(origin).netloc
         except ValueError:
@@ -126,8 +126,8 @@ class RequestGuard:
         return bool(origin_host) and (origin_host == host or _name_of(origin_host) in self._allowed)
 
     def _is_known(self, scope: Scope) -> bool:
-        sent = [value for key, value in scope["headers"] if key == b"authorization"]
-        scheme, _, token = (sent[0] if len(sent) == 1 else b"").partition(b" ")
+        headers = [value for key, value in scope["headers"] if key == b"authorization"]
+        scheme, _, token = (headers[0] if len(headers) == 1 else b"").partition(b" ")
         # Compared in constant time, so that the time does not tell how much of a guess was right.
         assert self._token is not None
         return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token.encode())
@@ -143,25 +143,23 @@ class WholeBodyMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        await unless_cancelled(self._whole, scope, receive, send)
+        await unless_cancelled(self._forward, scope, receive, send)
 
-    async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arriving, arrived = limit_body(receive), []
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        receive_part, messages = limit_body(receive), []
         try:
-            while not arrived or arrived[-1].get("more_body"):
-                arrived.append(await arriving())
-            self._check(b"".join(message.get("body", b"") for message in arrived))
-        except RequestError as refused:
-            body = error_body(refused.code, refused.detail)
-            return await JSONResponse(body, refused.status_code, {"Connection": "close"})(
-                scope, receive, send
-            )
-        arrived.reverse()
+            while not messages or messages[-1].get("more_body"):
+                messages.append(await receive_part())
+            self._check(b"".join(message.get("body", b"") for message in messages))
+        except RequestError as error:
+            body = error_body(error.code, error.detail)
+            return await JSONResponse(body, error.status_code, {"Connection": "close"})(scope, receive, send)
+        messages.reverse()
 
-        async def again() -> Message:
-            return arrived.pop() if arrived else await receive()
+        async def replay() -> Message:
+            return messages.pop() if messages else await receive()
 
-        await self._app(scope, again, send)
+        await self._app(scope, replay, send)
 
 
 async def unless_cancelled(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -179,19 +177,21 @@ async def unless_cancelled(app: ASGIApp, scope: Scope, receive: Receive, send: S
     except asyncio.CancelledError:
         if not has_begun:
             status, code, reason = STOPPING
-            stopping = JSONResponse(error_body(code, reason), status, {"Retry-After": str(BACK_S)})
-            await stopping(scope, receive, send)
+            # A connection that was accepted while the stop began would stay open for its next request.
+            headers = {"Retry-After": str(RETRY_S), "Connection": "close"}
+            response = JSONResponse(error_body(code, reason), status, headers)
+            await response(scope, receive, send)
 
 
 def limit_body(receive: Receive) -> Receive:
     """`receive` that refuses a body which is too large or too slow, before it is in memory: it raises
     RequestError."""
     deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
-    size, whole = 0, False
+    size, is_complete = 0, False
 
     async def arriving() -> Message:
-        nonlocal size, whole
-        if whole:  # what follows a body is the end of the connection, which has time
+        nonlocal size, is_complete
+        if is_complete:  # what follows a body is the end of the connection, which has time
             return await receive()
         remaining = deadline - asyncio.get_running_loop().time()
         try:
@@ -199,7 +199,7 @@ def limit_body(receive: Receive) -> Receive:
         except (asyncio.TimeoutError, TimeoutError):
             raise RequestError(408, "timeout", f"no whole body within {BODY_TIMEOUT_S:g} s") from None
         size += len(message.get("body", b""))
-        whole = not message.get("more_body", False)
+        is_complete = not message.get("more_body", False)
         if size > MAX_BODY_BYTES:
             raise RequestError(413, "too_large", f"the body is larger than {MAX_BODY_BYTES} bytes")
         return message

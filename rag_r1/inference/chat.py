@@ -51,7 +51,7 @@ class ChatEngine:
         seed: int,
         extra_body: Mapping[str, Any] | None = None,
     ):
-        self.client, self.codec, self.protocol = client, codec, protocol
+        self.client, self.codec, self.protocol, self.usage = client, codec, protocol, client.usage
         self.sampling, self.seed, self.extra_body = dict(sampling), seed, dict(extra_body or {})
         self._prompt = [{"role": m["role"], "content": m["content"]} for m in messages]
         self._messages: list[dict[str, str]] = []
@@ -102,11 +102,11 @@ class ChatEngine:
             return []
         messages, length = self._messages, len(self._context)
         if context[:length] == self._context:
-            added = self.codec.decode(context[length:])
+            addition = self.codec.decode(context[length:])
         else:  # rewritten: the prompt, and what the policy wrote last
             text = self.codec.decode(context[self._prompt_tokens :])
-            messages, added = [{"role": "assistant", "content": text}], ""
-        return [*messages, {"role": "user", "content": added if added.strip() else GO_ON}]
+            messages, addition = [{"role": "assistant", "content": text}], ""
+        return [*messages, {"role": "user", "content": addition if addition.strip() else GO_ON}]
 
 
 def turn_seed(seed: int, turn: int) -> int:
@@ -132,7 +132,7 @@ def close_at_stop(reply: Reply, protocol: Protocol, stop: Sequence[str]) -> str:
     """The reply's text up to and with the first stop string, which is put back if the endpoint has left it
     out. Nothing is added to a text that ended because it was too long."""
     text = reply.text
-    ends = [at + len(string) for string in stop if (at := text.find(string)) >= 0]
+    ends = [start + len(string) for string in stop if (start := text.find(string)) >= 0]
     if ends:
         return text[: min(ends)]
     if reply.finish == "length":
@@ -146,10 +146,10 @@ def _missing_closing_tag(text: str, protocol: Protocol) -> str:
     """The closing tag of the block that acts and is open at the end of the text; empty if none is. A tag
     behind its opening shows that the opening was only mentioned (`<think> I could <search> </think>`)."""
     block = max(protocol.acting, key=lambda block: text.rfind(block.open))
-    at = text.rfind(block.open)
-    if at < 0:
+    start = text.rfind(block.open)
+    if start < 0:
         return ""
-    body = text[at + len(block.open) :]
+    body = text[start + len(block.open) :]
     tags = (tag for other in protocol.blocks for tag in (other.open, other.close))
     was_cut = block.close in protocol.stop and not any(tag in body for tag in tags)
     return block.close if was_cut else ""

@@ -106,8 +106,8 @@ class Endpoint:
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._server = ModelServer(self.base, headers, options.timeout_s, trust_env=options.trust_env)
         self._slots = asyncio.Semaphore(options.in_flight)
-        self._under_way = 0
-        self._answered = 0
+        self._n_pending = 0
+        self._n_answers = 0
 
     async def retried(self, attempt: Callable[[], Awaitable[Result]], first_s: float | None = None) -> Result:
         """What an attempt returns, which is repeated for what may pass: a `post`, and the reading of the
@@ -116,8 +116,8 @@ class Endpoint:
         try:
             if first_s is None:
                 return await with_retries(self._retry, attempt)
-            once = replace(self._retry, retries=min(self._retry.retries, 1))
-            return await asyncio.wait_for(with_retries(once, attempt), first_s)
+            policy = replace(self._retry, retries=min(self._retry.retries, 1))
+            return await asyncio.wait_for(with_retries(policy, attempt), first_s)
         except TimeoutError:
             raise EngineFailure(f"{self.base}: no answer within {first_s:g} s") from None
         except TransientError as error:
@@ -150,13 +150,13 @@ class Endpoint:
                 if not usage.estimated:  # it has to be paid for
                     self.spending.add(usage)
                 raise TransientError(f"a useless answer: {error}") from error
-            self._answered += 1
+            self._n_answers += 1
             self.spending.add(usage)
             self.pace.correct(estimated, usage.prompt_tokens + usage.completion_tokens)
 
     async def idle(self) -> None:
         """Wait until no request is under way."""
-        while self._under_way:
+        while self._n_pending:
             await asyncio.sleep(0.02)
 
     async def close(self) -> None:
@@ -170,24 +170,24 @@ class Endpoint:
         content = request_bytes(body)
         async with self._slots:
             await self.stop.block_if_cancelled()
-            self._under_way += 1
+            self._n_pending += 1
             try:
                 response = await self._server.post(path, content, limits, on_text)
             finally:
-                self._under_way -= 1
+                self._n_pending -= 1
         if response.status != 200:
-            await self._refused(response)
-        if not self._answered and is_web_page(response.headers):
+            await self._raise_refusal(response)
+        if not self._n_answers and is_web_page(response.headers):
             self.stop(f"{self.base} answers with a web page: give the address of the API, as in HOST/v1")
             await self.stop.block_if_cancelled()
         return response.body
 
-    async def _refused(self, response: HttpResponse) -> None:
+    async def _raise_refusal(self, response: HttpResponse) -> None:
         """Raise what a status other than 200 means, or end the run."""
         status = response.status
         message = self._scrub(f"HTTP {status}{error_message(response.body)}")
-        first = not self._answered
-        if status in _ACCOUNT or (first and status in _ADDRESS) or b'"insufficient_quota"' in response.body:
+        is_new = not self._n_answers
+        if status in _ACCOUNT or (is_new and status in _ADDRESS) or b'"insufficient_quota"' in response.body:
             remedy = f"check the key in ${self.options.key_variable}, the address, the model and the account"
             self.stop(f"{self.base} refuses requests: {message}; {remedy}")
             await self.stop.block_if_cancelled()

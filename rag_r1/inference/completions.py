@@ -42,7 +42,7 @@ class CompletionEngine:
         logprobs: bool = False,
         extra_body: Mapping[str, Any] | None = None,
     ):
-        self.client, self.codec, self.protocol = client, codec, protocol
+        self.client, self.codec, self.protocol, self.usage = client, codec, protocol, client.usage
         self.sampling, self.seed, self.extra_body = dict(sampling), seed, dict(extra_body or {})
         self.ids, self.logprobs = ids, logprobs and ids
         self._turn = 0

@@ -25,11 +25,11 @@ class CostTracker:
         price_in: float = 0.0,
         price_out: float = 0.0,
         most: float | None = None,
-        before: Usage | None = None,
+        earlier: Usage | None = None,
     ):
         self.stop, self.price_in, self.price_out, self.most = stop, price_in, price_out, most
         self.usage = Usage()
-        self.usage.add(before or Usage())
+        self.usage.add(earlier or Usage())
         self._reserved: list[float] = []
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -61,15 +61,15 @@ class CostTracker:
                     f"{self.most:g} is spent"
                 )
             await self.stop.block_if_cancelled()
-            returned = asyncio.get_running_loop().create_future()
-            self._waiting.append(returned)
-            await returned
+            release = asyncio.get_running_loop().create_future()
+            self._waiting.append(release)
+            await release
         self._reserved.append(needed)
         try:
             yield
         finally:
             self._reserved.remove(needed)
             waiting, self._waiting = self._waiting, []
-            for returned in waiting:
-                if not returned.done():
-                    returned.set_result(None)
+            for release in waiting:
+                if not release.done():
+                    release.set_result(None)

@@ -42,7 +42,7 @@ class EpisodeClient:
         self._turn = 0
 
     async def ask(
-        self, path: str, body: Mapping[str, Any], read: Callable[[Any], Reply], most_tokens: int
+        self, path: str, body: Mapping[str, Any], parse: Callable[[Any], Reply], most_tokens: int
     ) -> Reply:
         """The answer to the next turn's request. Raises EngineFailure, and RunError on a full disk."""
         turn, request = self._turn, request_bytes(body)
@@ -55,7 +55,7 @@ class EpisodeClient:
         async def attempt() -> tuple[Reply, Usage]:
             async with self.endpoint.post(path, body, most_tokens, self.on_text) as response:
                 try:
-                    reply = read(response.data)
+                    reply = parse(response.data)
                     limits.check(len(reply.text), len(reply.ids or ()))
                 except ValueError:
                     if not response.usage.estimated:  # it has to be paid for
@@ -73,14 +73,14 @@ class EpisodeClient:
 def finish_fields(choice: Mapping[str, Any]) -> dict[str, Any]:
     """`finish`, `knows_stop` and `stopped_at` of a Reply. vLLM says in `stop_reason` which stop string it met
     (null at the end of sequence); OpenAI's API does not."""
-    finish, at = choice.get("finish_reason"), choice.get("stop_reason")
+    finish, stop_reason = choice.get("finish_reason"), choice.get("stop_reason")
     return {
         "finish": finish if isinstance(finish, str) else None,
         "knows_stop": "stop_reason" in choice,
-        "stopped_at": well_formed(at) if isinstance(at, str) else None,
+        "stopped_at": well_formed(stop_reason) if isinstance(stop_reason, str) else None,
     }
 
 
-def merge_body(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def merge_body(body: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
     """A request with the user's own keys; null leaves a key out."""
-    return {key: value for key, value in {**body, **more}.items() if value is not None}
+    return {key: value for key, value in {**body, **keys}.items() if value is not None}

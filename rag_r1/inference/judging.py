@@ -29,13 +29,13 @@ def answer_case(question: str, golds: Sequence[str], answer: str) -> dict[str, A
 
 
 def request_body(
-    model: str | None, instructions: str, case: Mapping[str, Any], max_tokens: int, **more: Any
+    model: str | None, instructions: str, case: Mapping[str, Any], max_tokens: int, **keys: Any
 ) -> dict[str, Any]:
     """A chat request, at temperature 0 unless `more`, further keys of the body, says otherwise. The texts of
     the case are data: they stand apart from the instructions, as JSON."""
     text = well_formed(json.dumps(dict(case), ensure_ascii=False))
     messages = [{"role": "system", "content": instructions}, {"role": "user", "content": text}]
-    return {"model": model, "messages": messages, "temperature": 0, "max_tokens": max_tokens, **more}
+    return {"model": model, "messages": messages, "temperature": 0, "max_tokens": max_tokens, **keys}
 
 
 def read_verdict(reply: str, allowed: Collection[str]) -> str | None:

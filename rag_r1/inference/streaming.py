@@ -56,7 +56,7 @@ class StreamAssembler:
         if len(self._line) > self.limits.line_bytes:
             raise ValueError(f"it has a line of more than {self.limits.line_bytes} bytes")
 
-    def whole(self) -> bytes:
+    def message(self) -> bytes:
         """The answer in one piece, as JSON."""
         if not self._done:
             raise ValueError("the stream ended before its end")
@@ -125,10 +125,10 @@ async def assemble_body(
     kind = response.headers.get("Content-Type", "")
     if on_text is None or response.status != 200 or not kind.startswith(CONTENT_TYPE):
         return await read_body(response, limits.bytes)
-    folded = StreamAssembler(on_text(), limits)
+    assembler = StreamAssembler(on_text(), limits)
     async for part in response.content.iter_any():
         for start in range(0, len(part), _SLICE_BYTES):
             if start:
                 await asyncio.sleep(0)
-            folded.feed(part[start : start + _SLICE_BYTES])
-    return folded.whole()
+            assembler.feed(part[start : start + _SLICE_BYTES])
+    return assembler.message()

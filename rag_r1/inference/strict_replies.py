@@ -53,9 +53,9 @@ class StrictReplies:
         self._has_form = False
 
     async def ask(
-        self, request_id: str, make: MakeRequest, read: Callable[[str], Read], earlier: int = 0
+        self, request_id: str, make: MakeRequest, parse: Callable[[str], Read], earlier: int = 0
     ) -> Read | None:
-        """The result of `read` for the text of the reply, which it refuses by raising ValueError; None after
+        """The result of `parse` for the text of the reply, which it refuses by raising ValueError; None after
         the last attempt, or if the endpoint refuses the request. `earlier`: attempts of earlier starts, which
         are not repeated.
 
@@ -77,7 +77,7 @@ class StrictReplies:
                 raise
             self._failures_in_a_row, self._has_answered = 0, True
             try:
-                value = read(reply.text)
+                value = parse(reply.text)
             except ValueError as error:
                 self._note_refused(error)
                 continue
@@ -88,9 +88,9 @@ class StrictReplies:
     def _note_refused(self, error: ValueError) -> None:
         self.counts["refused"] += 1
         if not self._has_form and self.counts["refused"] == MAX_USELESS:
-            why = " ".join(str(error).split())[:200]
+            text = " ".join(str(error).split())[:200]
             self.endpoint.stop(
-                f"none of {MAX_USELESS} replies of the {self.name} had the form that was asked for ({why}): "
+                f"none of {MAX_USELESS} replies of the {self.name} had the form that was asked for ({text}): "
                 "try other keys of its requests (max_tokens, thinking switched off), or another model"
             )
 
@@ -116,15 +116,15 @@ def json_of(reply: str) -> Any:
     """The JSON value that a reply is. Raises ValueError if it is anything else, has more beside it, or has a
     key twice, of which one would be ignored."""
     text = reply.strip()
-    if fenced := _FENCE.fullmatch(text):
-        text = fenced[1]
+    if match := _FENCE.fullmatch(text):
+        text = match[1]
     try:
-        return json.loads(text, object_pairs_hook=_each_key_once)
+        return json.loads(text, object_pairs_hook=_unique_keys)
     except RecursionError as error:
         raise ValueError("a list of lists of lists") from error
 
 
-def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError("an object has a key twice")

@@ -61,7 +61,7 @@ def check_tokenizer(folder: Path, key: str, remedy: str) -> None:
     check_vocabulary(tokenizer, folder)
 
 
-def _no_object(folder: Path) -> str:
+def _malformed_file(folder: Path) -> str:
     """Which file of a tokenizer is no JSON object, for a message."""
     for file in sorted(folder.glob("*token*.json")):
         try:
@@ -73,14 +73,14 @@ def _no_object(folder: Path) -> str:
 
 def why_not_loaded(name: str, error: Exception) -> str:
     """Why `load_tokenizer` has failed, for a message that ends with what to give instead."""
-    first = next(iter(str(error).splitlines()), "")
+    line = next(iter(str(error).splitlines()), "")
     if Path(name).is_dir() and not any(Path(name).glob("*[tv]o[kc]*")):  # tokenizer.json, vocab.json, ...
         return "the folder holds no tokenizer"
     if Path(name).exists():
-        return f"{type(error).__name__}: {first}{_no_object(Path(name))}"
+        return f"{type(error).__name__}: {line}{_malformed_file(Path(name))}"
     if not is_hub_name(name):
         return "there is no such folder"
     return (
-        f"it is no folder here, and the Hub does not give it ({first}): check the name and the network, or "
+        f"it is no folder here, and the Hub does not give it ({line}): check the name and the network, or "
         f"download it where there is one (`hf download {name} --local-dir DIR`)"
     )

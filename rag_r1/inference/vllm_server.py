@@ -28,17 +28,11 @@ from rag_r1.system.child_processes import (
     free_port,
     wait_until_ready,
 )
-from rag_r1.system.cores import usable_cores
+from rag_r1.system.cores import cpu_threads
 from rag_r1.system.installation import setup_command
 
 _MODULE = "vllm.entrypoints.openai.api_server"
-_CPU = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_NO_USAGE_STATS": "1",
-}
-#: Of a model with smaller weights, a thread computes a step faster than several can be woken for it.
-_ONE_THREAD_BYTES = 64 << 20
+_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
 _CPU_OPTIONS = ("--dtype", "float32", "--enforce-eager")
 #: Secrets that vLLM may need: a model or its tokenizer on the Hub.
 _HUB = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -65,8 +59,8 @@ def vllm_server(
     port = free_port()
     arguments = ["-m", _MODULE, "--model", str(model), "--served-model-name", name]
     arguments += ["--host", "127.0.0.1", "--port", str(port), *(_CPU_OPTIONS if on_cpu else ()), *options]
-    ours = {**_CPU, "OMP_NUM_THREADS": str(cpu_threads(model))} if on_cpu else {}
-    environment = {**ours, **environment_without_secrets(_HUB, without)}
+    defaults = {**_CPU, "OMP_NUM_THREADS": str(cpu_threads(model))} if on_cpu else {}
+    environment = {**defaults, **environment_without_secrets(_HUB, without)}
     with child_process(arguments, environment, log) as process:
         with bounded_http_client(2.0) as client:
 
@@ -81,12 +75,6 @@ def vllm_server(
             except NotReadyError as error:
                 raise RunError(str(error)) from error
         yield f"http://127.0.0.1:{port}/v1"
-
-
-def cpu_threads(model: Path) -> int:
-    """Threads of vLLM on a CPU: one for a tiny model, else all cores that this process may use."""
-    weights = [file.stat().st_size for kind in ("*.safetensors", "*.bin") for file in model.glob(kind)]
-    return 1 if weights and sum(weights) < _ONE_THREAD_BYTES else usable_cores()
 
 
 def _built_for_cpus() -> bool:

@@ -28,12 +28,12 @@ def bounded_session(
     )
 
 
-async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The body of a response. Raises TooLargeError beyond `most` bytes, and the errors of connections."""
+async def read_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    """The body of a response. Raises TooLargeError beyond `max_bytes`, and the errors of connections."""
     body = bytearray()
     async for part in response.content.iter_any():
         body += part
-        if len(body) > most:
+        if len(body) > max_bytes:
             response.close()  # what else is sent is not read
-            raise TooLargeError(f"it has more than {most} bytes")
+            raise TooLargeError(f"it has more than {max_bytes} bytes")
     return bytes(body)

@@ -25,17 +25,17 @@ def bounded_http_client(
     timeout_s: float,
     headers: Mapping[str, str] | None = None,
     base_url: str = "",
-    most: int = MAX_BYTES,
+    limit: int = MAX_BYTES,
     body_s: float | None = None,
 ) -> httpx.Client:
-    """A client whose bodies have at most `most` bytes. `timeout_s`: for each wait of a request; a head must
+    """A client whose bodies have at most `limit` bytes. `timeout_s`: for each wait of a request; a head must
     be there after twice as long. `body_s`: for all of a body (default: `timeout_s`). It uses no proxy of the
     environment and follows no redirect. Each request has a connection of its own."""
     return httpx.Client(
         base_url=base_url,
         headers={**(headers or {}), "Accept-Encoding": "identity"},
         timeout=timeout_s,
-        transport=_BoundedTransport(timeout_s, most, timeout_s if body_s is None else body_s),
+        transport=_BoundedTransport(timeout_s, limit, timeout_s if body_s is None else body_s),
         trust_env=False,
     )
 
@@ -46,11 +46,11 @@ def is_web_page(headers: Mapping[str, str]) -> bool:
 
 
 class _BoundedTransport(httpx.BaseTransport):
-    def __init__(self, timeout_s: float, most: int, body_s: float):
+    def __init__(self, timeout_s: float, limit: int, body_s: float):
         # Connections are not used again: what is late is ended by the connection that was opened for it.
         no_reuse = httpx.Limits(max_keepalive_connections=0)
         self._inner: httpx.BaseTransport = httpx.HTTPTransport(limits=no_reuse)
-        self._timeout_s, self._most, self._body_s = timeout_s, most, body_s
+        self._timeout_s, self._limit, self._body_s = timeout_s, limit, body_s
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         response = self._send(request)
@@ -58,7 +58,7 @@ class _BoundedTransport(httpx.BaseTransport):
             response.close()
             raise httpx.RemoteProtocolError("a compressed answer, which was not asked for", request=request)
         assert isinstance(response.stream, httpx.SyncByteStream)
-        response.stream = _BoundedBody(response.stream, request, self._body_s, self._most)
+        response.stream = _BoundedBody(response.stream, request, self._body_s, self._limit)
         return response
 
     def _send(self, request: httpx.Request) -> httpx.Response:
@@ -107,15 +107,15 @@ class _ConnectionDeadline:
 
 
 class _BoundedBody(httpx.SyncByteStream):
-    def __init__(self, stream: httpx.SyncByteStream, request: httpx.Request, timeout_s: float, most: int):
-        self._stream, self._request, self._timeout_s, self._most = stream, request, timeout_s, most
+    def __init__(self, stream: httpx.SyncByteStream, request: httpx.Request, timeout_s: float, limit: int):
+        self._stream, self._request, self._timeout_s, self._limit = stream, request, timeout_s, limit
 
     def __iter__(self) -> Iterator[bytes]:
-        deadline, bytes_left = time.monotonic() + self._timeout_s, self._most
+        deadline, bytes_left = time.monotonic() + self._timeout_s, self._limit
         for part in self._stream:
             bytes_left -= len(part)
             if bytes_left < 0:
-                raise httpx.ReadError(f"an answer of more than {self._most:,} bytes", request=self._request)
+                raise httpx.ReadError(f"an answer of more than {self._limit:,} bytes", request=self._request)
             if time.monotonic() > deadline:
                 reason = f"an answer that takes more than {self._timeout_s:g} s"
                 raise httpx.ReadTimeout(reason, request=self._request)

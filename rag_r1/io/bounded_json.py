@@ -28,50 +28,48 @@ _SHORT_LINE = 64 << 10
 _OPEN, _NO_BRACKETS = b"[{", bytes(set(range(256)) - set(b"[]{}"))
 
 
-def read_json(data: bytes, most_values: int) -> Any:
+def read_json(data: bytes, max_values: int) -> Any:
     """The value of a JSON text in UTF-8. Raises ValueError for what is none; TooLargeError for too many
     values or levels."""
-    check_json(data, most_values)
+    check_json(data, max_values)
     # As text: of bytes, `json` would also read UTF-16, in which the bytes of brackets mean other things.
     return json.loads(data.decode("utf-8-sig", "surrogatepass"))
 
 
-def check_json(data: bytes, most_values: int, most_depth: int = MAX_DEPTH) -> None:
+def check_json(data: bytes, max_values: int, max_depth: int = MAX_DEPTH) -> None:
     """Raises TooLargeError for a JSON text of too many values or levels. What is no JSON may pass."""
     # Without escapes, a quotation mark begins or ends a text; every other part is outside of texts.
-    marked = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    too_many = TooLargeError(f"it has more than {most_values:,} values")
-    if marked.count(b'"') > 4 * most_values + 4:  # a text for each value, and one for its key
-        raise too_many
-    outside = b"".join(marked.split(b'"')[::2])
-    ends = outside.count(b"]") + outside.count(b"}")
-    if max(ends, outside.count(b",") + outside.count(b"[") + outside.count(b"{")) > most_values:
-        raise too_many
+    unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    limit_error = TooLargeError(f"it has more than {max_values:,} values")
+    if unescaped.count(b'"') > 4 * max_values + 4:  # a text for each value, and one for its key
+        raise limit_error
+    structure = b"".join(unescaped.split(b'"')[::2])
+    ends = structure.count(b"]") + structure.count(b"}")
+    if max(ends, structure.count(b",") + structure.count(b"[") + structure.count(b"{")) > max_values:
+        raise limit_error
     depth = 0
-    for bracket in outside.translate(None, _NO_BRACKETS):
+    for bracket in structure.translate(None, _NO_BRACKETS):
         depth += 1 if bracket in _OPEN else -1
-        if depth > most_depth:
-            raise TooLargeError(f"it is nested more than {most_depth} deep")
+        if depth > max_depth:
+            raise TooLargeError(f"it is nested more than {max_depth} deep")
 
 
-def json_file_bytes(
-    path: Path, most_bytes: int = MAX_FILE_BYTES, most_values: int = MAX_FILE_VALUES
-) -> bytes:
+def json_file_bytes(path: Path, max_bytes: int = MAX_FILE_BYTES, max_values: int = MAX_FILE_VALUES) -> bytes:
     """The bytes of a JSON file whose values have been counted. Raises OSError, also for a pipe or a device,
     which might never end; TooLargeError for too many bytes, values or levels."""
     if path.is_dir():
         raise OSError(errno.EISDIR, "no ordinary file", str(path))
     with open_ordinary(path) as file:
-        data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise TooLargeError(f"it has more than {most_bytes:,} bytes")
-    check_json(data, most_values)
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise TooLargeError(f"it has more than {max_bytes:,} bytes")
+    check_json(data, max_values)
     return data
 
 
-def read_json_file(path: Path, most_bytes: int = MAX_FILE_BYTES, most_values: int = MAX_FILE_VALUES) -> Any:
+def read_json_file(path: Path, max_bytes: int = MAX_FILE_BYTES, max_values: int = MAX_FILE_VALUES) -> Any:
     """The value of a JSON file in UTF-8. Raises what `json_file_bytes` and `json.loads` raise."""
-    return json.loads(json_file_bytes(path, most_bytes, most_values).decode("utf-8-sig"))
+    return json.loads(json_file_bytes(path, max_bytes, max_values).decode("utf-8-sig"))
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -82,17 +80,17 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_json_line(line: bytes | str, most_values: int = MAX_LINE_VALUES) -> Any:
+def read_json_line(line: bytes | str, max_values: int = MAX_LINE_VALUES) -> Any:
     """The value of a line of JSON. Raises what `json.loads` raises; TooLargeError for too many values. A
     short line is not counted: it cannot hold much, and files have many."""
     if len(line) > _SHORT_LINE:
-        check_json(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line, most_values)
+        check_json(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line, max_values)
     return json.loads(line if isinstance(line, str) else line.decode("utf-8-sig", "surrogatepass"))
 
 
-def limited_lines(file: BinaryIO, most_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
+def limited_lines(file: BinaryIO, max_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
     """The lines of a file with their ends. Raises TooLargeError, with its number, for a longer one."""
-    for number, line in enumerate(iter(partial(file.readline, most_bytes + 1), b""), 1):
-        if len(line) > most_bytes:
-            raise TooLargeError(f"line {number} has more than {most_bytes:,} bytes")
+    for number, line in enumerate(iter(partial(file.readline, max_bytes + 1), b""), 1):
+        if len(line) > max_bytes:
+            raise TooLargeError(f"line {number} has more than {max_bytes:,} bytes")
         yield line

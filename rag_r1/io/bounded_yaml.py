@@ -50,9 +50,9 @@ class _UniqueKeys(_LOADER):
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-        if twice := [key for key, count in keys.items() if count > 1 and key != "<<"]:
+        if repeated := [key for key, count in keys.items() if count > 1 and key != "<<"]:
             raise YamlError(
-                f"it has the key {twice[0][:100]} twice (line {node.start_mark.line + 1} and after)"
+                f"it has the key {repeated[0][:100]} twice (line {node.start_mark.line + 1} and after)"
             )
         return super().construct_mapping(node, deep)
 

@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 #: Statuses below 500 that may pass.
 _TRANSIENT_STATUSES = {408, 409, 425, 429}
 #: After so many doublings the back-off stays as it is: 2**1024 is no float.
-_MOST_DOUBLINGS = 32
+_MAX_DOUBLINGS = 32
 
 
 class TransientError(Exception):
@@ -49,7 +49,7 @@ class RetryPolicy:
 
 def backoff(first_s: float, attempt: int) -> float:
     """Seconds of exponential back-off after `attempt` (from 0), without jitter."""
-    return first_s * 2 ** min(attempt, _MOST_DOUBLINGS)
+    return first_s * 2 ** min(attempt, _MAX_DOUBLINGS)
 
 
 async def with_retries(policy: RetryPolicy, attempt: Callable[[], Awaitable[Result]]) -> Result:
@@ -61,8 +61,8 @@ async def with_retries(policy: RetryPolicy, attempt: Callable[[], Awaitable[Resu
             return await attempt()
         except TransientError as error:
             if number >= policy.retries:
-                last = f"{error} (attempt {number + 1}, the last)"
-                raise TransientError(last, error.wait_s) from error.__cause__
+                text = f"{error} (attempt {number + 1}, the last)"
+                raise TransientError(text, error.wait_s) from error.__cause__
             delay_s = policy.delay(number, error.wait_s)
         number += 1
         await asyncio.sleep(delay_s)

@@ -12,17 +12,17 @@ from rag_r1.io.atomic_files import error_text
 _HIDDEN = ("Cc", "Cf", "Co", "Cs")
 
 
-def terminal_text(text: str, longest: int = 200) -> str:
+def terminal_text(text: str, max_chars: int = 200) -> str:
     """A text from outside for a terminal: on one line, without control and formatting characters."""
-    plain = _plain(" ".join(text[: 4 * longest].split()))
-    return plain if len(plain) <= longest else plain[: longest - 3] + "..."
+    plain = _plain(" ".join(text[: 4 * max_chars].split()))
+    return plain if len(plain) <= max_chars else plain[: max_chars - 3] + "..."
 
 
-def terminal_lines(text: str, longest: int = 2000) -> str:
+def terminal_lines(text: str, max_chars: int = 2000) -> str:
     """The same for a message of several lines of ours, such as a list of files: the lines and their spaces
-    stay. `longest`: of a line."""
+    stay. `max_chars`: of a line."""
     lines = (_plain(line.expandtabs(4)) for line in text.split("\n"))
-    return "\n".join(line if len(line) <= longest else line[: longest - 3] + "..." for line in lines)
+    return "\n".join(line if len(line) <= max_chars else line[: max_chars - 3] + "..." for line in lines)
 
 
 def print_error(error: BaseException | str) -> None:

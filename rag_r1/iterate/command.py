@@ -123,8 +123,8 @@ def _plan_of(recipe: Path, overrides: Sequence[str]) -> LoopPlan:
 
 def _run_steps(steps: Sequence[LoopStep], folder: PipelineFolder, service: LoopServer) -> None:
     names = [step.name for step in steps]
-    taken = [replace(step, work=partial(_run_step, step, service)) for step in steps]
-    for step, is_new in run_steps(folder, taken, lambda step: _write_state(folder, steps, step.name)):
+    runnable = [replace(step, work=partial(_run_step, step, service)) for step in steps]
+    for step, is_new in run_steps(folder, runnable, lambda step: _write_state(folder, steps, step.name)):
         if is_new and "em" in folder.facts(step.name):
             print("\n".join(["", *write_table(folder.out, rows_of(folder, names)), ""]), flush=True)
     _write_state(folder, steps, None)
@@ -140,7 +140,7 @@ def _run_step(step: LoopStep, service: LoopServer, folder: Path) -> Mapping[str,
     elif step.product is None or not (folder / step.product).exists():
         log = folder / LOG
         print(f"  log: {log}", flush=True)
-        run_and_wait(step.command(url), log=log, named=f"the command of {step.name}")
+        run_and_wait(step.command(url), log=log, name=f"the command of {step.name}")
     return step.work(folder)
 
 

@@ -111,8 +111,8 @@ class StepCommands:
         machine, processes = self.plan.retriever.machine, self.plan.retriever.processes
         if processes == 1:
             return launch_words(machine, _CLI, words)
-        many = ["--nproc-per-node", str(processes), "-m", _CLI]
-        return launch_words(machine, "torch.distributed.run", [*many, *words])
+        torchrun = ["--nproc-per-node", str(processes), "-m", _CLI]
+        return launch_words(machine, "torch.distributed.run", [*torchrun, *words])
 
     def retriever_options(self, rows: Path, start: Path | None, out: Path) -> TrainOptions:
         """Its arguments, those of the recipe included. Raises RecipeError and ArgumentsError."""

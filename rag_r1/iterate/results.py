@@ -35,8 +35,8 @@ def evaluation_metrics(step: Path) -> dict[str, Any]:
             name: {end: report["figures"][column]["mean"][end] for end in ("value", "low", "high")}
             for name, column in METRICS.items()
         }
-        of_all = report["counts"]["all"]
-        counts = {name: of_all[name] for name in ("questions", "episodes", "failed")}
+        all_counts = report["counts"]["all"]
+        counts = {name: all_counts[name] for name in ("questions", "episodes", "failed")}
     except (KeyError, TypeError) as error:
         raise _unreadable(path, error) from error
     return {**metrics, **counts, "usage": _evaluation_usage(path.parent)}

@@ -40,9 +40,9 @@ UNKNOWN = "http://127.0.0.1:PORT"
 #: Seconds for an index to be loaded; one of many gigabytes takes minutes.
 _LOADING_S = 3600.0
 #: Before a reload is ordered again.
-_AGAIN_S = 1.0
+_RETRY_S = 1.0
 #: Keys that `/ready` and a manifest have in common.
-_COMPARED = ("passages", "corpus_sha256", "encoder", "separator", "max_length", "query_prefix")
+_COMPARED_KEYS = ("passages", "corpus_sha256", "encoder", "separator", "max_length", "query_prefix")
 
 
 class LoopServer(ExitStack):
@@ -76,7 +76,7 @@ class LoopServer(ExitStack):
         ready = self._named_index_facts() if is_named else describe_server(self.url)["ready"]
         if ready is None:
             raise RunError(f"the server at {self.url} is not ready: see its log")
-        return {name: ready.get(name) for name in _COMPARED}
+        return {name: ready.get(name) for name in _COMPARED_KEYS}
 
     def _named_index_facts(self) -> dict[str, Any] | None:
         """The part of `/ready` about the index that the address names."""
@@ -103,7 +103,7 @@ class LoopServer(ExitStack):
             # A reload that an earlier start has ordered may still be under way.
             if answer.status_code != 409 or time.monotonic() > deadline:
                 break
-            time.sleep(_AGAIN_S)
+            time.sleep(_RETRY_S)
         if answer.status_code == 401:
             raise RunError(f"{self.url} requires a token: set the variable {TOKEN_VARIABLE}")
         if answer.status_code != 200:
@@ -123,14 +123,14 @@ class LoopServer(ExitStack):
 
     def _compare(self, index: Path) -> None:
         served, expected = self.index_facts(), facts_of(index)
-        wrong = [
+        faults = [
             f"{name} is {served[name]!r}, and {expected[name]!r} in {index / 'manifest.json'}"
-            for name in _COMPARED
+            for name in _COMPARED_KEYS
             if served[name] != expected[name]
         ]
-        if wrong:
+        if faults:
             raise RunError(
-                f"the server at {self.url} does not serve {index}: {'; '.join(wrong)}. Does its machine see "
+                f"the server at {self.url} does not serve {index}: {'; '.join(faults)}. Does its machine see "
                 "the same folder there (server.paths), and does nobody else reload it?"
             )
 
@@ -155,7 +155,7 @@ def facts_of(index: Path) -> dict[str, Any]:
         return {
             "passages": manifest["count"],
             "corpus_sha256": manifest["corpus"]["sha256"],
-            **{name: encoder.get(names.get(name, name)) for name in _COMPARED[2:]},
+            **{name: encoder.get(names.get(name, name)) for name in _COMPARED_KEYS[2:]},
         }
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else reason_of(error)

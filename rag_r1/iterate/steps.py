@@ -28,7 +28,7 @@ from rag_r1.config.recipes import Recipe, find_file
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.io.file_hash import names_and_sizes_hash, sha256_of_file
 from rag_r1.iterate.commands import StepCommands
-from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan
+from rag_r1.iterate.plan import DataSpec, EvaluationSpec, IndexSpec, LoopPlan, RetrieverSpec
 from rag_r1.iterate.results import data_metrics, evaluation_metrics
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.runs.errors import RunError
@@ -36,7 +36,7 @@ from rag_r1.runs.steps import Step
 from rag_r1.training.next_steps import finished_model
 
 #: Options that decide how fast a step is, what it costs or where it asks, and not what its result is.
-_HOW_FAST = frozenset(
+_SPEED_KEYS = frozenset(
     {
         *("in_flight", "rpm", "tpm", "timeout_s", "retries", "backoff_s", "tries", "max_cost", "trust_env"),
         *("price_in", "price_out", "base_url", "api_key_env", "vllm_options"),
@@ -95,8 +95,8 @@ class Loop:
         state = _LoopState(**vars(self._first))
         steps = [self._evaluation("start/evaluation", state)]
         trains_agent, trains_retriever = self.plan.agent.recipe is not None, self.plan.retriever is not None
-        last = self.rounds + 1 if trains_agent and trains_retriever else self.rounds
-        for number in range(1, last + 1):
+        last_round = self.rounds + 1 if trains_agent and trains_retriever else self.rounds
+        for number in range(1, last_round + 1):
             if trains_agent:
                 steps.append(self._agent(number, state))
                 steps.append(self._evaluation(f"round{number}/agent_evaluation", state))
@@ -108,15 +108,15 @@ class Loop:
     def _agent(self, number: int, state: _LoopState) -> LoopStep:
         plan, agent, name = self.plan, self.plan.agent, f"round{number}/agent"
         assert agent.recipe is not None
-        previous = agent.start == "previous"
-        start = state.model if previous else self._first.model
-        needs = (state.by_agent if previous else ()) + state.by_index
+        continues = agent.start == "previous"
+        start = state.model if continues else self._first.model
+        needs = (state.by_agent if continues else ()) + state.by_index
         query, training = state.query, self.out / name / "training"
         settings = {
             "recipe": _content(Recipe.find(agent.recipe).path),
             "overrides": list(agent.overrides),
             **self._playing(state),
-            **({} if previous and state.by_agent else {"start": self._first_agent}),
+            **({} if continues and state.by_agent else {"start": self._first_agent}),
         }
         state.model, state.by_agent = str(self.out / name / "model"), (name,)
         return LoopStep(
@@ -179,11 +179,7 @@ class Loop:
             data_step,
             LoopStep(
                 retriever,
-                {
-                    "recipe": _content(find_file(spec.recipe, ".yaml")),
-                    "options": _decisive(spec.options),
-                    "query": spec.query,
-                },
+                _retriever_settings(spec),
                 _no_facts,
                 ("run/model",),
                 needs,
@@ -191,10 +187,7 @@ class Loop:
             ),
             LoopStep(
                 index,
-                {
-                    "corpus": [_files(path) for path in plan.index.corpus],
-                    "options": _decisive(plan.index.options),
-                },
+                _index_settings(plan.index),
                 _no_facts,
                 ("index/manifest.json",),
                 (retriever,),
@@ -218,6 +211,15 @@ class Loop:
         return settings | {"index": _content(state.index / "manifest.json")}
 
 
+def _retriever_settings(spec: RetrieverSpec) -> dict[str, Any]:
+    recipe = _content(find_file(spec.recipe, ".yaml"))
+    return {"recipe": recipe, "options": _decisive(spec.options), "query": spec.query}
+
+
+def _index_settings(spec: IndexSpec) -> dict[str, Any]:
+    return {"corpus": [_files(path) for path in spec.corpus], "options": _decisive(spec.options)}
+
+
 def _no_facts(folder: Path) -> dict[str, Any]:
     return {}
 
@@ -236,7 +238,7 @@ def _link_model(folder: Path) -> dict[str, Any]:
 
 
 def _decisive(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in sorted(options.items()) if name not in _HOW_FAST}
+    return {name: value for name, value in sorted(options.items()) if name not in _SPEED_KEYS}
 
 
 def _content(path: str | Path) -> str:

@@ -33,17 +33,17 @@ tokens are those of training data and evaluation since the row above, without th
 def rows_of(folder: PipelineFolder, names: Sequence[str]) -> list[dict[str, Any]]:
     """A row for each evaluation among these steps, in order, up to the first step that is not done."""
     rows: list[dict[str, Any]] = []
-    used: dict[str, int] = {}
+    usage: dict[str, int] = {}
     for name in names:
         if folder.seconds(name) is None:
             break
         facts = folder.facts(name)
         for key, count in facts.get("usage", {}).items():
-            used[key] = used.get(key, 0) + count
+            usage[key] = usage.get(key, 0) + count
         if "em" in facts:
             figures = {key: value for key, value in facts.items() if key != "usage"}
-            rows.append({"step": name, "after": label(name), **figures, "usage": used})
-            used = {}
+            rows.append({"step": name, "after": label(name), **figures, "usage": usage})
+            usage = {}
     return rows
 
 
@@ -57,7 +57,7 @@ def label(name: str) -> str:
 
 def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Write the three files (the picture where matplotlib is there); returns the lines of the table."""
-    head = ("after", "EM", "searches a question", "recall", "F1", *_USED.values())
+    columns = ("after", "EM", "searches a question", "recall", "F1", *_USED.values())
     cells = [
         (
             cell(row["after"]),
@@ -70,9 +70,10 @@ def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         for row in rows
     ]
     write_json(out / JSON, {"format": 1, "rows": list(rows)}, private=True)
-    page = Page("Rounds").pictures(draw(rows, out), "EM, recall and searches").table(head, cells).text(_NOTE)
+    page = Page("Rounds").pictures(draw(rows, out), "EM, recall and searches")
+    page.table(columns, cells).text(_NOTE)
     write_text(out / MARKDOWN, f"{page}\n", private=True)
-    return table(head, cells)
+    return table(columns, cells)
 
 
 def draw(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
@@ -93,10 +94,10 @@ def draw(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
 
 
 def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str, title: str) -> None:
-    places = [place for place, row in enumerate(rows) if row[name]["value"] is not None]
-    if not places:
+    positions = [position for position, row in enumerate(rows) if row[name]["value"] is not None]
+    if not positions:
         return
-    points = [rows[place][name] for place in places]
+    points = [rows[position][name] for position in positions]
     values, color = [point["value"] for point in points], _COLORS[name]
     options = {"fmt": "o-", "capsize": 2, "markersize": 4, "color": color, "label": title}
-    axes.errorbar(places, values, yerr=reach(points), **options)
+    axes.errorbar(positions, values, yerr=reach(points), **options)

@@ -32,16 +32,13 @@ class ArgumentsError(ValueError):
         flags = [flag_of(item["loc"][0]) for item in errors if item["loc"]]
         messages = [sentence(item, fields) for item in errors if item["type"] not in _NAMES]
         for kind, message in _NAMES.items():
-            if named := [flag_of(item["loc"][0]) for item in errors if item["type"] == kind]:
-                messages.append(f"{message}: {', '.join(named)}")
+            if flag_names := [flag_of(item["loc"][0]) for item in errors if item["type"] == kind]:
+                messages.append(f"{message}: {', '.join(flag_names)}")
         return cls("; ".join(messages), flags)
 
 
 #: Errors about the names alone, which are told together.
-_NAMES = {
-    "extra_forbidden": "unrecognized arguments",
-    "missing": "the following arguments are required",
-}
+_NAMES = {"extra_forbidden": "unrecognized arguments", "missing": "the following arguments are required"}
 
 
 def flag_of(name: Any) -> str:
@@ -63,12 +60,12 @@ def sentence(error: Any, fields: Fields) -> str:
     annotation, metadata = fields[name].annotation, fields[name].metadata
     if len(error["loc"]) > 1 and get_origin(annotation) is list:  # an item of it is wrong
         annotation, metadata = get_args(annotation)[0], ()
-    must = describe_type(annotation, metadata).removesuffix(" or null")
+    requirement = describe_type(annotation, metadata).removesuffix(" or null")
     if not is_safe_to_show(annotation, metadata):
-        return f"argument {flag_of(name)}: must be {must}"
+        return f"argument {flag_of(name)}: must be {requirement}"
     if cause:
         return str(cause)
-    return f"argument {flag_of(name)}: must be {must}, not {value!r}"
+    return f"argument {flag_of(name)}: must be {requirement}, not {value!r}"
 
 
 def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
@@ -78,10 +75,10 @@ def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     flag."""
     names = {flag_of(field.json_schema_extra["old"]): name for name, field in fields.items()}
     names |= {flag_of(name): name for name in fields}
-    read: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     for key, value in values.items():
         name = names.get(flag_of(key), str(key).replace("-", "_"))
-        if name in read:
+        if name in parsed:
             raise ArgumentsError(f"argument {flag_of(name)}: given twice", [flag_of(name)])
         if value is None:
             continue
@@ -90,15 +87,15 @@ def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
             is_flag = field.annotation is bool
             items = value if isinstance(value, list | tuple) else [value]
             if any(isinstance(item, bool) != is_flag or isinstance(item, Mapping) for item in items):
-                must = describe_type(field.annotation, field.metadata).removesuffix(" or null")
+                kind = describe_type(field.annotation, field.metadata).removesuffix(" or null")
                 value_text = f", not {value!r}" if is_safe_to_show(field.annotation, field.metadata) else ""
-                raise ArgumentsError(f"argument {flag_of(name)}: must be {must}{value_text}", [flag_of(name)])
+                raise ArgumentsError(f"argument {flag_of(name)}: must be {kind}{value_text}", [flag_of(name)])
             if not is_flag:
                 items = [str(item) if isinstance(item, int | float | Path) else item for item in items]
                 is_list = _is_list(field) or isinstance(value, list | tuple)
                 value = items if is_list else items[0]
-        read[name] = value
-    return read
+        parsed[name] = value
+    return parsed
 
 
 def values_of(arguments: Any) -> Iterator[tuple[str, FieldInfo, Any]]:

@@ -39,6 +39,7 @@ from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSetting
 from rag_r1.io.unknown_value import listed
 from rag_r1.options.argument_values import (
     ArgumentsError,
+    Fields,
     field_names,
     flag_of,
     from_plain,
@@ -52,7 +53,7 @@ from rag_r1.options.declare import Constraint
 from rag_r1.options.settings_file import split_files
 from rag_r1.options.wrong_arguments import problems_beside, right_arguments
 
-Given = TypeVar("Given", bound="Arguments")
+ArgumentsType = TypeVar("ArgumentsType", bound="Arguments")
 
 #: In the help of each command, before its own epilogue.
 _FILES = (
@@ -151,11 +152,11 @@ def argument(
     or a tuple if the flag takes several: two for `("TRAIN", "TEST")`, one or more for `("FILE", ...)`.
     `flag`: its name, if that is not a valid name in Python. `old`: a former name of the field, which goes on
     working and is not shown. `rare`: shown by `--help-all` only, under this heading."""
-    shown = {"metavar": metavar, "old": old, "rare": rare}
-    return Field(default, description=help, validation_alias=flag, json_schema_extra=shown)
+    extra = {"metavar": metavar, "old": old, "rare": rare}
+    return Field(default, description=help, validation_alias=flag, json_schema_extra=extra)
 
 
-def with_defaults(cls: type[Given], **defaults: Any) -> type[Given]:
+def with_defaults(cls: type[ArgumentsType], **defaults: Any) -> type[ArgumentsType]:
     """The declaration with other defaults for some fields; a default of None is ignored."""
     changed = {}
     for name, value in defaults.items():
@@ -167,89 +168,93 @@ def with_defaults(cls: type[Given], **defaults: Any) -> type[Given]:
 
 
 def read_arguments(
-    cls: type[Given],
+    cls: type[ArgumentsType],
     arguments: Sequence[str] | None,
     *,
     prog: str | None = None,
     description: str,
     epilog: str | None = None,
     settings: Mapping[str, Any] | None = None,
-    check: Callable[[Given], object] | None = None,
+    check: Callable[[ArgumentsType], object] | None = None,
     faults: Sequence[str] = (),
-) -> Given:
+) -> ArgumentsType:
     """The parsed arguments; None: those of the process. Ends the process after `--help` (status 0) and, with
     a message, if an argument is wrong (status 2). `settings`: values by name, checked already, that the
     command line replaces. `check`: the command's check of files and servers, which raises for what is wrong;
     called only beside wrong arguments, so that one message has all problems (wrong_arguments.py). `faults`:
     what is known to be wrong already; then no argument is missing: it may be in what could not be read."""
-    parser = CommandParser(
-        prog=prog,
-        description=description,
-        epilog="\n\n".join(filter(None, [_FILES, epilog])),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    layout = argparse.RawDescriptionHelpFormatter
+    epilog = "\n\n".join(filter(None, [_FILES, epilog]))
+    parser = CommandParser(prog=prog, description=description, epilog=epilog, formatter_class=layout)
     fields = field_names(cls)
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    words, of_files, wrong_files = split_files(words, cls)
-    faults = [*faults, *wrong_files]
-    settings = {**(settings or {}), **of_files}
-    for name in [name for name in settings if is_positional(fields[name])]:
-        words = [*settings.pop(name), *words]
-    may_lack = fields if faults else settings
-    add_argument = _ArgumentAdder(parser, fields, may_lack, with_rare="--help-all" in words)
+    words, settings, file_faults = _words_and_settings(cls, arguments, settings or {}, fields)
+    faults = [*faults, *file_faults]
+    optional = fields if faults else settings
+    add_argument = _ArgumentAdder(parser, fields, optional, with_rare="--help-all" in words)
     source: CliSettingsSource = CliSettingsSource(
         cls, root_parser=parser, parse_args_method=CommandParser.parse_all, add_argument_method=add_argument
     )
     try:
-        made = CliApp.run(cls, cli_args=words, cli_settings_source=source, **settings)
+        args = CliApp.run(cls, cli_args=words, cli_settings_source=source, **settings)
         if not (faults or parser.faults):
-            return made
+            return args
         errors = []
     except ValidationError as error:
         errors = [item for item in error.errors(include_url=False) if item["type"] != "missing"]
     faults += [*parser.faults, *(sentence(item, fields) for item in errors)]
-    wrong = {item["loc"][0] for item in errors if item["loc"]}
-    right, more = right_arguments(cls, {**settings, **source()}, wrong)
-    faults += more
+    wrong_names = {item["loc"][0] for item in errors if item["loc"]}
+    right_args, more_faults = right_arguments(cls, {**settings, **source()}, wrong_names)
+    faults += more_faults
     if check is not None:
-        faults += problems_beside(check, right, wrong)
+        faults += problems_beside(check, right_args, wrong_names)
     parser.error("; ".join(faults) if check is None else listed(faults))
 
 
+def _words_and_settings(
+    cls: type[Arguments], arguments: Sequence[str] | None, settings: Mapping[str, Any], fields: Fields
+) -> tuple[list[str], dict[str, Any], list[str]]:
+    """The words without files of settings, the settings with those of the files, and the files' faults."""
+    words, file_settings, faults = split_files(sys.argv[1:] if arguments is None else arguments, cls)
+    merged = {**settings, **file_settings}
+    for name in [name for name in merged if is_positional(fields[name])]:
+        words = [*merged.pop(name), *words]
+    return words, merged, faults
+
+
 class _ArgumentAdder:
-    """Adds the arguments of pydantic-settings to argparse's parser, with our help and our lists. `may_lack`:
+    """Adds the arguments of pydantic-settings to argparse's parser, with our help and our lists. `optional`:
     names of those that are not required, since their values are known already."""
 
     def __init__(
         self,
         parser: argparse.ArgumentParser,
         fields: Mapping[str, FieldInfo],
-        may_lack: Container[Any],
+        optional: Container[Any],
         with_rare: bool,
     ) -> None:
-        self._parser, self._fields, self._may_lack, self._with_rare = parser, fields, may_lack, with_rare
+        self._parser, self._fields, self._optional, self._with_rare = parser, fields, optional, with_rare
         self._groups: dict[str, Any] = {}
         if any(field.json_schema_extra["rare"] for field in fields.values()):
             parser.add_argument("--help-all", action="help", help="show all flags, also rarely used ones")
 
-    def __call__(self, where: Any, *names: str, **kwargs: Any) -> Any:
+    def __call__(self, group: Any, *names: str, **kwargs: Any) -> Any:
         name = kwargs.get("dest", names[0])
         field = self._fields[name]
         kwargs = _shown(field, kwargs)
-        if name in self._may_lack:
+        if name in self._optional:
             kwargs.pop("required", None)
-        old, heading = field.json_schema_extra["old"], field.json_schema_extra["rare"]
-        if heading and not self._with_rare:
+        former_name, title = field.json_schema_extra["old"], field.json_schema_extra["rare"]
+        if title and not self._with_rare:
             kwargs["help"] = argparse.SUPPRESS
-        elif heading:
-            if heading not in self._groups:
-                self._groups[heading] = self._parser.add_argument_group(heading)
-            where = self._groups[heading]
-        action = where.add_argument(*names, **kwargs)
-        if old:  # beside the name, not of it: help and messages have the name only
-            where._option_string_actions[flag_of(old)] = action
+        elif title:
+            if title not in self._groups:
+                self._groups[title] = self._parser.add_argument_group(title)
+            group = self._groups[title]
+        action = group.add_argument(*names, **kwargs)
+        if former_name:  # beside the name, not of it: help and messages have the name only
+            group._option_string_actions[flag_of(former_name)] = action
         if kwargs.get("action") == "store_true":  # switches off what a file of settings switches on
-            where.add_argument(
+            group.add_argument(
                 f"--no-{flag_of(name)[2:]}",
                 action="store_const",
                 const="false",

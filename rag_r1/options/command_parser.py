@@ -54,11 +54,11 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
 
     def _unknown_flags(self, words: Sequence[str]) -> list[str]:
-        known = self._option_string_actions
+        names = self._option_string_actions
         flags = [word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2]
-        unknown = [flag for flag in flags if not any(name.startswith(flag) for name in known)]
+        unknown = [flag for flag in flags if not any(name.startswith(flag) for name in names)]
         return [self._with_hint(f"unrecognized: {flag}", flag, ", ") for flag in unknown]
 
-    def _with_hint(self, message: str, unknown: str, between: str = "; ") -> str:
+    def _with_hint(self, message: str, unknown: str, separator: str = "; ") -> str:
         hint = did_you_mean(unknown.split()[0].partition("=")[0], self._option_string_actions)
-        return message + (f"{between}{hint}" if hint else "")
+        return message + (f"{separator}{hint}" if hint else "")

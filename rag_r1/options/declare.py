@@ -30,7 +30,7 @@ from pydantic.dataclasses import dataclass as validated_dataclass
 
 from rag_r1.options.suggestions import did_you_mean
 
-Made = TypeVar("Made")
+OptionsType = TypeVar("OptionsType")
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,14 @@ class OptionsError(ValueError):
 
 def options(
     key: str, *, others: Literal["forbid", "ignore"] = "forbid"
-) -> Callable[[type[Made]], type[Made]]:
+) -> Callable[[type[OptionsType]], type[OptionsType]]:
     """Class decorator: options that are read from the keys under `key`; see the top of the module.
 
     `others`: how undeclared keys are treated; `ignore` is for blocks that are not ours. Making an object with
     wrong values raises OptionsError.
     """
 
-    def declare(cls: type[Made]) -> type[Made]:
+    def declare(cls: type[OptionsType]) -> type[OptionsType]:
         made: Any = validated_dataclass(cls, frozen=True, config=ConfigDict(extra=others))
         validate = made.__init__
 
@@ -119,7 +119,7 @@ def option_names(cls: type) -> list[str]:
     return list(cls.__pydantic_fields__)
 
 
-def options_from(cls: type[Made], config: Mapping[str, Any], key: str | None = None) -> Made:
+def options_from(cls: type[OptionsType], config: Mapping[str, Any], key: str | None = None) -> OptionsType:
     """The options from the keys under `key`, by default the declared one. Raises OptionsError with every
     fault."""
     key = key or cls.options_key
@@ -134,8 +134,8 @@ def options_from(cls: type[Made], config: Mapping[str, Any], key: str | None = N
 
 
 def read_options(
-    cls: type[Made], config: Mapping[str, Any], key: str | None = None
-) -> tuple[Made, list[OptionFault]]:
+    cls: type[OptionsType], config: Mapping[str, Any], key: str | None = None
+) -> tuple[OptionsType, list[OptionFault]]:
     """The options, and every fault. Wrong values are replaced by the defaults; of options that are wrong in
     combination, only the one with which the message begins. All options must have defaults."""
     key = key or cls.options_key
@@ -182,24 +182,24 @@ def _faults(error: ValidationError, cls: type, values: Mapping[str, Any], key: s
         if name not in declared:
             faults[name] = _unknown(name, cls, key)
             continue
-        where, must = f"{key}.{name}", describe_type(declared[name].annotation, declared[name].metadata)
+        path, kind = f"{key}.{name}", describe_type(declared[name].annotation, declared[name].metadata)
         message = (
-            f"must be {must}, not {_shown(values[name])}" if name in values else f"must be given: {must}"
+            f"must be {kind}, not {_text_of(values[name])}" if name in values else f"must be given: {kind}"
         )
         if name in values and not is_safe_to_show(declared[name].annotation, declared[name].metadata):
-            message = f"must be {must}"
-        faults[name] = OptionFault(where, f"{where} {message}")
+            message = f"must be {kind}"
+        faults[name] = OptionFault(path, f"{path} {message}")
     return sorted(faults.values(), key=lambda fault: not str(fault).startswith("unknown key"))
 
 
-def _shown(value: Any) -> str:
+def _text_of(value: Any) -> str:
     """A value in a message; the user and password of an address are left out."""
     return re.sub(r"//[^/\s]*@", "//...@", repr(value))
 
 
 def _unknown(name: Any, cls: type, key: str) -> OptionFault:
-    known = option_names(cls)
-    words = [f"unknown key {key}.{name}: use one of {', '.join(known)}", did_you_mean(str(name), known)]
+    names = option_names(cls)
+    words = [f"unknown key {key}.{name}: use one of {', '.join(names)}", did_you_mean(str(name), names)]
     return OptionFault(f"{key}.{name}", "; ".join(filter(None, words)))
 
 
@@ -225,10 +225,10 @@ def describe_type(annotation: Any, metadata: Any = ()) -> str:
         return " or ".join(map(describe_type, arguments))
     if get_origin(annotation) is Literal:
         return " or ".join(map(str, arguments)) if len(arguments) < 3 else f"one of {', '.join(arguments)}"
-    least = [item.ge for item in metadata if isinstance(item, Ge)]
-    more = f" of at least {least[0]}" if least else ""
+    minimum = [item.ge for item in metadata if isinstance(item, Ge)]
+    suffix = f" of at least {minimum[0]}" if minimum else ""
     return (
-        _WORDS[annotation] + more
+        _WORDS[annotation] + suffix
         if annotation in _WORDS
         else getattr(annotation, "__name__", str(annotation))
     )

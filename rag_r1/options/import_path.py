@@ -29,9 +29,9 @@ def add_working_directory() -> None:
 
     veRL's processes do not need this: `python -m` searches there, and so do Ray's workers.
     """
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 def import_object(path: str) -> Any:
@@ -44,8 +44,8 @@ def import_object(path: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if module_name == missing or module_name.startswith(f"{missing}."):
+        missing_module = error.name or ""
+        if module_name == missing_module or module_name.startswith(f"{missing_module}."):
             raise _not_found(path, module_name) from error
         raise _broken(path, module_name, error) from error
     except Exception as error:  # the module's own code runs here, and may raise anything
@@ -77,10 +77,10 @@ def _broken(path: str, module_name: str, error: Exception) -> ImportPathError:
     except Exception:  # raised for a package that cannot be imported
         spec = None
     origin = spec.origin if spec is not None and spec.origin else module_name
-    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    missing_module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     # A missing part of the module's own package is a fault in its files, not something to install.
-    is_foreign = missing not in ("", module_name.partition(".")[0])
+    is_foreign = missing_module not in ("", module_name.partition(".")[0])
     return ImportPathError(
         f"cannot import {path!r}: {origin} raises {type(error).__name__}: {error}",
-        f"install {missing}, which {origin} needs" if is_foreign else f"correct {origin}",
+        f"install {missing_module}, which {origin} needs" if is_foreign else f"correct {origin}",
     )

@@ -19,17 +19,17 @@ INDEX_FILE = "passages.arrow"
 def check_out(folder: Path, command: str | None = None, flag: str = "--out") -> None:
     """Raises ValueError unless the folder can be made and written to and, with `command`, is neither an index
     nor the folder of a run of another command."""
-    place = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    if not place.is_dir():
-        what = "is a file" if place.exists() else "is a link to nothing"
-        is_folder = what if place == folder else f"cannot be made, because {place} {what}"
+    parent = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not parent.is_dir():
+        kind = "is a file" if parent.exists() else "is a link to nothing"
+        is_folder = kind if parent == folder else f"cannot be made, because {parent} {kind}"
         raise ValueError(f"{flag} {folder} {is_folder}: give a folder")
     try:
-        with TemporaryFile(dir=place):  # rights alone do not tell: root has them in /proc, too
+        with TemporaryFile(dir=parent):  # rights alone do not tell: root has them in /proc, too
             pass
     except OSError as error:
         raise ValueError(
-            f"{flag} {folder}: {place} cannot be written to ({reason_of(error)}): check its rights, or "
+            f"{flag} {folder}: {parent} cannot be written to ({reason_of(error)}): check its rights, or "
             "choose another folder"
         ) from error
     if command is not None and (folder / INDEX_FILE).is_file():

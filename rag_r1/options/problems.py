@@ -6,6 +6,7 @@ import it.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,8 @@ def problem_of_fault(fault: Exception) -> Problem:
     """The Problem for a wrong option, whose message begins with the key, as in `rag_r1.retriever.topk must be
     ...`, or with `unknown key` and the key."""
     what = str(fault)
-    words = [word.rstrip(":,") for word in what.split() if word.startswith("rag_r1")]
-    where = getattr(fault, "key", None) or (words[0] if words else "rag_r1")
+    keys = [word.rstrip(":,") for word in what.split() if word.startswith("rag_r1")]
+    where = getattr(fault, "key", None) or (keys[0] if keys else "rag_r1")
     remedy = (
         getattr(fault, "remedy", "") or "correct the key; `rag-r1 recipes show rag_r1_defaults` explains each"
     )
@@ -69,6 +70,22 @@ class PreflightReport:
     def sentences(self) -> list[str]:
         """The errors, a line for each."""
         return [f"{problem.where}: {problem.what}: {problem.remedy}" for problem in self.errors]
+
+
+def print_report(report: PreflightReport, *, tables: bool = False) -> bool:
+    """Print what was checked and what is wrong, with `tables` also the estimates. Returns whether the run may
+    start."""
+    for note in report.notes:
+        print(f"checked: {note}")
+    for problem in report.problems:
+        print(problem, file=sys.stderr)
+    if tables:
+        print(*report.tables, sep="\n\n")
+    if report.errors:
+        print(f"{len(report.errors)} error(s): the run was not started", file=sys.stderr)
+        return False
+    print("preflight: all is well")
+    return True
 
 
 def is_unset(config: DictConfig, key: str) -> bool:

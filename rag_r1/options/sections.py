@@ -46,8 +46,8 @@ def read_sections(
 ) -> tuple[dict[str, Any], list[str]]:
     """The declared sections by name, None for one that may be absent and is; and what is wrong with them.
     `where`: the file, for the messages."""
-    known = ", ".join(declared)
-    problems = [f"{where}: unknown section {name}: use {known}" for name in sections if name not in declared]
+    names = ", ".join(declared)
+    problems = [f"{where}: unknown section {name}: use {names}" for name in sections if name not in declared]
     read: dict[str, Any] = {}
     for name, cls in declared.items():
         section = sections.get(name)
@@ -66,8 +66,8 @@ def read_sections(
 def change_key(sections: dict[str, Any], word: str) -> str | None:
     """Put `section.key=value` into what was read, or delete the key of `~section.key`; what is wrong with it,
     or None."""
-    key, equals, text = word.partition("=")
-    *parents, last = key.lstrip("~").split(".")
+    key, separator, text = word.partition("=")
+    *parents, last_key = key.lstrip("~").split(".")
     if not parents:
         return f"{word}: write section.key=value, such as agent.model=models/other"
     section = sections
@@ -78,13 +78,13 @@ def change_key(sections: dict[str, Any], word: str) -> str | None:
         if not isinstance(section, dict):
             return f"{word}: {name} is not a section; use section.key=value"
     if key.startswith("~"):
-        if equals or last not in section:
-            reason = "a deletion has no value" if equals else f"there is no key {key[1:]} to delete"
+        if separator or last_key not in section:
+            reason = "a deletion has no value" if separator else f"there is no key {key[1:]} to delete"
             return f"{word}: {reason}; write ~section.key for a key of the file"
-        del section[last]
+        del section[last_key]
         return None
     try:
-        section[last] = load_yaml(text)
+        section[last_key] = load_yaml(text)
     except YamlError as error:
         return f"{word}: its value cannot be read: {' '.join(str(error).split())}"
     return None

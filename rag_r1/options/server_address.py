@@ -83,40 +83,39 @@ def is_other_server(error: str) -> bool:
     return any(words in error for words in (WEB_PAGE, OTHER_JSON, "JSONDecodeError"))
 
 
-def server_fault(what: str, url: str, error: str, start: str, flag: str) -> str:
-    """The sentence for a server that does not answer: its address, why, the command that starts one, and the
+def server_fault(server: str, url: str, error: str, start: str, flag: str) -> str:
+    """The sentence for a server that does not answer: address, cause, the command that starts one, and the
     flag that names it. `{port}` in `start` is that of the address."""
-    why = "connection refused" if is_refused(error) else error
+    cause = "connection refused" if is_refused(error) else error
     try:
         port = urlsplit(url).port or 80
     except ValueError:
         port = 80
-    return (
-        f"no {what} answers at {url} ({why}): start one with `{start.format(port=port)}`, or correct {flag}"
-    )
+    command = start.format(port=port)
+    return f"no {server} answers at {url} ({cause}): start one with `{command}`, or correct {flag}"
 
 
-def web_page_fault(what: str, url: str, flag: str) -> str:
+def web_page_fault(server: str, url: str, flag: str) -> str:
     """The sentence for an address at which something answers with a web page, as `server_fault`."""
-    return f"{url} answers with a web page, so it is not a {what}: correct {flag}"
+    return f"{url} answers with a web page, so it is not a {server}: correct {flag}"
 
 
-def other_answer_fault(what: str, url: str, answer: str, flag: str) -> str:
+def other_answer_fault(server: str, url: str, answer: str, flag: str) -> str:
     """The sentence for an address at which something answers otherwise, as `server_fault`. `answer`: what it
     answers."""
-    return f"{url} answers with {answer}, as no working {what} does: see its log, or correct {flag}"
+    return f"{url} answers with {answer}, as no working {server} does: see its log, or correct {flag}"
 
 
 def search_fault(url: str, error: str, flag: str) -> str:
     """The sentence for a search that fails at a retrieval server, as `server_fault`."""
     if not is_refused(error):
-        why = error
+        reason = error
         if OTHER_JSON in error:
-            why = f"it answers with {error.removeprefix('ValueError: ')}"
+            reason = f"it answers with {error.removeprefix('ValueError: ')}"
         elif is_other_server(error):
-            why = "it answers with a web page" if WEB_PAGE in error else "it does not answer with JSON"
+            reason = "it answers with a web page" if WEB_PAGE in error else "it does not answer with JSON"
         remedy = "set RETRIEVAL_TOKEN, or correct" if "HTTP 401" in error else "correct the server, or"
-        return f"the search at {url} does not work ({why}): {remedy} {flag}"
+        return f"the search at {url} does not work ({reason}): {remedy} {flag}"
     return server_fault("retrieval server", url, error, "rag-r1 index serve --index DIR --port {port}", flag)
 
 

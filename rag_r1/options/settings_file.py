@@ -53,7 +53,7 @@ _FILE = re.compile(r"@(.+\.(?:ya?ml|json))", re.DOTALL)
 def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, Any], list[str]]:
     """The words of a command line without files of settings, and with their positional arguments before
     them; the settings of these files; and what is wrong with the files. `cls`: the Arguments."""
-    rest: list[str] = []
+    others: list[str] = []
     positional: list[str] = []
     settings: dict[str, Any] = {}
     faults: list[str] = []
@@ -63,23 +63,23 @@ def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, An
         is_value, values = values > 0, max(values - 1, 0)
         if word.startswith("--") and not is_value:
             values = _values_of(word, fields)
-        if (named := _FILE.fullmatch(word)) is None:
+        if (match := _FILE.fullmatch(word)) is None:
             if word.startswith("@") and not (is_value or Path(word).exists()):
                 faults.append(_instead_of(word))
             else:
-                rest.append(word)
+                others.append(word)
             continue
         try:
-            read = read_settings(Path(named[1]), cls)
+            file_values = read_settings(Path(match[1]), cls)
         except ArgumentsError as error:
             faults.append(str(error))
             continue
-        for name, value in read.items():
+        for name, value in file_values.items():
             if is_positional(fields[name]):
                 positional += value
             else:
                 settings[name] = value
-    return [*positional, *rest], settings, faults
+    return [*positional, *others], settings, faults
 
 
 def _values_of(flag: str, fields: Any) -> int:
@@ -98,12 +98,12 @@ def _instead_of(word: str) -> str:
     path = Path(word[1:])
     if (path / SETTINGS).is_file():
         return f"{word} is a folder: give its file of settings, {word}/{SETTINGS}"
-    why = "is no settings file: its name must end in .yaml or .json"
+    reason = "is no settings file: its name must end in .yaml or .json"
     if path.is_dir():
-        why = f"is a folder without {SETTINGS}, so no run is in it"
+        reason = f"is a folder without {SETTINGS}, so no run is in it"
     elif not path.exists():
-        why = f"names no settings file, since there is no file or run {word[1:]!r}"
-    return f"{word} {why}: give a file of settings, {_EXAMPLES}"
+        reason = f"names no settings file, since there is no file or run {word[1:]!r}"
+    return f"{word} {reason}: give a file of settings, {_EXAMPLES}"
 
 
 def read_settings(path: Path, cls: Any) -> dict[str, Any]:
@@ -123,15 +123,15 @@ def read_settings(path: Path, cls: Any) -> dict[str, Any]:
         settings = from_plain(values, fields)
     except ArgumentsError as error:
         raise ArgumentsError(f"{path}: {_by_key(str(error), error.flags[0])}", error.flags) from None
-    unknown = [name for name in settings if name not in fields]
+    unknown_keys = [name for name in settings if name not in fields]
     messages = []
-    if unknown:
-        hint = did_you_mean(unknown[0], map(str, fields)) or "the keys are the names of the flags"
-        messages = [f"unknown key {', '.join(unknown)}: {hint}"]
-    wrong = _wrong_values({name: value for name, value in settings.items() if name in fields}, cls, fields)
-    messages += [_by_key(text, flag) for flag, text in wrong.items()]
+    if unknown_keys:
+        hint = did_you_mean(unknown_keys[0], map(str, fields)) or "the keys are the names of the flags"
+        messages = [f"unknown key {', '.join(unknown_keys)}: {hint}"]
+    bad = _wrong_values({name: value for name, value in settings.items() if name in fields}, cls, fields)
+    messages += [_by_key(text, flag) for flag, text in bad.items()]
     if messages:
-        raise ArgumentsError(f"{path}: {'; '.join(messages)}", [*map(flag_of, unknown), *wrong])
+        raise ArgumentsError(f"{path}: {'; '.join(messages)}", [*map(flag_of, unknown_keys), *bad])
     return settings
 
 
@@ -167,17 +167,17 @@ def recorded_settings(
     CommandError if a file of that name is not of a run, and OSError."""
     folder = folder or args.out
     path, is_new = folder / SETTINGS, not folder.exists()
-    before = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else None
-    if before is not None and not before.startswith(_HEAD):
+    earlier = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else None
+    if earlier is not None and not earlier.startswith(_HEAD):
         raise CommandError(f"{path} was not written by a run: move it away, or choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    repeat = f"{command} {shlex.quote(f'@{path}')} {other}"
-    write_text(path, settings_text(args, repeat), private=True)
+    command_line = f"{command} {shlex.quote(f'@{path}')} {other}"
+    write_text(path, settings_text(args, command_line), private=True)
     try:
         yield
     except Exception:
-        if before is not None:
-            write_text(path, before, private=True)
+        if earlier is not None:
+            write_text(path, earlier, private=True)
         elif {entry.name for entry in folder.iterdir()} <= {SETTINGS}:
             path.unlink()
             if is_new:
@@ -206,8 +206,8 @@ def settings_text(args: Any, command: str) -> str:
         ]
         public = [item for item in items if not (isinstance(item, str) and holds_secret(item))]
         if public != items:
-            left_out = (str(item).partition("=") for item in items if item not in public)
-            secret += [key if is_positional(field) and equals else name for key, equals, _ in left_out]
+            secrets = (str(item).partition("=") for item in items if item not in public)
+            secret += [key if is_positional(field) and equals else name for key, equals, _ in secrets]
         if isinstance(value, list | tuple):
             settings[name] = public
         elif value is not None and public:

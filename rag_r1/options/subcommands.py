@@ -23,8 +23,8 @@ Commands = Mapping[str, tuple[str, str]]
 def usage(prog: str, about: str, commands: Commands) -> str:
     """The text of `--help`."""
     lines = [f"  {name:17} {summary}" for name, (_, summary) in commands.items()]
-    first = [f"usage: {prog} COMMAND [arguments]", "", about, ""]
-    return "\n".join([*first, *lines, "", f"{prog} COMMAND --help describes each command."])
+    header = [f"usage: {prog} COMMAND [arguments]", "", about, ""]
+    return "\n".join([*header, *lines, "", f"{prog} COMMAND --help describes each command."])
 
 
 @command_main()
@@ -35,15 +35,15 @@ def run(prog: str, about: str, commands: Commands, arguments: Sequence[str] | No
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage(prog, about, commands))
         return 0 if arguments else 2
-    command, *rest = arguments
+    command, *command_arguments = arguments
     if command not in commands:
-        near = did_you_mean(command, commands)
-        more = f"; {near}\nsee {prog} --help" if near else f"\n\n{usage(prog, about, commands)}"
-        print(f"{prog}: there is no command {command!r}{more}", file=sys.stderr)
+        hint = did_you_mean(command, commands)
+        text = f"; {hint}\nsee {prog} --help" if hint else f"\n\n{usage(prog, about, commands)}"
+        print(f"{prog}: there is no command {command!r}{text}", file=sys.stderr)
         return 2
     module, _, function = commands[command][0].partition(":")
     try:
-        return getattr(import_module(module), function or "main")(rest)
+        return getattr(import_module(module), function or "main")(command_arguments)
     except ModuleNotFoundError as error:
         remedy = remedy_for(error.name or "", f"{prog} {command}")
         if remedy is None:

@@ -8,5 +8,5 @@ from difflib import get_close_matches
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """`did you mean NAME?`, or an empty text if no known name is near. `cutoff`: similarity from 0 to 1."""
-    near = get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return f"did you mean {near[0]}?" if near else ""
+    matches = get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {matches[0]}?" if matches else ""

@@ -19,48 +19,48 @@ from rag_r1.options.argument_values import field_names, flag_of
 
 
 def right_arguments(cls: Any, values: Mapping[str, Any], wrong: set[str]) -> tuple[Any, list[str]]:
-    """The arguments without those that are `wrong`, which is added to; and what the class's own validators
+    """The arguments without those of `wrong`, which is added to; and what the class's own validators
     refuse in them. `values`: by the names of their flags."""
-    read: dict[str, Any] = {}
+    read_values: dict[str, Any] = {}
     for name, field in field_names(cls).items():
         if name in values and name not in wrong:
             try:
                 kind = Annotated[field.annotation, *field.metadata, None]
-                read[name] = TypeAdapter(kind).validate_python(values[name])
+                read_values[name] = TypeAdapter(kind).validate_python(values[name])
                 continue
             except ValidationError:
                 wrong.add(name)
         if field.is_required():
             wrong.add(name)
-            read[name] = [] if get_origin(field.annotation) is list else UNKNOWN
+            read_values[name] = [] if get_origin(field.annotation) is list else UNKNOWN
     names = {field.validation_alias or name: name for name, field in cls.model_fields.items()}
-    made = cls.model_construct({names[name] for name in read if name not in wrong}, **read)
-    made._is_partial = True
+    args = cls.model_construct({names[name] for name in read_values if name not in wrong}, **read_values)
+    args._is_partial = True
     faults = []
     for validator in cls.__pydantic_decorators__.model_validators.values():
         try:
-            validator.func(made)
+            validator.func(args)
         except ValueError as error:
             if not needs_unknown(error):
                 faults.append(str(error))
-    return made, list(_of_their_own(faults, wrong))
+    return args, list(_own_problems(faults, wrong))
 
 
-def problems_beside(check: Callable[[Any], object], args: Any, wrong: Iterable[str]) -> list[str]:
-    """What the check of a command refuses in these arguments, but for what follows from `wrong` ones."""
+def problems_beside(check: Callable[[Any], object], args: Any, wrong_names: Iterable[str]) -> list[str]:
+    """What the check of a command refuses in these arguments, but for what follows from `wrong_names`."""
     try:
         check(args)
     except (ValueError, OSError, RuntimeError) as error:
         if needs_unknown(error):
             return []
-        return list(_of_their_own(getattr(error, "problems", None) or [error_text(error)], wrong))
+        return list(_own_problems(getattr(error, "problems", None) or [error_text(error)], wrong_names))
     except Exception:  # for want of a value: what is wrong in itself shows when the arguments are right
         return []
     return []
 
 
-def _of_their_own(problems: Iterable[str], wrong: Iterable[str]) -> Iterator[str]:
-    flags = set(map(flag_of, wrong))
+def _own_problems(problems: Iterable[str], wrong_names: Iterable[str]) -> Iterator[str]:
+    flags = set(map(flag_of, wrong_names))
     for problem in problems:
         words = {word.strip(".,;:()`'") for word in problem.replace("=", " ").split()}
         if not flags & words:

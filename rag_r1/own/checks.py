@@ -48,8 +48,8 @@ def with_teacher_name(plan: OwnPlan) -> OwnPlan:
     models = list(check_endpoint(teacher.url, teacher.api_key_env, "teacher", "--teacher"))
     if len(models) != 1:
         names = ", ".join(terminal_text(name, 200) for name in models[:5])
-        listed = f"lists {names}" if models else "lists no models"
-        raise RunError(f"--teacher {teacher.url} {listed}: name the teacher's with --teacher-model")
+        text = f"lists {names}" if models else "lists no models"
+        raise RunError(f"--teacher {teacher.url} {text}: name the teacher's with --teacher-model")
     return replace(plan, teacher=replace(teacher, model=models[0]))
 
 
@@ -141,8 +141,8 @@ def _contradictions(plan: OwnPlan) -> Iterator[str]:
     if not plan.trains and plan.evaluation.skip:
         yield "evaluation.skip: nothing is left to do, since sft and grpo are left out too"
     if plan.needs_teacher and plan.teacher.url is None:
-        what = "writes the questions" if plan.writes_questions else "plays the traces"
-        yield f"teacher.url: give --teacher, the address of the model that {what}"
+        purpose = "writes the questions" if plan.writes_questions else "plays the traces"
+        yield f"teacher.url: give --teacher, the address of the model that {purpose}"
     if plan.reader.url is not None and plan.reader.model is None:
         yield "reader.model: give --reader-model, the name of the model at reader.url"
     if questions.train and not questions.test:

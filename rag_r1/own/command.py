@@ -139,8 +139,8 @@ class OwnArguments(Arguments):
             name: {key: value for key, value in values.items() if value is not None}
             for name, values in values_of.items()
         }
-        left_out = {*self.skip, *(("sft", "filter", "grpo") if self.evaluate_only else ())}
-        for name in left_out:
+        skipped = {*self.skip, *(("sft", "filter", "grpo") if self.evaluate_only else ())}
+        for name in skipped:
             flags.setdefault(name, {})["skip"] = True
         return {name: values for name, values in flags.items() if values}
 
@@ -148,8 +148,8 @@ class OwnArguments(Arguments):
 @command_main(RuntimeError, OSError, ValueError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
-    args = read_arguments(OwnArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=checked)
-    artifacts = checked(args)
+    args = read_arguments(OwnArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=check_start)
+    artifacts = check_start(args)
     from rag_r1.own.forecast import forecast_of
 
     folder = PipelineFolder(artifacts.out)
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def checked(args: OwnArguments) -> OwnArtifacts:
+def check_start(args: OwnArguments) -> OwnArtifacts:
     """The plan of a start and its files. Raises StartError with all that is wrong in them."""
     # Here, because it needs what belongs to extras, and `--help` does not.
     from rag_r1.own.checks import check_plan, with_teacher_name
@@ -173,9 +173,10 @@ def checked(args: OwnArguments) -> OwnArtifacts:
     with StartChecks() as checks:
         checks.run(check_out, args.out, COMMAND)
         if (plan := checks.run(plan_of, args)) is not None:
-            named = checks.run(with_teacher_name, plan)
-            artifacts = OwnArtifacts(named or plan, Path(realpath(args.out)))
-            checks.run(check_plan, artifacts, PipelineFolder(artifacts.out), knows_teacher=named is not None)
+            named_plan = checks.run(with_teacher_name, plan)
+            artifacts = OwnArtifacts(named_plan or plan, Path(realpath(args.out)))
+            folder = PipelineFolder(artifacts.out)
+            checks.run(check_plan, artifacts, folder, knows_teacher=named_plan is not None)
     return artifacts
 
 
@@ -185,8 +186,8 @@ def plan_of(args: OwnArguments) -> OwnPlan:
     from rag_r1.own.checks import file_problems
     from rag_r1.own.sizes import with_recipes
 
-    earlier = args.out / PLAN
-    path = args.plan or (earlier if earlier.is_file() else None)
+    earlier_plan = args.out / PLAN
+    path = args.plan or (earlier_plan if earlier_plan.is_file() else None)
     try:
         plan = read_plan(path, args.flags(), args.changes)
     except PlanError as error:

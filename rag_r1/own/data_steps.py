@@ -74,7 +74,7 @@ def _index(artifacts: OwnArtifacts) -> Step:
         index = folder / "index"
         shutil.rmtree(index, ignore_errors=True)  # of a start that was killed
         first, *others = artifacts.corpus
-        build_index(first, index, *options, more=others, timeout_s=_INDEX_S)
+        build_index(first, index, *options, more_corpora=others, timeout_s=_INDEX_S)
         return {"passages": read_json_object(index / "manifest.json")["count"]}
 
     needs = () if plan.documents.corpus else ("documents",)
@@ -96,7 +96,7 @@ def _traces(artifacts: OwnArtifacts, folder: PipelineFolder) -> Step:
 
     def work(step: Path) -> dict[str, Any]:
         with artifacts.retriever(step) as url:
-            args = traces_arguments(artifacts, step, url, _left(plan.teacher.max_cost, folder))
+            args = traces_arguments(artifacts, step, url, _remaining_cost(plan.teacher.max_cost, folder))
             with recorded_settings("rag-r1 traces", args):
                 if asyncio.run(make_traces(args)):
                     raise RunError("the traces are not complete (see above): the same command goes on")
@@ -138,13 +138,13 @@ def traces_arguments(
     )
 
 
-def _left(most: float | None, folder: PipelineFolder) -> float | None:
+def _remaining_cost(max_cost: float | None, folder: PipelineFolder) -> float | None:
     """What of the highest cost is left after the questions. Raises RunError if it is nothing."""
-    if most is None:
+    if max_cost is None:
         return None
-    remaining = most - folder.facts("questions").get("cost", 0.0)
+    remaining = max_cost - folder.facts("questions").get("cost", 0.0)
     if remaining <= 0:
-        raise RunError(f"teacher.max_cost {most:g} is spent on the questions: give a higher one to go on")
+        raise RunError(f"teacher.max_cost {max_cost:g} is spent on the questions: give a higher one to go on")
     return remaining
 
 

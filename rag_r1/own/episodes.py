@@ -49,8 +49,8 @@ class Episodes:
         policy, grpo = self.plan.policy, self.plan.grpo
         prompt = [] if policy.prompt is None else [f"++rag_r1.prompt={hydra_quoted(policy.prompt)}"]
         steps = [] if grpo.steps is None else [f"trainer.total_training_steps={grpo.steps}"]
-        more = [] if grpo.steps is None else [f"trainer.total_epochs={grpo.steps}"]  # the steps end it
-        return [f"rag_r1.protocol={policy.protocol}", *prompt, *policy.keys, *steps, *more, *grpo.overrides]
+        extra = [] if grpo.steps is None else [f"trainer.total_epochs={grpo.steps}"]  # the steps end it
+        return [f"rag_r1.protocol={policy.protocol}", *prompt, *policy.keys, *steps, *extra, *grpo.overrides]
 
     @property
     def overrides(self) -> list[str]:
@@ -67,12 +67,12 @@ class Episodes:
     def training_overrides(self) -> list[str]:
         """With what makes the training one that can be resumed and leaves a model."""
         trainer = self.config.trainer
-        every = trainer.save_freq
-        if every <= 0:
-            every = max(1, (trainer.total_training_steps or 1) // _CHECKPOINTS)
+        save_freq = trainer.save_freq
+        if save_freq <= 0:
+            save_freq = max(1, (trainer.total_training_steps or 1) // _CHECKPOINTS)
         return [
             *_RESUMABLE,
-            f"trainer.save_freq={every}",
+            f"trainer.save_freq={save_freq}",
             f"data.seed={self.plan.run.seed}",
             *self.recipe_overrides,
         ]
@@ -97,8 +97,8 @@ class Episodes:
         """The protocol's whole prompt, also if the policy has a shorter one, and how long a turn may be: what
         is longer than a turn of the policy is no sample for SFT."""
         words = int(self.turn_tokens * _WORDS_OF_A_TOKEN)
-        brief = f"Be brief: write at most {words} words in a turn, its search or its answer included."
-        return f"{brief}\n\n{load_protocol(self.plan.policy.protocol).user_prompt}"
+        instruction = f"Be brief: write at most {words} words in a turn, its search or its answer included."
+        return f"{instruction}\n\n{load_protocol(self.plan.policy.protocol).user_prompt}"
 
     @property
     def turn_tokens(self) -> int:

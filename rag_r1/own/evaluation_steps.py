@@ -61,15 +61,15 @@ def evaluations(artifacts: OwnArtifacts) -> list[Evaluation]:
     has_card = plan.evaluation.card
     start = lambda: artifacts.start  # noqa: E731
     label = "untrained" if plan.trains else "the model"
-    several = [Evaluation("untrained", label, start, has_card=has_card and not plan.trains)]
+    result = [Evaluation("untrained", label, start, has_card=has_card and not plan.trains)]
     if plan.evaluation.one_shot:
-        several.append(Evaluation("one_shot", f"{label}, one search (RAG)", start, is_one_shot=True))
+        result.append(Evaluation("one_shot", f"{label}, one search (RAG)", start, is_one_shot=True))
     if not plan.sft.skip and not plan.grpo.skip:
-        several.append(Evaluation("fine_tuned", "after SFT", lambda: artifacts.before_grpo, ("sft",)))
+        result.append(Evaluation("fine_tuned", "after SFT", lambda: artifacts.before_grpo, ("sft",)))
     if plan.trains:
         needs = ("sft",) if plan.grpo.skip else ("grpo",)
-        several.append(Evaluation("trained", "trained", lambda: artifacts.final, needs, has_card))
-    return several
+        result.append(Evaluation("trained", "trained", lambda: artifacts.final, needs, has_card))
+    return result
 
 
 def evaluation_steps(artifacts: OwnArtifacts) -> list[Step]:

@@ -35,7 +35,7 @@ from rag_r1.tools.documents.corpus import index_folder
 #: Of a trace: tokens of the prompt with the protocol's instruction, of a turn, and of an observation.
 _PROMPT_TOKENS, _TURN_TOKENS, _OBSERVATION_TOKENS = 600, 120, 600
 #: Passages from which questions are written, as `rag-r1 questions` has it by default.
-_MOST_PASSAGES = 100_000
+_MAX_PASSAGES = 100_000
 #: Seconds in which a server of models is taken to answer a request.
 _ANSWER_S = 3.0
 #: Samples of a trace, and seconds until vLLM and a training have started.
@@ -67,9 +67,9 @@ def forecast_of(artifacts: OwnArtifacts, folder: PipelineFolder) -> Forecast:
         counts = _own_counts(plan)
     else:
         spec, pool = questions_spec(artifacts), _pool(artifacts)
-        seeds = most_seeds(spec, pool)
+        seeds = max_seeds(spec, pool)
         writing, reading = forecast(spec, seeds, Prompts(()))
-        lines += [f"passages: {pool.read:,}", *forecast_lines(spec, seeds, writing, reading)]
+        lines += [f"passages: {pool.n_read:,}", *forecast_lines(spec, seeds, writing, reading)]
         teacher.add(writing)
         reader.add(reading)
         test = round(len(seeds) * plan.questions.test_share)
@@ -89,18 +89,18 @@ def _pool(artifacts: OwnArtifacts) -> PassagePool:
     """The passages: of the corpus that an earlier start has made, or of one that is made for now and kept
     nowhere. Raises RunError."""
     documents, questions = artifacts.plan.documents, artifacts.plan.questions
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory() as temp:
         corpus = artifacts.corpus
         if documents.folder is not None and not all(path.is_file() for path in corpus):
-            index = index_folder(Path(documents.folder), Path(place), skip_bad_files=documents.skip_bad_files)
+            index = index_folder(Path(documents.folder), Path(temp), skip_bad_files=documents.skip_bad_files)
             corpus = [index]
         try:
-            return read_pool(corpus, artifacts.plan.run.seed, questions.test_share, _MOST_PASSAGES)
+            return read_pool(corpus, artifacts.plan.run.seed, questions.test_share, _MAX_PASSAGES)
         except DataError as error:
             raise RunError(str(error)) from error
 
 
-def most_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
+def max_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
     """As many seeds as there can be, of passages in the order of the corpus: how many tokens they have is
     what matters here."""
     passages = pool.passages
@@ -109,8 +109,8 @@ def most_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
         size = 2 if kind in MULTI_HOP else 1
         count = min(spec.per_kind, len(passages)) if len(passages) >= size else 0
         for number in range(count):
-            own = tuple(islice(cycle(passages), number * size, (number + 1) * size))
-            seeds.append(Seed(f"{kind}-{number}", kind, own))
+            seed_passages = tuple(islice(cycle(passages), number * size, (number + 1) * size))
+            seeds.append(Seed(f"{kind}-{number}", kind, seed_passages))
     return seeds
 
 
@@ -138,8 +138,8 @@ def _cost(plan: OwnPlan, teacher: Usage, reader: Usage) -> float:
 
 
 def _limit_words(plan: OwnPlan, cost: float) -> str:
-    most = plan.teacher.max_cost
-    return "" if most is None or cost <= most else f"; teacher.max_cost {most:g} may end the run before"
+    limit = plan.teacher.max_cost
+    return "" if limit is None or cost <= limit else f"; teacher.max_cost {limit:g} may end the run before"
 
 
 def _traces_line(plan: OwnPlan, usage: Usage) -> str:
@@ -161,10 +161,10 @@ def _time_lines(
     if plan.trains and times is None:
         yield "time of the trainings: not measured for this model on this platform; each step prints its own"
     elif times is not None and plan.policy.url is None:
-        yield f"time of the rest: about {minutes(_rest_s(artifacts, folder, counts, times))} on two cores"
+        yield f"time of the rest: about {minutes(_other_s(artifacts, folder, counts, times))} on two cores"
 
 
-def _rest_s(
+def _other_s(
     artifacts: OwnArtifacts,
     folder: PipelineFolder,
     counts: tuple[int, int],
@@ -180,13 +180,13 @@ def _rest_s(
         "filter": _START_S + min(train, plan.filter.questions or train) * question_s,
         "grpo": _START_S + steps * step_s,
     }
-    left_out = {name for name in seconds if getattr(plan, name).skip or folder.seconds(name) is not None}
+    skipped = {name for name in seconds if getattr(plan, name).skip or folder.seconds(name) is not None}
     for evaluation in evaluations(artifacts):
         plays = 6 if evaluation.has_card else 1
         questions = min(test, plan.evaluation.questions or test) * plays
         seconds[evaluation.step] = _START_S + questions * question_s / 4  # a question is not replayed
-        left_out |= {evaluation.step} if folder.seconds(evaluation.step) is not None else set()
-    return sum(value for name, value in seconds.items() if name not in left_out)
+        skipped |= {evaluation.step} if folder.seconds(evaluation.step) is not None else set()
+    return sum(value for name, value in seconds.items() if name not in skipped)
 
 
 def minutes(seconds: float) -> str:

@@ -72,8 +72,8 @@ def _with_absolute_paths(sections: Mapping[str, Any]) -> dict[str, Any]:
     for name, keys in _PATHS.items():
         section = changed.get(name)
         if isinstance(section, dict):
-            whole = {key: _absolute(section[key]) for key in keys if key in section}
-            changed[name] = {**section, **whole}
+            absolute = {key: _absolute(section[key]) for key in keys if key in section}
+            changed[name] = {**section, **absolute}
     return changed
 
 

@@ -65,15 +65,15 @@ def questions_spec(artifacts: OwnArtifacts) -> QuestionsSpec:
 def _facts_of(result: QuestionsResult, folder: Path, trains: bool) -> dict[str, Any]:
     card = result.card
     if result.stopped or card["open"]:
-        why = result.stopped or min(outcome.detail for outcome in result.outcomes if outcome.is_open)
-        raise RunError(f"the questions are not complete ({why}): the same command, run again, goes on")
+        reason = result.stopped or min(outcome.detail for outcome in result.outcomes if outcome.is_open)
+        raise RunError(f"the questions are not complete ({reason}): the same command, run again, goes on")
     for split in ("train", "test") if trains else ("test",):
         if not card["rows"][split]:
             raise RunError(
                 f"no question of {split} was kept: see why in {folder / 'refused.jsonl'}, then remove "
                 f"{folder} and change the teacher, the reader or questions.per_kind"
             )
-    cost = sum(used["cost"] for used in card["usage"].values())
+    cost = sum(usage["cost"] for usage in card["usage"].values())
     names = ("seeds", "kept", "rows", "refused", "usage")
     return {**{name: card[name] for name in names}, "cost": cost}
 
@@ -87,9 +87,9 @@ def _own_questions(artifacts: OwnArtifacts, needs: Sequence[str], results: Seque
     def work(folder: Path) -> dict[str, Any]:
         rows = {split: _own_rows(artifacts, split, paths) for split, paths in files.items() if paths}
         _refuse_shared(rows)
-        for split, of_split in rows.items():
-            write_rows(folder / f"{split}.parquet", of_split)
-        return {"rows": {split: len(of_split) for split, of_split in rows.items()}, "cost": 0.0}
+        for split, questions in rows.items():
+            write_rows(folder / f"{split}.parquet", questions)
+        return {"rows": {split: len(questions) for split, questions in rows.items()}, "cost": 0.0}
 
     return Step("questions", settings, work, results, needs)
 
@@ -115,8 +115,8 @@ def _own_rows(artifacts: OwnArtifacts, split: str, paths: Sequence[str]) -> list
 
 def _refuse_shared(rows: dict[str, list[QuestionRow]]) -> None:
     """Raises RunError if a held-out question is also trained on."""
-    trained = {question_key(row.question): row.id for row in rows.get("train", ())}
-    shared = [row for row in rows["test"] if question_key(row.question) in trained]
+    training_ids = {question_key(row.question): row.id for row in rows.get("train", ())}
+    shared = [row for row in rows["test"] if question_key(row.question) in training_ids]
     if shared:
         raise RunError(
             f"questions.test: {len(shared)} of its questions are also in questions.train, such as "

@@ -39,7 +39,7 @@ _DIFFERS = (
     *("model", "condition", "protocol", "budget", "failures", "retriever", "index"),
     *("engine", "machine", "versions", "commit"),  # a run may go on elsewhere, and after an update
 )
-_SURE = 0.05
+_SIGNIFICANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -61,19 +61,19 @@ CLAIMS = (
 
 def make_report(artifacts: OwnArtifacts, folder: PipelineFolder) -> dict[str, Any]:
     """Write the three files, and return what report.json has."""
-    out, by_name = artifacts.out, {each.name: each for each in evaluations(artifacts)}
-    runs = {name: read_json_object(each.folder(out) / "report.json") for name, each in by_name.items()}
+    out, by_name = artifacts.out, {model.name: model for model in evaluations(artifacts)}
+    runs = {name: read_json_object(model.folder(out) / "report.json") for name, model in by_name.items()}
     names = ("documents", "index", "questions", "traces", "sft_data", "sft", "filter", "grpo")
     report = {
         "format": 1,
         "models": {name: _figures(by_name[name].label, run) for name, run in runs.items()},
-        "claims": [_checked(claim, by_name, out) for claim in CLAIMS if _is_made(claim, by_name)],
+        "claims": [_check_claim(claim, by_name, out) for claim in CLAIMS if _is_made(claim, by_name)],
         "card": _card_sentences(artifacts, list(by_name.values())),
         "curves": curves(artifacts.stage / "trajectories"),
         "steps": {name: facts for name in names if (facts := folder.facts(name))},
         "seconds": {
             name: seconds
-            for name in (*names, *(each.step for each in by_name.values()))
+            for name in (*names, *(model.step for model in by_name.values()))
             if (seconds := folder.seconds(name)) is not None
         },
         "plan": without_secrets(artifacts.plan.plain()),
@@ -86,11 +86,11 @@ def make_report(artifacts: OwnArtifacts, folder: PipelineFolder) -> dict[str, An
 
 def _figures(label: str, run: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of a model over all questions, and its EM by kind of question."""
-    of_all = {name: run["figures"][name]["all"] for name in COLUMNS}
+    totals = {name: run["figures"][name]["all"] for name in COLUMNS}
     counts = run["counts"]["all"]
     return {
         "label": label,
-        **of_all,
+        **totals,
         "sources": run["figures"]["em"]["sources"],
         "questions": counts["questions"],
         "failed": counts["failed"],
@@ -104,12 +104,12 @@ def _is_made(claim: Claim, evaluations: Mapping[str, Evaluation]) -> bool:
     )
 
 
-def _checked(claim: Claim, evaluations: Mapping[str, Evaluation], out: Path) -> dict[str, Any]:
+def _check_claim(claim: Claim, evaluations: Mapping[str, Evaluation], out: Path) -> dict[str, Any]:
     """A claim with its figures and its verdict: `held`, `not shown`, or `the opposite held`."""
     folders = [evaluations[name].folder(out) for name in (claim.other, claim.better)]
     [difference] = compare(folders, _DIFFERS)["figures"]["em"]["all"]["differences"]
     verdict = "not shown"
-    if difference["p"] < _SURE:
+    if difference["p"] < _SIGNIFICANCE:
         verdict = "held" if difference["value"] > 0 else "the opposite held"
     return {"claim": claim.text, "models": [claim.better, claim.other], **difference, "verdict": verdict}
 
@@ -117,9 +117,9 @@ def _checked(claim: Claim, evaluations: Mapping[str, Evaluation], out: Path) -> 
 def _card_sentences(artifacts: OwnArtifacts, played: Sequence[Evaluation]) -> list[str]:
     return [
         sentence
-        for each in played
-        if each.has_card
-        for sentence in read_json_object(artifacts.out / each.step / RUN / CARD_JSON)["sentences"]
+        for evaluation in played
+        if evaluation.has_card
+        for sentence in read_json_object(artifacts.out / evaluation.step / RUN / CARD_JSON)["sentences"]
     ]
 
 
@@ -216,8 +216,8 @@ _WORDS: dict[str, Any] = {
 def _notes(report: Mapping[str, Any]) -> list[str]:
     notes = []
     if report["card"]:
-        last = "trained" if "trained" in report["models"] else "untrained"
-        notes.append(f"The whole search card: `evaluation/{last}/{RUN}/{CARD_MD}`.")
+        model = "trained" if "trained" in report["models"] else "untrained"
+        notes.append(f"The whole search card: `evaluation/{model}/{RUN}/{CARD_MD}`.")
     if "seeds" in report["steps"].get("questions", {}):
         notes.append(
             "The held-out questions are the teacher's, too, from other documents than those that were "

@@ -88,12 +88,12 @@ def with_recipes(plan: OwnPlan) -> OwnPlan:
     on_a_gpu = size.is_for_cpus and platform != "cpu"
     sft, grpo, evaluation = plan.sft, plan.grpo, plan.evaluation
     if sft.recipe is None:
-        more = _SFT_ON_A_GPU if on_a_gpu else ()
-        sft = replace(sft, recipe=size.sft, overrides=(*more, *sft.overrides))
+        extra = _SFT_ON_A_GPU if on_a_gpu else ()
+        sft = replace(sft, recipe=size.sft, overrides=(*extra, *sft.overrides))
     if grpo.recipe is None:
-        usual = "cpu" if size.is_for_cpus else "gpu"
+        default_platform = "cpu" if size.is_for_cpus else "gpu"
         changes = [
-            *([] if platform == usual else [f"platform={platform}"]),
+            *([] if platform == default_platform else [f"platform={platform}"]),
             *(_GRPO_ON_A_GPU if on_a_gpu else ()),
         ]
         grpo = replace(grpo, recipe=size.grpo, overrides=(*changes, *grpo.overrides))

@@ -95,7 +95,7 @@ def _filter(artifacts: OwnArtifacts) -> Step:
         "questions": plan.questions,
         "replays": plan.replays,
         "share": plan.share,
-        "playing": _as_settings(episodes.playing),
+        "playing": _plain_settings(episodes.playing),
         "seed": artifacts.plan.run.seed,
         **({"model": artifacts.model_hash} if artifacts.plan.sft.skip else {}),
     }
@@ -190,17 +190,17 @@ def _grpo(artifacts: OwnArtifacts) -> Step:
             train([sys.executable, "-m", "rag_r1.training.stages", *stages.to_argv()], folder)
         return {"model": artifacts.trained.relative_to(folder).as_posix()}
 
-    chosen = () if artifacts.plan.filter.skip else ("filter",)
-    started = () if artifacts.plan.sft.skip else ("sft",)
-    needs = ("index", "questions", *started, *chosen)
+    filter_steps = () if artifacts.plan.filter.skip else ("filter",)
+    sft_steps = () if artifacts.plan.sft.skip else ("sft",)
+    needs = ("index", "questions", *sft_steps, *filter_steps)
     return Step("grpo", settings, work, ("stage1/finished", "stage1/trajectories"), needs)
 
 
 def _held_out(artifacts: OwnArtifacts) -> int:
     """Questions of a validation: all of them at once."""
     rows = _rows(artifacts.questions("test"))
-    most = artifacts.episodes.config.data.get("val_max_samples") or -1
-    return min(rows, most) if most > 0 else rows
+    limit = artifacts.episodes.config.data.get("val_max_samples") or -1
+    return min(rows, limit) if limit > 0 else rows
 
 
 def _rows(path: Path) -> int:
@@ -212,6 +212,6 @@ def _content(recipe: str) -> str:
     return sha256_of_file(Recipe.find(recipe).path)[:16]
 
 
-def _as_settings(playing: dict[str, Any]) -> dict[str, Any]:
+def _plain_settings(playing: dict[str, Any]) -> dict[str, Any]:
     """How the policy plays, without the place of its prompt, which the questions have."""
     return {name: value for name, value in playing.items() if name != "prompt"}

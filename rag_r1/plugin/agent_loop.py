@@ -61,7 +61,7 @@ class VerlEngine:
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         """Continue `context` until a stop string (kept), the end of sequence or `max_tokens`."""
-        out = await self.client.generate(
+        output = await self.client.generate(
             request_id=self.request_id,
             prompt_ids=context,
             sampling_params={
@@ -71,25 +71,25 @@ class VerlEngine:
                 "include_stop_str_in_output": True,
             },
         )
-        if out.token_ids:
-            self._widen(out.extra_fields)
-        self.preempted += out.num_preempted or 0
-        ids, logprobs = out.token_ids, None
+        if output.token_ids:
+            self._widen(output.extra_fields)
+        self.preempted += output.num_preempted or 0
+        ids, logprobs = output.token_ids, None
         if self.sampling_params.get("logprobs"):  # missing ones: the generation counts as failed
-            logprobs = out.log_probs or []
+            logprobs = output.log_probs or []
         if self.resumes and (logprobs is None or len(logprobs) == len(ids)):
             ids = self._until_stop(ids, stop)
             logprobs = logprobs and logprobs[: len(ids)]
-        aborted = out.stop_reason in ("aborted", "abort") or not ids
-        return Generation(ids, logprobs, aborted, f"stop reason {out.stop_reason}" if aborted else "")
+        aborted = output.stop_reason in ("aborted", "abort") or not ids
+        return Generation(ids, logprobs, aborted, f"stop reason {output.stop_reason}" if aborted else "")
 
     def _widen(self, fields: dict[str, Any]) -> None:
         """Take over a turn's fields; its weight versions widen the range of the trajectory."""
-        widest = {}
-        for name, pick in (("min_global_steps", min), ("max_global_steps", max)):
+        extremes = {}
+        for name, extreme in (("min_global_steps", min), ("max_global_steps", max)):
             versions = [self.extra_fields.get(name), fields.get(name)]
-            widest[name] = pick((version for version in versions if version is not None), default=None)
-        self.extra_fields = {**self.extra_fields, **fields, **widest}
+            extremes[name] = extreme((version for version in versions if version is not None), default=None)
+        self.extra_fields = {**self.extra_fields, **fields, **extremes}
 
     def _until_stop(self, ids: list[int], stop: Sequence[str]) -> list[int]:
         """The shortest beginning of `ids` whose text contains a stop string; all ids if there is none."""
@@ -148,7 +148,7 @@ class _ProcessAgent:
         self.validation = self.training.for_validation(settings, limits)
         self.details = RecordDetails(settings.trajectory_dir, tokens=settings.trajectory_tokens)
         self.probes = settings.probes
-        self.probed = _probed_agent(settings, self.validation, limits)
+        self.probe_agent = _probe_agent(settings, self.validation, limits)
 
     def of_row(self, row: Mapping[str, Any], info: Mapping[str, Any]) -> AgentSetup:
         """The agent that plays a row of the data set: in training, in validation, or under a probe."""
@@ -159,8 +159,8 @@ class _ProcessAgent:
             return self.validation
         evidence = GoldEvidence()
         if probe in NEED_PASSAGES:
-            evidence = self.probed.evidence(info, golds_of(row.get("reward_model")))
-        return self.probed.under(probe, cell_text(info.get("id")), evidence)
+            evidence = self.probe_agent.evidence(info, golds_of(row.get("reward_model")))
+        return self.probe_agent.under(probe, cell_text(info.get("id")), evidence)
 
     @classmethod
     def of(cls, config: DictConfig, tokenizer: Any) -> _ProcessAgent:
@@ -169,17 +169,17 @@ class _ProcessAgent:
         return cls._instance[1]
 
 
-def _probed_agent(settings: RagR1Config, validation: AgentSetup, limits: RowLimits) -> ProbeAgent:
+def _probe_agent(settings: RagR1Config, validation: AgentSetup, limits: RowLimits) -> ProbeAgent:
     """The agent of validation under the probes of the settings. Raises DataError for the file of
     passages, which is read once in a process, and only if a probe needs it."""
-    retriever, deeper, passages = settings.validation_retriever, validation, Passages()
+    retriever, deep_setup, passages = settings.validation_retriever, validation, Passages()
     topk = topk_of(retriever)
     if any(probe in NEED_GOLD for probe in settings.probes):
-        more = replace(settings, validation_retriever=deeper_search(retriever, topk))
-        deeper = validation.for_validation(more, limits)
+        deep_settings = replace(settings, validation_retriever=deeper_search(retriever, topk))
+        deep_setup = validation.for_validation(deep_settings, limits)
     if settings.probe_passages and any(probe in NEED_PASSAGES for probe in settings.probes):
         passages = read_passages(settings.probe_passages)
-    return ProbeAgent(validation, deeper, topk, passages)
+    return ProbeAgent(validation, deep_setup, topk, passages)
 
 
 @register("search_agent")
@@ -227,24 +227,14 @@ class SearchAgentLoop(AgentLoopBase):
         so the last has the record, and also the trajectory's metrics, which are then counted once."""
         # No log-probs, not even the zeros of a row without generations, if the rest of the batch has none.
         wants_logprobs = engine.sampling_params.get("logprobs")
-        masked = record.masked(mask)
-        # veRL's trainer requires versions in every row (trainer_base.py, `_compute_metrics`). If no engine
-        # has reported one, it is that of the step: the weights of step n result from step n - 1.
-        version = max(int(row.get("global_steps", 0)) - 1, 0)
-        span = {name: engine.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
-        fields = {
-            "turn_scores": [],
-            "tool_rewards": [],
-            **engine.extra_fields,
-            **{name: version if step is None else step for name, step in span.items()},
-        }
+        fields = {"turn_scores": [], "tool_rewards": [], **engine.extra_fields, **_versions(engine, row)}
         metrics = AgentLoopMetrics(
             generate_sequences=sum(turn.generate_s for turn in record.turns),
             tool_calls=sum(turn.tool_s for turn in record.turns),
             num_preempted=engine.preempted,
         )
         rows = [self._not_empty(training) for training in ledger.rows()]
-        last = len(rows) - 1
+        last_number = len(rows) - 1
         by_turn = (self.config.get("algorithm") or {}).get("adv_estimator") == TURN_LOO
         if by_turn and ledger.generated_tokens:
             fields["turn_ends"] = ledger.turn_ends(len(record.turns))
@@ -252,15 +242,17 @@ class SearchAgentLoop(AgentLoopBase):
             SearchOutput(
                 prompt_ids=training.prompt_ids,
                 response_ids=training.response_ids,
-                response_mask=[0] * len(training.response_mask) if masked else training.response_mask,
+                response_mask=[0] * len(training.response_mask)
+                if record.masked(mask)
+                else training.response_mask,
                 response_logprobs=training.response_logprobs if wants_logprobs else None,
                 # veRL counts messages: the user's, one for each generation, one for each observation.
                 num_turns=1 + len(record.turns) + sum(turn.observed_tokens > 0 for turn in record.turns),
-                metrics=metrics if i == last else AgentLoopMetrics(),
+                metrics=metrics if i == last_number else AgentLoopMetrics(),
                 extra_fields={
                     **fields,
                     **({"row_number": i} if by_turn else {}),
-                    **({"trajectory": record.to_dict()} if i == last else {}),
+                    **({"trajectory": record.to_dict()} if i == last_number else {}),
                 },
             )
             for i, training in enumerate(rows)
@@ -273,6 +265,14 @@ class SearchAgentLoop(AgentLoopBase):
         if not row.response_ids:
             row = TrainingRow(row.prompt_ids, [eos], [0], [0.0])
         return row if row.prompt_ids else replace(row, prompt_ids=[eos])
+
+
+def _versions(engine: VerlEngine, row: dict[str, Any]) -> dict[str, int]:
+    """veRL's trainer requires versions in every row (trainer_base.py, `_compute_metrics`). If no engine has
+    reported one, it is that of the step: the weights of step n result from step n - 1."""
+    version = max(int(row.get("global_steps", 0)) - 1, 0)
+    span = {name: engine.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
+    return {name: version if step is None else step for name, step in span.items()}
 
 
 def _vocabulary_size(config: DictConfig) -> int | None:

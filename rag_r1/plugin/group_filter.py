@@ -58,21 +58,21 @@ class GroupFilter:
         refill_fn: Callable[[int], Any] | None = None,
         **kwargs: Any,
     ):
-        chosen = options.filter_groups
-        metric = (chosen.metric or FILTER_GROUPS_REWARD_METRIC) if chosen.enable else None
+        filter_options = options.filter_groups
+        metric = (filter_options.metric or FILTER_GROUPS_REWARD_METRIC) if filter_options.enable else None
         refills_failed = options.sync_refill_failed_groups
         if metric is not None and options.train_batch_size is None:
             raise ValueError("filtering groups needs trainer.v1.sampler.sampler_kwargs.train_batch_size")
         self.group_size = options.group_size
-        self.max_gen_batches = chosen.max_num_gen_batches or 0
+        self.max_gen_batches = filter_options.max_num_gen_batches or 0
         self.replaces_groups = metric is not None or refills_failed
         self.dropped_infos: list[dict[str, Any]] = []  # of trajectories in dropped groups; for the metrics
         self._verl_refill = refill_fn
         self._infos: dict[str, list[dict[str, Any]]] = {}  # by prompt; of groups that were classified
         self._unusable: set[str] = set()  # prompts of groups with fewer than two usable trajectories
         self._counts: Counter[str] = Counter()
-        self._left: int | None = None  # prompts that this step may still request; None: no limit
-        self._lost_at_most: int | None = None  # groups lost to failures that this step replaces
+        self._budget: int | None = None  # prompts that this step may still request; None: no limit
+        self._max_replacements: int | None = None  # groups lost to failures that this step replaces
         super().__init__(
             *args,
             refill_fn=self._refill if refill_fn is not None else None,
@@ -80,7 +80,7 @@ class GroupFilter:
             train_batch_size=options.train_batch_size,
             # veRL's loader gives prompts one by one if either setting is on (`_init_dataloader`).
             gen_batch_size=1 if self.replaces_groups else options.train_batch_size,
-            max_inflight_gen_batches=chosen.max_inflight_gen_batches or 1,
+            max_inflight_gen_batches=filter_options.max_inflight_gen_batches or 1,
             sync_refill_failed_groups=refills_failed,
             **kwargs,
         )
@@ -92,25 +92,25 @@ class GroupFilter:
         nothing; raises RuntimeError if the rewards were equal in every group."""
         if partition_id != "train" or not self.replaces_groups:
             return super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
-        self._counts, self.dropped_infos, self._lost_at_most = Counter(), [], batch_size
-        self._left = (self.max_gen_batches - 1) * batch_size if self.max_gen_batches > 0 else None
+        self._counts, self.dropped_infos, self._max_replacements = Counter(), [], batch_size
+        self._budget = (self.max_gen_batches - 1) * batch_size if self.max_gen_batches > 0 else None
         try:
             batch, metrics = super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
         except SamplesExhaustedError:
             batch, metrics = self._sample_remaining(*args, batch_size=batch_size, **kwargs)
         finally:
-            self._left = self._lost_at_most = None
+            self._budget = self._max_replacements = None
         for key in batch.keys:
             self._infos.pop(prompt_of(key), None)
         return batch, {**metrics, **{f"search/{name}": float(self._counts[name]) for name in COUNTED}}
 
     def _sample_remaining(self, *args: Any, batch_size: int, **kwargs: Any) -> tuple[KVBatchMeta, dict]:
-        finished = self.finished_keys["train"] | self.failure_keys["train"]
-        self._counts["short_groups"] = batch_size - len(finished)
+        groups = self.finished_keys["train"] | self.failure_keys["train"]
+        self._counts["short_groups"] = batch_size - len(groups)
         counts = {name: self._counts[name] for name in COUNTED}
-        logger.warning("%d of %d groups after all batches of a step: %s", len(finished), batch_size, counts)
-        if finished:
-            return super().sample(*args, partition_id="train", batch_size=len(finished), **kwargs)
+        logger.warning("%d of %d groups after all batches of a step: %s", len(groups), batch_size, counts)
+        if groups:
+            return super().sample(*args, partition_id="train", batch_size=len(groups), **kwargs)
         if self._counts["unusable_groups"]:
             return KVBatchMeta(partition_id="train", keys=[], tags=[]), {}
         raise RuntimeError(
@@ -121,16 +121,16 @@ class GroupFilter:
 
     def _refill(self, prompts: int) -> None:
         """veRL's `refill_fn` within the limit."""
-        allowed = prompts if self._left is None else min(prompts, self._left)
+        allowed = prompts if self._budget is None else min(prompts, self._budget)
         if allowed > 0:
             self._counts["refilled_groups"] += allowed
-            if self._left is not None:
-                self._left -= allowed
+            if self._budget is not None:
+                self._budget -= allowed
             self._verl_refill(allowed)
 
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
-        under_way = self.pending_keys[partition_id] or self.running_keys[partition_id]
-        if partition_id == "train" and self._left is not None and self._left <= 0 and not under_way:
+        pending = self.pending_keys[partition_id] or self.running_keys[partition_id]
+        if partition_id == "train" and self._budget is not None and self._budget <= 0 and not pending:
             raise SamplesExhaustedError
         return super()._wait_for_next_poll(partition_id, last_debug_time)
 
@@ -138,8 +138,8 @@ class GroupFilter:
         _, constant, failed, _ = eviction_reasons
         self._counts["filtered_groups"] += len(constant)
         self._counts["unusable_groups"] += len(failed)
-        if self._lost_at_most is not None and self._counts["unusable_groups"] >= self._lost_at_most:
-            self._left = 0
+        if self._max_replacements is not None and self._counts["unusable_groups"] >= self._max_replacements:
+            self._budget = 0
         return super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)
 
     def _terminal_eviction_reasons(self, global_steps: int, partition_id: str) -> tuple:
@@ -162,8 +162,8 @@ class GroupFilter:
 
     def _finished_groups(self, partition_id: str, skip: Any) -> dict[str, list[tuple[dict, float | None]]]:
         """By finished prompt, (reward info, metric) of each trajectory; metric None: masked or unknown."""
-        fresh = self.finished_keys[partition_id] - skip
-        rows = last_rows([key for key in self.partitions[partition_id] if prompt_of(key) in fresh])
+        new_keys = self.finished_keys[partition_id] - skip
+        rows = last_rows([key for key in self.partitions[partition_id] if prompt_of(key) in new_keys])
         if not rows:
             return {}
         canonical = self.filter_groups_metric == FILTER_GROUPS_REWARD_METRIC

@@ -30,23 +30,23 @@ def add_probe_rows(rows: datasets.Dataset, probes: Sequence[str], passages: Pass
     """The rows, and for each probe a copy of those of a validation that it can be played with. `passages`:
     those that `gold` shows."""
     infos = [info if isinstance(info, Mapping) else {} for info in rows["extra_info"]]
-    validated = [i for i, info in enumerate(infos) if info.get("split", "train") != "train"]
+    validation_rows = [i for i, info in enumerate(infos) if info.get("split", "train") != "train"]
     parts = [rows.add_column(COLUMN, [""] * len(rows))]
     for probe in probes:
-        played = validated
+        probe_numbers = validation_rows
         if probe in NEED_GOLD:
             # Which gold passages are best, and how many are shown, does not matter here.
-            gold_passages = {i: passages.evidence(infos[i], golds=(), topk=1) for i in validated}
-            with_gold = [i for i in validated if gold_passages[i]]
-            played = [i for i in with_gold if applies(probe, gold_passages[i])]
-            print(f"probe {probe}: {len(with_gold)} of {len(validated)} rows name their gold passages")
-            if len(played) < len(with_gold):
-                print(f"probe {probe}: {len(played)} of these are in the file rag_r1.probe_passages")
-        part = rows.select(played)
-        sources = [f"{source}{suffix_of(probe)}" for source in part["data_source"]]
-        part = part.remove_columns("data_source").add_column("data_source", sources)
-        part = part.add_column(COLUMN, [probe] * len(part))
-        parts.append(part.cast(parts[0].features))  # the same types, in the same order
+            gold_passages = {i: passages.evidence(infos[i], golds=(), topk=1) for i in validation_rows}
+            with_gold = [i for i in validation_rows if gold_passages[i]]
+            probe_numbers = [i for i in with_gold if applies(probe, gold_passages[i])]
+            print(f"probe {probe}: {len(with_gold)} of {len(validation_rows)} rows name their gold passages")
+            if len(probe_numbers) < len(with_gold):
+                print(f"probe {probe}: {len(probe_numbers)} of these are in the file rag_r1.probe_passages")
+        probe_rows = rows.select(probe_numbers)
+        sources = [f"{source}{suffix_of(probe)}" for source in probe_rows["data_source"]]
+        probe_rows = probe_rows.remove_columns("data_source").add_column("data_source", sources)
+        probe_rows = probe_rows.add_column(COLUMN, [probe] * len(probe_rows))
+        parts.append(probe_rows.cast(parts[0].features))  # the same types, in the same order
     return datasets.concatenate_datasets(parts)
 
 

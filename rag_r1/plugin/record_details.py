@@ -21,7 +21,7 @@ from rag_r1.protocols import Protocol
 logger = logging.getLogger(__name__)
 
 #: Texts that a process writes: with examples drawn for each question, every prompt is another one.
-_MOST_PROMPTS = 1000
+_MAX_PROMPTS = 1000
 
 
 class RecordDetails:
@@ -39,12 +39,12 @@ class RecordDetails:
             return
         text = codec.decode(ledger.first_prompt)
         # The prompt shows the question neutralised, behind the instructions, which may hold the same words.
-        before, question, after = text.rpartition(protocol.neutralise(record.question))
-        text = f"{before}{{question}}{after}" if question else text
+        prefix, question, suffix = text.rpartition(protocol.neutralise(record.question))
+        text = f"{prefix}{{question}}{suffix}" if question else text
         record.prompt_sha256 = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
         if self.tokens:
             record.rows = [vars(row) for row in ledger.rows()]
-        if record.prompt_sha256 not in self._hashes and len(self._hashes) < _MOST_PROMPTS:
+        if record.prompt_sha256 not in self._hashes and len(self._hashes) < _MAX_PROMPTS:
             self._hashes.add(record.prompt_sha256)
             try:
                 append_records(self.file, {"prompt_sha256": record.prompt_sha256, "text": text})

@@ -95,8 +95,8 @@ class RecordingMixin:
 
     def _has_both_log_probs(self) -> bool:
         correction = OmegaConf.select(self.config, "algorithm.rollout_correction") or {}
-        calculates = OmegaConf.select(self.config, "actor_rollout_ref.rollout.calculate_log_probs")
-        return bool(calculates) and not correction.get("bypass_mode")
+        has_rollout_log_probs = OmegaConf.select(self.config, "actor_rollout_ref.rollout.calculate_log_probs")
+        return bool(has_rollout_log_probs) and not correction.get("bypass_mode")
 
     def _write_rollouts(self, metrics: dict) -> None:
         path = rollouts_file_here()
@@ -115,8 +115,8 @@ def logprob_gaps(batch: KVBatchMeta) -> dict[str, float]:
     keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")]
     fields = ("response_mask", "rollout_log_probs", "old_log_probs")
     data = read_rows(keys, batch.partition_id, fields)
-    masks, ours, theirs = (data[name].unbind() for name in fields)
-    gaps = torch.cat([(a - b).abs()[m.bool()] for m, a, b in zip(masks, ours, theirs, strict=True)])
+    masks, trained, sampled = (data[name].unbind() for name in fields)
+    gaps = torch.cat([(a - b).abs()[m.bool()] for m, a, b in zip(masks, trained, sampled, strict=True)])
     if not len(gaps):
         return {}
     return {
@@ -135,8 +135,8 @@ def advantage_lines(batch: KVBatchMeta, step: int, by_turn: bool = False) -> Ite
     advantages, masks, rewards = (dict(zip(keys, data[name].unbind(), strict=True)) for name in _FIELDS)
     sessions = group_by_session(keys)
     # Otherwise all rows of a trajectory have its reward, and GRPO takes that of the last.
-    voting = {name: rows if by_turn else rows[-1:] for name, rows in sessions.items()}
-    scores = {name: sum(float(rewards[key].sum()) for key in rows) for name, rows in voting.items()}
+    rows_by_session = {name: rows if by_turn else rows[-1:] for name, rows in sessions.items()}
+    scores = {name: sum(float(rewards[key].sum()) for key in rows) for name, rows in rows_by_session.items()}
     groups: dict[str, list[float]] = defaultdict(list)
     for name, score in scores.items():
         groups[prompt_of(name)].append(score)

@@ -76,25 +76,25 @@ class _SearchSamplerMixin(GroupFilter):
             batch, metrics = super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
             if partition_id != "train":
                 return drop_masked_rows(batch), metrics
-            judged = reward_infos(batch)
-            masked = [bool(judged[session_of(key)].get("masked")) for key in batch.keys]
+            infos_by_session = reward_infos(batch)
+            masked = [bool(infos_by_session[session_of(key)].get("masked")) for key in batch.keys]
             keys = trainable_keys(batch.keys, masked, self.group_size)
-            left_out = len(judged) - len(group_by_session(keys))
+            n_left_out = len(infos_by_session) - len(group_by_session(keys))
             keys = rows_to_train(keys, partition_id)
             remaining = set(keys)
-            if removed := [key for key in batch.keys if key not in remaining]:
-                remove_rows(removed, partition_id)
-            infos = [*judged.values(), *self.dropped_infos]
+            if removed_keys := [key for key in batch.keys if key not in remaining]:
+                remove_rows(removed_keys, partition_id)
+            infos = [*infos_by_session.values(), *self.dropped_infos]
             if keys:
-                metrics = {**metrics, **search_metrics(infos), **group_metrics(judged)}
-                metrics["search/left_out"] = float(left_out)
+                metrics = {**metrics, **search_metrics(infos), **group_metrics(infos_by_session)}
+                metrics["search/left_out"] = float(n_left_out)
                 if self.group_size:
                     groups = batch_size - metrics.get("search/short_groups", 0)
-                    metrics["search/lost"] = float(groups * self.group_size - len(judged))
+                    metrics["search/lost"] = float(groups * self.group_size - len(infos_by_session))
                 if attempt:
                     metrics["search/refilled_batches"] = float(attempt)
-                return (batch.select_keys(keys) if removed else batch), metrics
-            failures.update(n for info in infos for n in info if n.startswith("failed_") and info[n])
+                return (batch.select_keys(keys) if removed_keys else batch), metrics
+            failures.update(key for info in infos for key in info if key.startswith("failed_") and info[key])
             logger.error("no trajectory of a batch is usable: %s", dict(failures))
             if attempt < self.refills:
                 time.sleep(backoff(self.refill_wait_s, attempt))
@@ -120,33 +120,33 @@ def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
     """`keys` without the rows of trajectories of several rows in which nothing was generated
     (`trained_rows`). In the store, the rewards of their other rows are moved to generated tokens
     (`move_rewards`)."""
-    several = [key for rows in group_by_session(keys).values() if len(rows) > 1 for key in rows]
-    if not several:
+    session_keys = [key for rows in group_by_session(keys).values() if len(rows) > 1 for key in rows]
+    if not session_keys:
         return list(keys)
-    data = read_rows(several, partition_id, ["response_mask", "rm_scores"])
+    data = read_rows(session_keys, partition_id, ["response_mask", "rm_scores"])
     masks = [mask.tolist() for mask in data["response_mask"].unbind()]
-    moved = {}
-    for key, mask, rewards in zip(several, masks, data["rm_scores"].unbind(), strict=True):
-        shifted = move_rewards(rewards.tolist(), mask)
-        if shifted != rewards.tolist():
-            moved[key] = {"rm_scores": torch.tensor(shifted, dtype=rewards.dtype)}
-    if moved:
-        write_rows(moved, partition_id)
-    generated = {key: any(mask) for key, mask in zip(several, masks, strict=True)}
+    new_rewards = {}
+    for key, mask, rewards in zip(session_keys, masks, data["rm_scores"].unbind(), strict=True):
+        row_rewards = move_rewards(rewards.tolist(), mask)
+        if row_rewards != rewards.tolist():
+            new_rewards[key] = {"rm_scores": torch.tensor(row_rewards, dtype=rewards.dtype)}
+    if new_rewards:
+        write_rows(new_rewards, partition_id)
+    generated = {key: any(mask) for key, mask in zip(session_keys, masks, strict=True)}
     return trained_rows(keys, {key: generated.get(key, True) for key in keys})
 
 
 def trainable_keys(keys: Sequence[str], masked: Sequence[bool], group_size: int | None = None) -> list[str]:
     """The keys that can be trained on, in order: those of trajectories without a masked row, except the only
     one left of a group that had, or should have had (`group_size`), several."""
-    bad = {session_of(key) for key, is_masked in zip(keys, masked, strict=True) if is_masked}
+    excluded = {session_of(key) for key, is_masked in zip(keys, masked, strict=True) if is_masked}
     groups: dict[str, set[str]] = defaultdict(set)
     for key in keys:
         groups[session_of(session_of(key))].add(session_of(key))
     for members in groups.values():
-        if len(members - bad) == 1 < max(len(members), group_size or 1):
-            bad |= members
-    return [key for key in keys if session_of(key) not in bad]
+        if len(members - excluded) == 1 < max(len(members), group_size or 1):
+            excluded |= members
+    return [key for key in keys if session_of(key) not in excluded]
 
 
 def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:

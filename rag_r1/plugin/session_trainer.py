@@ -51,10 +51,10 @@ class WholeSessionMixin(RecordingMixin):
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> KVBatchMeta:
         """veRL's batch, padded, in the order in which the ranks take whole trajectories from it."""
         model = self.config.actor_rollout_ref
-        real = list(batch.keys)
-        self._mini_batches = mini_batches(real, model.actor.ppo_mini_batch_size * model.rollout.n)
+        keys = list(batch.keys)
+        self._mini_batches = mini_batches(keys, model.actor.ppo_mini_batch_size * model.rollout.n)
         batch = super()._balance_batch(batch, metrics, *args, **kwargs)  # pads to the size returned below
-        real_keys = set(real)
+        real_keys = set(keys)
         padding = [key for key in batch.keys if key not in real_keys]
         lengths = {key: int(tag["seq_len"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
         shares = rank_shares(self._mini_batches, padding, self._ranks, lengths)
@@ -63,7 +63,7 @@ class WholeSessionMixin(RecordingMixin):
         tokens = [sum(lengths[key] for key in share) for share in shares]
         prefix = kwargs.get("logging_prefix", "global_seqlen")
         metrics.update({f"{prefix}/balanced_min": min(tokens), f"{prefix}/balanced_max": max(tokens)})
-        metrics["sessions/rows"] = len(real) / len(last_rows(real))
+        metrics["sessions/rows"] = len(keys) / len(last_rows(keys))
         metrics["sessions/padding"] = len(padding) / len(batch)
         return batch
 

@@ -57,21 +57,21 @@ def trained_rows(keys: Sequence[str], generated: Mapping[str, bool]) -> list[str
     """`keys`, in order, without the rows in which nothing was generated (`generated`: key -> whether anything
     was). There is nothing to train in them, and as the last row one would set its trajectory's advantage to
     0. A trajectory in which nothing was generated at all keeps its last row, and with it its vote."""
-    nonempty: set[str] = set()
+    kept_rows: set[str] = set()
     for rows in group_by_session(keys).values():
-        nonempty.update([key for key in rows if generated[key]] or rows[-1:])
-    return [key for key in keys if key in nonempty]
+        kept_rows.update([key for key in rows if generated[key]] or rows[-1:])
+    return [key for key in keys if key in kept_rows]
 
 
 def move_rewards(rewards: Sequence[float], mask: Sequence[int]) -> list[float]:
     """The rewards of a row's tokens, with those after the last generated token (`mask` 1) moved onto it. The
     rewards of a row without a generated token are unchanged."""
-    moved = list(rewards)
-    last = max((i for i, bit in enumerate(mask) if bit), default=None)
-    if last is not None and any(moved[last + 1 :]):
-        moved[last] += sum(moved[last + 1 :])
-        moved[last + 1 :] = [0.0] * len(moved[last + 1 :])
-    return moved
+    new_rewards = list(rewards)
+    last_generated = max((i for i, bit in enumerate(mask) if bit), default=None)
+    if last_generated is not None and any(new_rewards[last_generated + 1 :]):
+        new_rewards[last_generated] += sum(new_rewards[last_generated + 1 :])
+        new_rewards[last_generated + 1 :] = [0.0] * len(new_rewards[last_generated + 1 :])
+    return new_rewards
 
 
 def mini_batches(keys: Sequence[str], sessions: int) -> list[list[str]]:
@@ -99,17 +99,17 @@ def rank_shares(
     same number of these, with about as many tokens (`lengths`) as the others. Raises ValueError if that is
     impossible.
     """
-    size, rest = divmod(sum(map(len, batches)) + len(padding), len(batches))
-    if rest or size % ranks or any(len(batch) > size for batch in batches):
+    size, remainder = divmod(sum(map(len, batches)) + len(padding), len(batches))
+    if remainder or size % ranks or any(len(batch) > size for batch in batches):
         sizes = [len(batch) for batch in batches]
         raise ValueError(
             f"{len(padding)} padding rows do not fill mini-batches of {sizes} rows for {ranks} ranks"
         )
-    unused = iter(padding)
+    padding_rows = iter(padding)
     shares: list[list[str]] = [[] for _ in range(ranks)]
     for batch in batches:
-        filled = [*batch, *(next(unused) for _ in range(size - len(batch)))]
-        for share, part in zip(shares, _balance(filled, ranks, lengths), strict=True):
+        rows = [*batch, *(next(padding_rows) for _ in range(size - len(batch)))]
+        for share, part in zip(shares, _balance(rows, ranks, lengths), strict=True):
             share += part
     return shares
 

@@ -48,15 +48,15 @@ def drop_masked_rows(batch: KVBatchMeta) -> KVBatchMeta:
     )
     if all(masked):
         return batch
-    kept = [i for i, lost in enumerate(masked) if not lost]
+    judged_rows = [i for i, is_lost in enumerate(masked) if not is_lost]
     updated = {
         rows[i]: {"extra_fields": {**fields[i], "reward_extra_info": {**infos[i], **shares[sources[i]]}}}
-        for i in kept
+        for i in judged_rows
     }
     write_rows(updated, batch.partition_id)
-    judged = {session_of(rows[i]) for i in kept}
-    remove_rows([key for key in batch.keys if session_of(key) not in judged], batch.partition_id)
-    return batch.select_keys([key for key in batch.keys if session_of(key) in judged])
+    sessions = {session_of(rows[i]) for i in judged_rows}
+    remove_rows([key for key in batch.keys if session_of(key) not in sessions], batch.partition_id)
+    return batch.select_keys([key for key in batch.keys if session_of(key) in sessions])
 
 
 def _shares(infos: list[dict[str, Any]], sources: list[str]) -> dict[str, dict[str, float]]:

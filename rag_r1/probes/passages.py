@@ -80,19 +80,19 @@ class Passages:
 
     def distractors(self, gold: GoldEvidence) -> Sequence[Document]:
         """The random passages that are neither a question's gold ones nor of their pages."""
-        by_id, by_title = self._places
-        own = {place for name in gold.ids for place in by_id.get(name, ())}
-        own |= {place for title in gold.titles for place in by_title.get(title, ())}
-        return [passage for i, passage in enumerate(self.random) if i not in own] if own else self.random
+        by_id, by_title = self._positions
+        golds = {position for name in gold.ids for position in by_id.get(name, ())}
+        golds |= {position for title in gold.titles for position in by_title.get(title, ())}
+        return [passage for i, passage in enumerate(self.random) if i not in golds] if golds else self.random
 
     @cached_property
-    def _places(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    def _positions(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
         """Where the random passages with an id, and those of a page, are."""
         by_id: dict[str, list[int]] = {}
         by_title: dict[str, list[int]] = {}
-        for place, passage in enumerate(self.random):
-            by_id.setdefault(passage.id, []).append(place)
-            by_title.setdefault(title_key(title_of(passage)), []).append(place)
+        for position, passage in enumerate(self.random):
+            by_id.setdefault(passage.id, []).append(position)
+            by_title.setdefault(title_key(title_of(passage)), []).append(position)
         return by_id, by_title
 
 
@@ -115,9 +115,9 @@ class PassagesFile(BaseModel):
         )
 
 
-def random_passages(drawn: Iterable[Drawn]) -> list[Document]:
+def random_passages(sample: Iterable[Drawn]) -> list[Document]:
     """The random passages in the order of their numbers, the largest first."""
-    return [Document(name, contents) for _, name, contents in sorted(drawn, reverse=True)]
+    return [Document(name, contents) for _, name, contents in sorted(sample, reverse=True)]
 
 
 def read_passages(path: str | Path) -> Passages:

@@ -178,10 +178,10 @@ class _GoldSearch(_ProbedSearch):
         ]
 
     def _with_gold(self, query: str, result: Sequence[Document], gold: Sequence[Document]) -> list[Document]:
-        first = sorted(gold, key=partial(_uncommon, _words(query)))
+        first = sorted(gold, key=partial(_uncommon, _split_words(query)))
         gold_keys = {_key(passage) for passage in first}
-        others = (document for document in result if _key(document) not in gold_keys)
-        return [*first, *others][: max(self.topk, len(first))]
+        remaining = (document for document in result if _key(document) not in gold_keys)
+        return [*first, *remaining][: max(self.topk, len(first))]
 
 
 def _key(document: Document) -> tuple[str, str]:
@@ -191,10 +191,10 @@ def _key(document: Document) -> tuple[str, str]:
 
 def _uncommon(query: frozenset[str], document: Document) -> tuple[int, int]:
     """Less for a document with more of these words, in its title and in all."""
-    return -len(query & _words(title_of(document))), -len(query & _words(document.contents))
+    return -len(query & _split_words(title_of(document))), -len(query & _split_words(document.contents))
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", text.casefold()))
 
 
@@ -207,17 +207,17 @@ class _RandomSearch:
     topk: int
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
-        return [self._drawn(query) for query in queries]
+        return [self._draw(query) for query in queries]
 
-    def _drawn(self, query: str) -> list[Document]:
-        drawn: dict[int, Document] = {}
+    def _draw(self, query: str) -> list[Document]:
+        sample: dict[int, Document] = {}
         for number in range(64 * self.topk):
             text = f"{self.question_id}\n{query}\n{number}".encode("utf-8", "surrogatepass")
-            place = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") % len(self.pool)
-            drawn.setdefault(place, self.pool[place])
-            if len(drawn) == self.topk:
+            index = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") % len(self.pool)
+            sample.setdefault(index, self.pool[index])
+            if len(sample) == self.topk:
                 break
-        return list(drawn.values())
+        return list(sample.values())
 
 
 class _WithoutGoldSearch(_ProbedSearch):

@@ -181,12 +181,12 @@ class Invalid:
 Action = Search | Calls | Answer | Plan | Think | Summary | Backtrack | Invalid
 
 
-def calls_action(calls: Sequence[Call], most: int) -> Search | Calls:
-    """The action that makes at most `most` of these calls: a Search if all of them are searches."""
-    allowed, dropped = tuple(calls[:most]), max(0, len(calls) - most)
-    if all(call.is_search for call in allowed):
-        return Search(tuple(call.arguments["query"] for call in allowed), dropped)
-    return Calls(allowed, dropped)
+def calls_action(calls: Sequence[Call], limit: int) -> Search | Calls:
+    """The action that makes at most `limit` of these calls: a Search if all of them are searches."""
+    kept_calls, dropped = tuple(calls[:limit]), max(0, len(calls) - limit)
+    if all(call.is_search for call in kept_calls):
+        return Search(tuple(call.arguments["query"] for call in kept_calls), dropped)
+    return Calls(kept_calls, dropped)
 
 
 def text_result(tool: str, text: str) -> list[Document]:

@@ -11,8 +11,8 @@ turn, the header of the results, what stands around each of them, and the header
     </tool_response><|im_end|>
     <|im_start|>assistant
 
-An episode never renders a conversation: that would encode sampled text again, and templates change what they
-are given. `derive_chat_turns` renders made-up conversations once, when an agent is set up, cuts these strings
+An episode never renders a conversation: that would encode sampled text again, and templates change their
+messages. `derive_chat_turns` renders made-up conversations once, when an agent is set up, cuts these strings
 out of them, and then compares a conversation of three turns with the same one put together from the strings.
 A template for which the two differ is refused: a server behind a chat API would show the policy another
 context than the one that it was trained in.
@@ -103,21 +103,21 @@ def derive_chat_turns(
 
     _check_tools(render, prompt)
     start = rendered()
-    turn_text = _without_opening(start, turn)
+    turn_text = _unopened_turn(start, turn)
     examples = [{"role": "assistant", "content": turn(n)} for n in (1, 2)]
     results = [{"role": "tool", "content": result} for result in _RESULTS]
-    first = start + turn_text(1)
-    first_result = _after(rendered(examples[0], results[0]), first)
-    quoted = _RESULTS[0] not in first_result
-    turns = _cut(first_result, _after(rendered(examples[0], *results[:2]), first), quoted)
+    first_turn = start + turn_text(1)
+    one_result = _after(rendered(examples[0], results[0]), first_turn)
+    is_quoted = _RESULTS[0] not in one_result
+    turns = _split_results(one_result, _after(rendered(examples[0], *results[:2]), first_turn), is_quoted)
     ends = [token for token in control if turns.before.startswith(token)]
     if not ends:
         raise ChatTemplateError(
             f"the chat template ends a turn with {turns.before[:_SHOWN]!r}, which is no token"
         )
-    turns = ChatTurns(max(ends, key=len), turns.before, turns.between, turns.after, quoted)
-    together = first + turns.observation(_RESULTS[:1]) + turn_text(2) + turns.observation(_RESULTS[1:])
-    _after(rendered(examples[0], results[0], examples[1], *results[1:]), together)
+    turns = ChatTurns(max(ends, key=len), turns.before, turns.between, turns.after, is_quoted)
+    dialogue = first_turn + turns.observation(_RESULTS[:1]) + turn_text(2) + turns.observation(_RESULTS[1:])
+    _after(rendered(examples[0], results[0], examples[1], *results[1:]), dialogue)
     return turns
 
 
@@ -137,32 +137,32 @@ def _check_tools(render: Render, prompt: Sequence[Message]) -> None:
         raise ChatTemplateError("the chat template does not show tools: it leaves `tools=` out")
 
 
-def _without_opening(start: str, turn: Callable[[int], str]) -> Callable[[int], str]:
+def _unopened_turn(start: str, turn: Callable[[int], str]) -> Callable[[int], str]:
     """What the policy writes of a turn, without the part that the header of a turn holds already: some
     templates open `<think>` themselves."""
     example = turn(1)
-    opened = next(n for n in range(len(example), -1, -1) if start.endswith(example[:n]))
-    return lambda n: turn(n)[opened:]
+    n_opened = next(n for n in range(len(example), -1, -1) if start.endswith(example[:n]))
+    return lambda n: turn(n)[n_opened:]
 
 
 def _after(text: str, beginning: str) -> str:
     """What follows a beginning that a template has to write unchanged."""
     if text.startswith(beginning):
         return text[len(beginning) :]
-    at = next((i for i, (a, b) in enumerate(zip(text, beginning, strict=False)) if a != b), len(text))
-    wrote, expected = text[at : at + _SHOWN], beginning[at : at + _SHOWN]
-    raise ChatTemplateError(f"the chat template rewrites earlier turns: {wrote!r} in place of {expected!r}")
+    start = next((i for i, (a, b) in enumerate(zip(text, beginning, strict=False)) if a != b), len(text))
+    written, expected = text[start : start + _SHOWN], beginning[start : start + _SHOWN]
+    raise ChatTemplateError(f"the chat template rewrites earlier turns: {written!r} in place of {expected!r}")
 
 
-def _cut(one: str, two: str, quoted: bool) -> ChatTurns:
+def _split_results(one_result: str, two_results: str, quoted: bool) -> ChatTurns:
     """The strings around one and two results."""
     turns = ChatTurns("", "", "", "", quoted)
     first, second = map(turns.written, _RESULTS[:2])
-    before, separator, after = one.partition(first)
+    before, separator, after = one_result.partition(first)
     if not separator:
-        raise ChatTemplateError(f"the chat template changes results of tools: {one[:_SHOWN]!r}")
+        raise ChatTemplateError(f"the chat template changes results of tools: {one_result[:_SHOWN]!r}")
     pattern = re.escape(before + first) + "(.*)" + re.escape(second + after)
-    both = re.fullmatch(pattern, two, re.DOTALL)
-    if both is None:
+    match = re.fullmatch(pattern, two_results, re.DOTALL)
+    if match is None:
         raise ChatTemplateError("the chat template does not write two results in a row as it writes one")
-    return ChatTurns("", before, both[1], after, quoted)
+    return ChatTurns("", before, match[1], after, quoted)

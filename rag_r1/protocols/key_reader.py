@@ -44,10 +44,10 @@ class KeyReader:
 
     def take_tag(self, key: str) -> tuple[str, str]:
         """The opening and the closing string of a tag."""
-        pair = self.take(key, list)
-        if len(pair) != 2 or not all(isinstance(part, str) and part.strip() for part in pair):
-            raise ProtocolError(f"{self.source}: {self.prefix}{key} must be [opening, closing], not {pair!r}")
-        return pair[0], pair[1]
+        tag = self.take(key, list)
+        if len(tag) != 2 or not all(isinstance(part, str) and part.strip() for part in tag):
+            raise ProtocolError(f"{self.source}: {self.prefix}{key} must be [opening, closing], not {tag!r}")
+        return tag[0], tag[1]
 
     def take_subset(self, key: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
         """A list of some of the words in `allowed`; all of them if the key is missing."""

@@ -36,7 +36,7 @@ from rag_r1.protocols.protocol import ObservationFormat, Protocol
 _FOLDER = Path(__file__).parent
 #: Longest chain of files that extend one another; a longer one is taken for a cycle.
 _MAX_DEPTH = 8
-#: The place of the question in a user prompt.
+#: What stands for the question in a user prompt.
 _QUESTION = "{question}"
 #: The blocks under `tags:`, and their roles.
 _REQUIRED_BLOCKS = {"think": "think", "search": "call", "information": "observation", "answer": "answer"}
@@ -131,60 +131,68 @@ def _read(path: Path, depth: int = 1) -> dict[str, Any]:
     return _merged(_read(_find(parent, path.parent), depth + 1), data)
 
 
-def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merged(merged[key], value) if both else value
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        are_mappings = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if are_mappings else value
     return merged
 
 
 def _from_dict(data: dict[str, Any], source: str) -> Protocol:
-    top = KeyReader(data, source)
-    prompt = KeyReader(top.take("prompt", dict), source, "prompt.")
-    tags = KeyReader(top.take("tags", dict), source, "tags.")
-    observation = KeyReader(top.take("observation", dict), source, "observation.")
-    call_format = CallFormat(
-        syntax=top.take("query_syntax", str, one_of=SYNTAXES),
-        max_calls=top.take("max_queries", int),
-        removed_characters=top.take("query_delete", str, default=""),
-        fold_white_space=top.take("query_white_space", str, default="keep", one_of=("keep", "fold"))
-        == "fold",
-        names=_names(top.take("tools", dict, default={}), source),
+    keys = KeyReader(data, source)
+    prompt, tags, observation = (
+        KeyReader(keys.take(name, dict), source, f"{name}.") for name in ("prompt", "tags", "observation")
     )
+    call_format = _call_format(keys, source)
     blocks = [
         Block(*tags.take_tag(name), name, role, role in ACTING, call_format if role == "call" else None)
         for name, role in _REQUIRED_BLOCKS.items()
     ]
-    for name, keys in top.take("blocks", dict, default={}).items():
-        if keys is not None:  # the block of a protocol that is extended, taken away
-            blocks.append(_block(str(name), keys, source, call_format))
+    for name, block in keys.take("blocks", dict, default={}).items():
+        if block is not None:  # the block of a protocol that is extended, taken away
+            blocks.append(_block(str(name), block, source, call_format))
     protocol = Protocol(
-        name=top.take("name", str),
-        source=top.take("source", str, default=""),
+        name=keys.take("name", str),
+        source=keys.take("source", str, default=""),
         system_prompt=prompt.take("system", str, default="") or None,
         user_prompt=prompt.take("user", str, contains=(_QUESTION,)),
         prompt_form=prompt.take("form", str, default="chat", one_of=("chat", "text")),
         opening=prompt.take("opening", str, default=""),
         blocks=tuple(blocks),
-        own_observations=top.take("own_observations", bool, default=False),
-        answer_opening=top.take("answer_opening", str, default="first", one_of=("first", "last")),
-        format=ObservationFormat(
-            template=observation.take("template", str, contains=("{body}",)),
-            body=observation.take("body", str, one_of=("text", "json")),
-            document=observation.take("document", str, contains=("{contents}", "{text}")),
-            separator=observation.take("separator", str),
-            ascii=observation.take("ascii", bool, default=True),
-            trim=observation.take("trim", str, default="ends", one_of=("ends", "starts")),
-            nothing_found=observation.take("nothing_found", str, default="") or None,
-        ),
-        invalid_hint=top.take("invalid_hint", str) or None,
-        turns=top.take("turns", str, default="text", one_of=("text", "chat")),
+        own_observations=keys.take("own_observations", bool, default=False),
+        answer_opening=keys.take("answer_opening", str, default="first", one_of=("first", "last")),
+        format=_observation_format(observation),
+        invalid_hint=keys.take("invalid_hint", str) or None,
+        turns=keys.take("turns", str, default="text", one_of=("text", "chat")),
     )
-    for keys in (top, prompt, tags, observation):
-        keys.finish()
+    for reader in (keys, prompt, tags, observation):
+        reader.finish()
     _check(protocol, source)
     return protocol
+
+
+def _call_format(keys: KeyReader, source: str) -> CallFormat:
+    fold = ("keep", "fold")
+    return CallFormat(
+        syntax=keys.take("query_syntax", str, one_of=SYNTAXES),
+        max_calls=keys.take("max_queries", int),
+        removed_characters=keys.take("query_delete", str, default=""),
+        fold_white_space=keys.take("query_white_space", str, default="keep", one_of=fold) == "fold",
+        names=_names(keys.take("tools", dict, default={}), source),
+    )
+
+
+def _observation_format(keys: KeyReader) -> ObservationFormat:
+    return ObservationFormat(
+        template=keys.take("template", str, contains=("{body}",)),
+        body=keys.take("body", str, one_of=("text", "json")),
+        document=keys.take("document", str, contains=("{contents}", "{text}")),
+        separator=keys.take("separator", str),
+        ascii=keys.take("ascii", bool, default=True),
+        trim=keys.take("trim", str, default="ends", one_of=("ends", "starts")),
+        nothing_found=keys.take("nothing_found", str, default="") or None,
+    )
 
 
 def _names(data: dict, source: str) -> tuple[tuple[str, str], ...]:
@@ -202,7 +210,7 @@ def _block(name: str, data: Any, source: str, call_format: CallFormat) -> Block:
     if name in _REQUIRED_BLOCKS:
         raise ProtocolError(f"{source}: blocks.{name}: the name is already used under `tags`; choose another")
     keys = KeyReader(data, source, f"blocks.{name}.")
-    pair = keys.take_tag("tags")
+    tag = keys.take_tag("tags")
     role = keys.take("role", str, one_of=tuple(role for role in ROLES if role != "observation"))
     stop = keys.take("stop", bool, default=role in ACTING)
     if role in ACTING and not stop:
@@ -219,7 +227,7 @@ def _block(name: str, data: Any, source: str, call_format: CallFormat) -> Block:
     if role == "summary":
         span = keys.take("span", str, default=span, one_of=SPANS)
     keys.finish()
-    return Block(*pair, name, role, stop, call, pops, span)
+    return Block(*tag, name, role, stop, call, pops, span)
 
 
 def _check(protocol: Protocol, source: str) -> None:
@@ -275,15 +283,17 @@ def _check_opening(protocol: Protocol, source: str) -> None:
 
 def _check_chat(protocol: Protocol, source: str) -> None:
     """Check what turns in the model's chat template need. Raises ProtocolError."""
-    wants = {
+    requirements = {
         "prompt.form": (protocol.prompt_form, "chat"),
         "prompt.opening": (protocol.opening, ""),
         "observation.body": (protocol.format.body, "text"),
         "own_observations": (protocol.own_observations, False),
     }
-    for key, (value, wanted) in wants.items():
-        if value != wanted:
-            raise ProtocolError(f"{source}: {key} must be {wanted!r} with `turns: chat`, not {value!r}")
-    if other := [b.name for b in protocol.blocks if b.call is not None and b.call.syntax != "json"]:
-        key = "query_syntax" if other[0] in _REQUIRED_BLOCKS else f"blocks.{other[0]}.syntax"
+    for key, (value, required) in requirements.items():
+        if value != required:
+            raise ProtocolError(f"{source}: {key} must be {required!r} with `turns: chat`, not {value!r}")
+    if block_names := [
+        block.name for block in protocol.blocks if block.call is not None and block.call.syntax != "json"
+    ]:
+        key = "query_syntax" if block_names[0] in _REQUIRED_BLOCKS else f"blocks.{block_names[0]}.syntax"
         raise ProtocolError(f"{source}: {key} must be json with `turns: chat`")

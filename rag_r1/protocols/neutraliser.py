@@ -45,8 +45,8 @@ def control_tokens(tokenizer: Any) -> set[str]:
     and the others that were added to its vocabulary, such as Qwen's `<tool_call>`, except ordinary words."""
     added = tokenizer.added_tokens_decoder.values()
     special = {*tokenizer.all_special_tokens, *(str(token) for token in added if _is_special(token))}
-    others = {*tokenizer.get_added_vocab(), *map(str, added)}
-    return special | {token for token in others if not is_ordinary(token)}
+    candidates = {*tokenizer.get_added_vocab(), *map(str, added)}
+    return special | {token for token in candidates if not is_ordinary(token)}
 
 
 def is_ordinary(text: str) -> bool:
@@ -81,11 +81,11 @@ class Neutraliser:
     def __init__(self, tags: Iterable[str], tokens: Iterable[str]):
         tags = list(tags)
         bracketed = [tag for tag in [*tags, *_TAGS] if set(tag) & set("<>")]
-        loose = [r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", tag))) for tag in bracketed]
+        patterns = [r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", tag))) for tag in bracketed]
         halves = re.compile(_HALVES)
-        exact = {token.casefold() if token.isascii() else token for token in [*tags, *tokens, *_MARKS]}
-        exact = {token for token in exact - set(bracketed) if token and not halves.search(token)}
-        self._forbidden = re.compile("|".join([*loose, _any_of(sorted(exact)), _HALVES]), re.IGNORECASE)
+        strings = {token.casefold() if token.isascii() else token for token in [*tags, *tokens, *_MARKS]}
+        strings = {token for token in strings - set(bracketed) if token and not halves.search(token)}
+        self._forbidden = re.compile("|".join([*patterns, _any_of(sorted(strings)), _HALVES]), re.IGNORECASE)
 
     def __call__(self, text: str) -> str:
         # Repeated until nothing is left: `<pad>` becomes `[pad]`, which may itself be a special token. It
@@ -94,10 +94,10 @@ class Neutraliser:
             while (changed := self._forbidden.sub(_defuse, text)) != text:
                 text = changed
             # Some tokenizers look for their tokens after normalising full-width letters.
-            plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
-            if plain == text or not self._forbidden.search(plain):
+            normalised = text if text.isascii() else unicodedata.normalize("NFKC", text)
+            if normalised == text or not self._forbidden.search(normalised):
                 return text
-            text = plain
+            text = normalised
 
 
 def _defuse(match: re.Match[str]) -> str:
@@ -108,20 +108,20 @@ def _defuse(match: re.Match[str]) -> str:
     return f"{match[0][0]} {match[0][1:]}" if len(match[0]) > 1 else " "
 
 
-def _any_of(words: Sequence[str], at: int = 0) -> str:
+def _any_of(words: Sequence[str], position: int = 0) -> str:
     """A pattern that matches the longest of the sorted words at a position. It is a trie, so that the time
     does not grow with the number of words. Without words it never matches."""
     if not words:
         return "(?!)"
-    common = len(words[0])
-    last = words[-1]
-    while words[0][:common] != last[:common]:
-        common -= 1
-    ends = len(words[0]) == common
-    rest: dict[str, list[str]] = {}
-    for word in words[ends:]:
-        rest.setdefault(word[common], []).append(word)
-    prefix = re.escape(words[0][at:common])
-    if not rest:
+    end = len(words[0])
+    last_word = words[-1]
+    while words[0][:end] != last_word[:end]:
+        end -= 1
+    is_word = len(words[0]) == end
+    groups: dict[str, list[str]] = {}
+    for word in words[is_word:]:
+        groups.setdefault(word[end], []).append(word)
+    prefix = re.escape(words[0][position:end])
+    if not groups:
         return prefix
-    return f"{prefix}(?:{'|'.join(_any_of(group, common) for group in rest.values())}){'?' if ends else ''}"
+    return f"{prefix}(?:{'|'.join(_any_of(group, end) for group in groups.values())}){'?' if is_word else ''}"

@@ -42,19 +42,19 @@ _QUOTED = re.compile(r'\s*"([^"]*)"\s*(?:,|$)')
 _NAMED = re.compile(r"\[([^\[\]\n]+)\]\s*:?(.*)", re.DOTALL)
 
 #: Levels of lists and objects in the arguments of a call.
-_DEEPEST = 32
+_MAX_DEPTH = 32
 
 _TEXTS: dict[str, Callable[[str], Action]] = {"answer": Answer, "plan": Plan, "think": Think}
 
 
-def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, several: bool = False) -> Action:
-    """The action of one turn. `acting`: the blocks that act; `answer_opening`: `first` or `last`; `several`:
+def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, multiple: bool = False) -> Action:
+    """The action of one turn. `acting`: the blocks that act; `answer_opening`: `first` or `last`; `multiple`:
     the calls of a turn may be in several blocks."""
-    end, block = _first_closed(text, acting)
+    end, block = _first_closing_tag(text, acting)
     if block is None:
         return Invalid("no closed search or answer")
-    first = block.role == "answer" and answer_opening == "first"
-    start = text.find(block.open, 0, end) if first else text.rfind(block.open, 0, end)
+    starts_first = block.role == "answer" and answer_opening == "first"
+    start = text.find(block.open, 0, end) if starts_first else text.rfind(block.open, 0, end)
     if start < 0:
         return Invalid(f"{block.close} without {block.open}")
     body = text[start + len(block.open) : end].strip()
@@ -66,8 +66,8 @@ def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, several:
         return _TEXTS[block.role](body)
     try:
         calls = read_calls(body, block.call)
-        for more, form in _calls_after(text, end + len(block.close), acting) if several else ():
-            calls += read_calls(more, form)
+        for further_body, form in _further_calls(text, end + len(block.close), acting) if multiple else ():
+            calls += read_calls(further_body, form)
     except ValueError as error:
         return Invalid(str(error))
     return calls_action(calls, block.call.max_calls) if calls else Invalid("empty query")
@@ -76,14 +76,14 @@ def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, several:
 def call_start(text: str, acting: Sequence[Block]) -> int:
     """Where the first block that acts begins in the text of a turn, if it is one of calls; else the text's
     length."""
-    end, block = _first_closed(text, acting)
+    end, block = _first_closing_tag(text, acting)
     if block is None or block.call is None:
         return len(text)
     start = text.rfind(block.open, 0, end)
     return start if start >= 0 else len(text)
 
 
-def _first_closed(text: str, acting: Sequence[Block], position: int = 0) -> tuple[int, Block | None]:
+def _first_closing_tag(text: str, acting: Sequence[Block], position: int = 0) -> tuple[int, Block | None]:
     """The block whose closing tag comes first from a position on, and where this tag begins; None if no block
     is closed. Of tags at the same place, that of the earlier block counts."""
     ends = [(end, i) for i, block in enumerate(acting) if (end := text.find(block.close, position)) >= 0]
@@ -91,11 +91,11 @@ def _first_closed(text: str, acting: Sequence[Block], position: int = 0) -> tupl
     return end, None if i is None else acting[i]
 
 
-def _calls_after(text: str, position: int, acting: Sequence[Block]) -> Iterator[tuple[str, CallFormat]]:
+def _further_calls(text: str, position: int, acting: Sequence[Block]) -> Iterator[tuple[str, CallFormat]]:
     """Body and format of each closed call block from a position on, up to a block that acts otherwise.
     Raises ValueError for a closing tag without an opening one."""
     while True:
-        end, block = _first_closed(text, acting, position)
+        end, block = _first_closing_tag(text, acting, position)
         if block is None or block.call is None:
             return
         start = text.rfind(block.open, position, end)
@@ -134,27 +134,27 @@ def _json_calls(body: str, form: CallFormat) -> list[Call]:
         name, arguments = item.get("name"), item.get("arguments", item.get("parameters", {}))
         if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):
             raise ValueError("a call must be JSON with a name and arguments")
-        call = Call(form.registered(well_formed(name).strip()), _plain(arguments))
+        call = Call(form.registered(well_formed(name).strip()), _checked_value(arguments))
         if call not in calls:
             calls.append(call)
     return calls
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
+def _checked_value(value: Any, depth: int = 0) -> Any:
     """JSON values that every reader accepts: without lone surrogates.
 
     Raises ValueError for NaN, infinity and deep nesting: later code (a tool's schema, the record) would fail
     on them as if the tool had failed.
     """
-    if depth > _DEEPEST:
-        raise ValueError(f"the arguments of a call are nested more than {_DEEPEST} deep")
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"the arguments of a call are nested more than {_MAX_DEPTH} deep")
     if isinstance(value, str):
         return well_formed(value)
     if isinstance(value, float) and not isfinite(value):
         raise ValueError("the arguments of a call hold a number that JSON does not have")
     if isinstance(value, dict):
-        return {well_formed(key): _plain(item, depth + 1) for key, item in value.items()}
-    return [_plain(item, depth + 1) for item in value] if isinstance(value, list) else value
+        return {well_formed(key): _checked_value(item, depth + 1) for key, item in value.items()}
+    return [_checked_value(item, depth + 1) for item in value] if isinstance(value, list) else value
 
 
 def split_queries(body: str, form: CallFormat) -> tuple[str, ...]:
@@ -187,15 +187,15 @@ def _json_list(body: str) -> list[str] | None:
 
 
 def _comma_list(body: str) -> list[str]:
-    items, position = [], 0
+    queries, position = [], 0
     while position < len(body):
         quoted = _QUOTED.match(body, position)
         if quoted:
-            items.append(quoted[1])
+            queries.append(quoted[1])
             position = quoted.end()
             continue
         comma = _SEPARATOR.search(body, position)
         end = comma.start() if comma else len(body)
-        items.append(body[position:end])
+        queries.append(body[position:end])
         position = end + 1
-    return items
+    return queries

@@ -22,6 +22,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import starmap
 from typing import Any
 
 from rag_r1.protocols.actions import Action, Document, Failure
@@ -109,14 +110,15 @@ class Protocol:
     def acting(self) -> tuple[Block, ...]:
         """The blocks that act: at their closing tags a generation stops, except at that of a call in a chat
         turn, in which further calls may follow."""
-        return tuple(b for b in self.blocks if b.stop and not (self.own_observations and b.call is not None))
+        stops = (block for block in self.blocks if block.stop)
+        return tuple(block for block in stops if block.call is None or not self.own_observations)
 
     @cached_property
     def stop(self) -> tuple[str, ...]:
         """Strings at which generation ends; they stay in the output, and nothing follows a closing tag. A
         chat turn also ends where the policy begins an observation, which is not its to write."""
         if self.turns == "chat":
-            return (*(b.close for b in self.acting if b.call is None), self.tags.information.open)
+            return (*(block.close for block in self.acting if block.call is None), self.tags.information.open)
         return tuple(block.close for block in self.acting)
 
     @property
@@ -135,8 +137,8 @@ class Protocol:
         ones that the protocol gives another name."""
         tools: dict[str, None] = {}
         for call in (block.call for block in self.blocks if block.call is not None):
-            bound = call.syntax in ("single", "list")
-            tools.update(dict.fromkeys([call.tool] if bound else [tool for _, tool in call.names]))
+            is_bound = call.syntax in ("single", "list")
+            tools.update(dict.fromkeys([call.tool] if is_bound else [tool for _, tool in call.names]))
         return list(tools)
 
     def simulated(self, text: str) -> int:
@@ -175,15 +177,15 @@ class Protocol:
 
     def parse(self, text: str) -> Action:
         """The action in the text of one generated turn."""
-        return parse_turn(text, self.acting, self.answer_opening, several=self.turns == "chat")
+        return parse_turn(text, self.acting, self.answer_opening, multiple=self.turns == "chat")
 
     def thought(self, text: str) -> str:
         """What the policy thinks in a turn before its first call, without tags of thoughts and plans."""
-        head = text[: call_start(text, self.acting)]
+        thought = text[: call_start(text, self.acting)]
         for block in self.blocks:
             if block.role in ("think", "plan"):
-                head = head.replace(block.open, " ").replace(block.close, " ")
-        return head.strip()
+                thought = thought.replace(block.open, " ").replace(block.close, " ")
+        return thought.strip()
 
     def observation(self, queries: Sequence[str], results: Sequence[Sequence[Document] | Failure]) -> str:
         """The text that answers a turn's calls. `results` are aligned with `queries` (for a call of another
@@ -192,7 +194,7 @@ class Protocol:
             raise ValueError(f"{len(queries)} queries but {len(results)} results")
         if self.turns == "chat":
             return self._messages([self.neutralise(self._block(result)).strip() for result in results])
-        if self.format.nothing_found is not None and not any(map(_shows, results)):
+        if self.format.nothing_found is not None and not any(map(_has_text, results)):
             return self.format.nothing_found
         blocks = [self._block(result) for result in results]
         if self.format.body == "json":
@@ -225,7 +227,7 @@ class Protocol:
             return result.reason
         if self.turns == "chat" and not result and self.format.nothing_found is not None:
             return self.format.nothing_found
-        block = self.format.separator.join(self._fill(i, doc) for i, doc in enumerate(result, 1))
+        block = self.format.separator.join(starmap(self._fill, enumerate(result, 1)))
         return block.strip() if self.format.trim == "ends" else block
 
     def render_document(self, rank: int, document: Document) -> str:
@@ -258,9 +260,9 @@ class Protocol:
         think, call = self.tags.think, self.tags.search
 
         def turn(number: int) -> str:
-            written = json.dumps({"name": "search", "arguments": {"query": f"query {number}"}})
+            example = json.dumps({"name": "search", "arguments": {"query": f"query {number}"}})
             thought = f"{think.open}\nThought {number}.\n{think.close}"
-            return f"{thought}\n\n{call.open}\n{written}\n{call.close}"
+            return f"{thought}\n\n{call.open}\n{example}\n{call.close}"
 
         control = set(control)
         turns = derive_chat_turns(render, self.messages("Who wrote it?"), turn, tools, control)
@@ -276,6 +278,6 @@ class Protocol:
         return Neutraliser(tags, self.special_tokens)
 
 
-def _shows(result: Sequence[Document] | Failure) -> bool:
+def _has_text(result: Sequence[Document] | Failure) -> bool:
     """Is there anything to show: a document, or the reason why there is none?"""
     return isinstance(result, Failure) or len(result) > 0

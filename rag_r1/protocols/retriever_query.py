@@ -3,7 +3,7 @@
 A sub-query such as "its director" is clear only beside the question that it serves. A retriever trained for
 an agent therefore reads both (Agentic-R, arXiv 2601.11888). `build_retriever_query` is the one place that
 joins them: rollouts, the making of training data, the training of a retriever and evaluation all call it, so
-that an encoder is asked as it was trained. With separator S, question Q, earlier queries h1, h2 and query q:
+an encoder reads what it was trained on. With separator S, question Q, earlier queries h1, h2 and query q:
 
     plain        q
     agentic      Q S q              Agentic-R
@@ -98,20 +98,20 @@ class QueryFormat:
             status = indexes.get(index) if isinstance(indexes, dict) else None
         if not isinstance(status, dict):
             raise ValueError("the server's /ready describes no index" + (f" {index!r}" if index else ""))
-        separator, longest = status.get("separator"), status.get("max_length")
+        separator, max_length = status.get("separator"), status.get("max_length")
         prefix = status.get("query_prefix")
         if not isinstance(separator, str) or not separator:
             kind = status.get("backend")
-            of_kind = f", of kind {kind[:40]}," if isinstance(kind, str) else ""
-            raise ValueError(f"the server's index{of_kind} has no separator")
-        if not isinstance(longest, int) or isinstance(longest, bool) or longest < 1:
-            longest = None
+            description = f", of kind {kind[:40]}," if isinstance(kind, str) else ""
+            raise ValueError(f"the server's index{description} has no separator")
+        if not isinstance(max_length, int) or isinstance(max_length, bool) or max_length < 1:
+            max_length = None
         mode, version = status.get("query_mode"), status.get("index_version")
         if isinstance(mode, str) and mode not in MODES:
             raise ValueError(f"the server's index wants queries of the mode {mode[:40]!r}, unknown here")
         return cls(
             separator,
-            longest,
+            max_length,
             prefix if isinstance(prefix, str) else "",
             mode if mode in MODES else None,
             version if isinstance(version, int) and not isinstance(version, bool) else None,
@@ -152,40 +152,39 @@ def build_retriever_query(
         return room is None or length(separator.join([*parts, query])) <= room
 
     if mode == "reasoning":
-        words = well_formed(reasoning).strip()
-        return _joined([_longest(words, lambda part: fits([part]), keep_end=True)], query, separator)
-    lead = well_formed(question).strip()
-    earlier_parts = (
-        [part for earlier in history if (part := well_formed(earlier).strip())] if mode == "history" else []
-    )
-    start = next(
-        (n for n in range(len(earlier_parts)) if fits([*filter(None, [lead]), *earlier_parts[n:]])),
-        len(earlier_parts),
-    )
-    earlier_parts = earlier_parts[start:]
-    lead = _longest(lead, lambda part: fits([part, *earlier_parts]), keep_end=False)
-    return _joined([lead, *earlier_parts], query, separator)
+        thought = well_formed(reasoning).strip()
+        return _joined([_shortened(thought, lambda part: fits([part]), keep_end=True)], query, separator)
+    topic = well_formed(question).strip()
+    parts = [well_formed(earlier).strip() for earlier in history] if mode == "history" else []
+    earlier = _newest(list(filter(None, parts)), lambda newest: fits([*filter(None, [topic]), *newest]))
+    topic = _shortened(topic, lambda part: fits([part, *earlier]), keep_end=False)
+    return _joined([topic, *earlier], query, separator)
+
+
+def _newest(queries: list[str], fits: Callable[[list[str]], bool]) -> list[str]:
+    """The queries without the oldest ones, as many as fit."""
+    return next((queries[n:] for n in range(len(queries)) if fits(queries[n:])), [])
 
 
 def _joined(parts: Sequence[str], query: str, separator: str) -> str:
     return separator.join([*filter(None, parts), query])
 
 
-def _longest(text: str, fits: Callable[[str], bool], *, keep_end: bool) -> str:
+def _shortened(text: str, fits: Callable[[str], bool], *, keep_end: bool) -> str:
     """The text, or as many of its first (or last) words as fit; of a text without a word that fits, such as
     one in Chinese, as many characters. A longer text must not fit where a shorter one does not."""
     if not text or fits(text):
         return text
     words = text.split()
-    return _most(words, " ", fits, keep_end) or _most(text, "", fits, keep_end)
+    return _fitting_units(words, " ", fits, keep_end) or _fitting_units(text, "", fits, keep_end)
 
 
-def _most(units: Sequence[str], glue: str, fits: Callable[[str], bool], keep_end: bool) -> str:
+def _fitting_units(units: Sequence[str], separator: str, fits: Callable[[str], bool], keep_end: bool) -> str:
     def part(count: int) -> str:
-        return glue.join(units[len(units) - count :] if keep_end else units[:count]).strip()
+        return separator.join(units[len(units) - count :] if keep_end else units[:count]).strip()
 
-    least, most = 0, len(units) - 1  # `least` units fit, or are none; more than `most` do not
-    while least < most:
-        middle = (least + most + 1) // 2
-        least, most = (middle, most) if fits(part(middle)) else (least, middle - 1)
-    return part(least)
+    low, high = 0, len(units) - 1  # `low` units fit, or are none; more than `high` do not
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(part(middle)) else (low, middle - 1)
+    return part(low)

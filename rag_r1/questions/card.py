@@ -82,7 +82,7 @@ def write_card(out: Path, card: Mapping[str, Any]) -> None:
 
 def page_of(card: Mapping[str, Any]) -> Page:
     """The card as a page."""
-    settings, usage = card["settings"], card["usage"]
+    settings = card["settings"]
     page = Page("Questions from a corpus").text(
         f"{card['kept']:,} questions of {card['seeds']:,} seeds ({_percent(card['yield'])}): "
         + ", ".join(f"{count:,} in {split}" for split, count in card["rows"].items())
@@ -90,6 +90,16 @@ def page_of(card: Mapping[str, Any]) -> Page:
     )
     if card["open"]:
         page.text(f"{card['open']:,} are open: a server did not answer. The same command goes on with them.")
+    _add_counts(page, card)
+    _add_models(page, card)
+    hashes = (f"{cell(name)} `{digest[:16]}`" for name, digest in settings["prompts_sha256"].items())
+    page.text(f"Prompts (SHA-256): {', '.join(hashes)}.")
+    page.text(f"Corpus: {settings['passages']:,} passages (SHA-256 `{settings['corpus_sha256'][:16]}`).")
+    return page.heading("What is not verified").bullets(card["limits"])
+
+
+def _add_counts(page: Page, card: Mapping[str, Any]) -> None:
+    """The counts by kind, by step and by reason."""
     page.heading("By kind").table(
         ("kind", "seeds", "kept", "yield"),
         [
@@ -112,25 +122,25 @@ def page_of(card: Mapping[str, Any]) -> Page:
         ],
         "lrl",
     )
+
+
+def _add_models(page: Page, card: Mapping[str, Any]) -> None:
+    """What each model was used for."""
     page.heading("Models").table(
         ("role", "model", "answers", "prompt tokens", "generated tokens", "cost"),
         [
             (
                 role,
-                cell(settings[role]["model"]),
+                cell(card["settings"][role]["model"]),
                 integer(used["requests"]),
                 integer(used["prompt_tokens"]),
                 integer(used["completion_tokens"]),
                 f"{used['cost']:.4g}",
             )
-            for role, used in usage.items()
+            for role, used in card["usage"].items()
         ],
         "llrrrr",
     )
-    hashes = (f"{cell(name)} `{digest[:16]}`" for name, digest in settings["prompts_sha256"].items())
-    page.text(f"Prompts (SHA-256): {', '.join(hashes)}.")
-    page.text(f"Corpus: {settings['passages']:,} passages (SHA-256 `{settings['corpus_sha256'][:16]}`).")
-    return page.heading("What is not verified").bullets(card["limits"])
 
 
 def _percent(share: float | None) -> str:

@@ -136,7 +136,7 @@ class QuestionsArguments(EndpointArguments):
     check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
-    def _reader_is_whole(self) -> QuestionsArguments:
+    def _reader_is_complete(self) -> QuestionsArguments:
         if self.reader_url is not None and self.reader_model is None:
             raise ValueError("--reader-url needs --reader-model, the name of the model there")
         json_body("--reader-body", self.reader_body)
@@ -147,7 +147,7 @@ class QuestionsArguments(EndpointArguments):
     def spec(self) -> QuestionsSpec:
         """What the command does."""
         limits = {name: getattr(self, name) for name in RequestLimits.__dataclass_fields__}
-        same = ("kinds", "per_kind", "seed", "test_share", "most_passages", "temperature", "retriever_url")
+        names = ("kinds", "per_kind", "seed", "test_share", "most_passages", "temperature", "retriever_url")
         return QuestionsSpec(
             corpus=tuple(self.corpus),
             out=self.out,
@@ -174,7 +174,7 @@ class QuestionsArguments(EndpointArguments):
                 self.near_duplicates,
             ),
             limits=RequestLimits(**limits),
-            **{name: getattr(self, name) for name in same},
+            **{name: getattr(self, name) for name in names},
         )
 
     def _reader(self) -> ModelSpec | None:

@@ -52,10 +52,10 @@ class SourcePassage:
 
 @dataclass(frozen=True)
 class PassagePool:
-    """Passages in the order of the corpus; `read`: how many the corpus has."""
+    """Passages in the order of the corpus; `n_read`: how many the corpus has."""
 
     passages: tuple[SourcePassage, ...]
-    read: int
+    n_read: int
 
     @cached_property
     def by_id(self) -> dict[str, SourcePassage]:
@@ -76,24 +76,24 @@ class PassagePool:
         return digest.hexdigest()
 
 
-def read_pool(paths: Sequence[Path], seed: int, test_share: float, most: int) -> PassagePool:
-    """The passages of a corpus, at most `most`. Raises DataError for a row that is no passage, for an id that
-    two passages have, and if no passage is long enough."""
-    sample, read = _Smallest(most), 0
+def read_pool(paths: Sequence[Path], seed: int, test_share: float, limit: int) -> PassagePool:
+    """The passages of a corpus, at most `limit`. Raises DataError for a row that is no passage, for an id of
+    two passages, and if no passage is long enough."""
+    sample, count = _Smallest(limit), 0
     for passage, file in _passages(Corpus(paths)):
-        read += 1
+        count += 1
         if len(passage.contents) >= FEWEST_CHARS:
             entry = _source_passage(passage, file, seed, test_share)
-            sample.add(seeded_fraction(seed, "pool", entry.document), read, entry)
-    pool = PassagePool(tuple(sample.in_order()), read)
+            sample.add(seeded_fraction(seed, "pool", entry.document), count, entry)
+    pool = PassagePool(tuple(sample.in_order()), count)
     if not pool.passages:
         raise DataError(
             f"{', '.join(map(str, paths))}: no passage of at least {FEWEST_CHARS} characters: give a "
             "corpus of texts"
         )
     if len(pool.by_id) < len(pool.passages):
-        twice, _ = Counter(passage.id for passage in pool.passages).most_common(1)[0]
-        raise DataError(f"two passages have the id {twice!r}: give each its own, and index them again")
+        repeated_id, _ = Counter(passage.id for passage in pool.passages).most_common(1)[0]
+        raise DataError(f"two passages have the id {repeated_id!r}: give each its own, and index them again")
     return pool
 
 
@@ -113,10 +113,10 @@ def _source_passage(passage: Passage, file: str, seed: int, test_share: float) -
 
 def _passages(corpus: Corpus) -> Iterator[tuple[Passage, str]]:
     """The passages and the names of their files."""
-    for row, place in corpus.rows():
+    for row, position in corpus.rows():
         if isinstance(row, ValueError):
-            raise DataError(f"{corpus.location(place)}: {row}: repair the corpus (`rag-r1 corpus check`)")
-        yield row, corpus.files[place.file].name
+            raise DataError(f"{corpus.location(position)}: {row}: repair the corpus (`rag-r1 corpus check`)")
+        yield row, corpus.files[position.file].name
 
 
 def is_copy(contents: str, other: str) -> bool:
@@ -139,13 +139,13 @@ def first_of_copies(passages: Sequence[SourcePassage]) -> dict[str, str]:
 class _Smallest:
     """The items with the smallest ranks, at most so many."""
 
-    def __init__(self, most: int):
-        self.most = most
+    def __init__(self, limit: int):
+        self.limit = limit
         self.items: list[tuple[float, int, SourcePassage]] = []  # a heap of negative ranks and places
 
-    def add(self, rank: float, place: int, passage: SourcePassage) -> None:
-        item = (-rank, -place, passage)
-        if len(self.items) < self.most:
+    def add(self, rank: float, position: int, passage: SourcePassage) -> None:
+        item = (-rank, -position, passage)
+        if len(self.items) < self.limit:
             heapq.heappush(self.items, item)
         else:
             heapq.heappushpop(self.items, item)

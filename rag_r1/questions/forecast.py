@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rag_r1.inference.character_codec import estimate_tokens
-from rag_r1.questions.prompts import Prompts, truncated
+from rag_r1.questions.prompts import Prompts, truncate
 from rag_r1.questions.seeds import MULTI_HOP, Seed
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.runs.response_cache import Usage
@@ -24,15 +24,15 @@ def forecast(spec: QuestionsSpec, seeds: Sequence[Seed], prompts: Prompts) -> tu
     head = {name: estimate_tokens(prompts.instructions(name)) for name in ("teacher", "reader", "standalone")}
     teacher, reader = Usage(), Usage()
     for seed in seeds:
-        own = estimate_tokens(prompts.teacher_case(seed))
-        teacher.add(Usage(1, head["teacher"] + own, _DRAFT_TOKENS))
-        texts = [estimate_tokens(truncated(passage.contents)) for passage in seed.passages]
+        case_tokens = estimate_tokens(prompts.teacher_case(seed))
+        teacher.add(Usage(1, head["teacher"] + case_tokens, _DRAFT_TOKENS))
+        texts = [estimate_tokens(truncate(passage.contents)) for passage in seed.passages]
         shares = 2.5 if seed.kind == "bridge" else 1.5  # by the question, by titles, and where these lead to
         neighbours = int(mean * rules.neighbours * shares)
         readings = [sum(texts), 0, neighbours]
         if seed.kind in MULTI_HOP:  # without each one, and with others in its place
-            left = [sum(texts) - tokens for tokens in texts]
-            readings += [*left, *(tokens + neighbours for tokens in left)]
+            remaining = [sum(texts) - tokens for tokens in texts]
+            readings += [*remaining, *(tokens + neighbours for tokens in remaining)]
         prompt = sum(head["reader"] + _QUESTION_TOKENS + tokens for tokens in readings)
         count = len(readings) + rules.standalone
         prompt += rules.standalone * (head["standalone"] + _QUESTION_TOKENS)
@@ -49,9 +49,9 @@ def forecast_lines(
     yield f"seeds: {len(seeds):,}; at most as many questions"
     cost = 0.0
     for name, model, usage in (("teacher", spec.teacher, teacher), ("reader", spec.reading, reader)):
-        own = usage.cost(model.price_in, model.price_out)
-        cost += own
-        priced = f", cost {own:.4g}" if own else ""
+        model_cost = usage.cost(model.price_in, model.price_out)
+        cost += model_cost
+        priced = f", cost {model_cost:.4g}" if model_cost else ""
         yield (
             f"  {name} {model.model}: at most {usage.requests:,} requests, about {usage.prompt_tokens:,} "
             f"prompt tokens and {usage.completion_tokens:,} generated tokens{priced}"
@@ -62,5 +62,5 @@ def forecast_lines(
 
 def _mean_tokens(seeds: Sequence[Seed]) -> int:
     """Of a passage."""
-    texts = [estimate_tokens(truncated(passage.contents)) for seed in seeds for passage in seed.passages]
+    texts = [estimate_tokens(truncate(passage.contents)) for seed in seeds for passage in seed.passages]
     return sum(texts) // max(len(texts), 1)

@@ -19,9 +19,9 @@ from rag_r1.data.evidence import base_title
 from rag_r1.questions.documents import PassagePool, SourcePassage
 
 #: Passages that may share a name; one that more have says little.
-MOST_SHARING = 4
+MAX_SHARING = 4
 #: Words of a title that is looked for in texts.
-_MOST_WORDS = 6
+_MAX_WORDS = 6
 _WORD = re.compile(r"\w[\w'’.\-]*\w|\w")
 _NAME = re.compile(r"\b[A-ZÀ-ÖØ-Þ][\w'’\-]+(?: [A-ZÀ-ÖØ-Þ][\w'’\-]+)+")
 _ADDRESS = re.compile(r"https?://[^\s<>\"')\]]+")
@@ -75,15 +75,15 @@ class Links:
     def _names(self, passage: SourcePassage) -> Iterator[SourcePassage]:
         for name in dict.fromkeys(_NAME.findall(passage.contents)):
             sharing = self._sharing[name] if name not in passage.title else ()
-            if 1 < len(sharing) <= MOST_SHARING:
-                yield from (self.pool.by_id[other] for other in sorted(sharing))
+            if 1 < len(sharing) <= MAX_SHARING:
+                yield from (self.pool.by_id[name_id] for name_id in sorted(sharing))
 
 
 def _key(title: str) -> str:
     """A title as `_mentions` gives it; empty for one that is too long, or a single short word."""
     words = _WORD.findall(title)
     is_telling = len(words) > 1 or (len(title) > 4 and title[:1].isupper())
-    return " ".join(words) if words and len(words) <= _MOST_WORDS and is_telling else ""
+    return " ".join(words) if words and len(words) <= _MAX_WORDS and is_telling else ""
 
 
 def _mentions(text: str) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _mentions(text: str) -> Iterator[str]:
     for first, match in enumerate(matches):
         if not (match[0][0].isupper() or match[0][0].isdigit()):
             continue
-        words = [word[0] for word in matches[first : first + _MOST_WORDS]]
+        words = [word[0] for word in matches[first : first + _MAX_WORDS]]
         begins = re.search(r"(?:^|[.!?\n\"])\s*$", text[max(0, match.start() - 4) : match.start()])
         for count in range(2 if begins else 1, len(words) + 1):
             yield " ".join(words[:count])

@@ -39,11 +39,11 @@ async def open_endpoint(
 ) -> AsyncIterator[Endpoint]:
     """The endpoint of a model while the block runs; what it has cost before counts. `spent`: what others have
     cost. Raises RunError."""
-    most = limits.max_cost
-    if most is not None and most <= spent:
-        stop(f"{spent:.4f} of --max-cost {most:g} is spent")
+    max_cost = limits.max_cost
+    if max_cost is not None and max_cost <= spent:
+        stop(f"{spent:.4f} of --max-cost {max_cost:g} is spent")
         spent = 0.0
-    remaining = None if most is None else most - spent
+    remaining = None if max_cost is None else max_cost - spent
     spending = CostTracker(stop, model.price_in, model.price_out, remaining, cache.usage)
     endpoint = Endpoint(limits.endpoint(model), stop, spending, RateLimiter(limits.rpm, limits.tpm))
     try:
@@ -97,12 +97,12 @@ class Reader(StrictReplies):
         super().__init__("reader", endpoint, cache)
         self.model, self.prompts, self.rules = model, prompts, rules
 
-    async def refuses(self, check: Check, draft: Draft, others: Sequence[str]) -> str | None:
-        """The answers for which a check refuses a draft, in words; None if it does not. `others`: passages
-        that a search finds beside the draft's own. Raises EngineFailure."""
-        for number, passages in enumerate(check.shows(draft, others)):
+    async def refuses(self, check: Check, draft: Draft, neighbours: Sequence[str]) -> str | None:
+        """The answers for which a check refuses a draft, in words; None if it does not. `neighbours`: what
+        a search finds beside the draft's own passages. Raises EngineFailure."""
+        for number, passages in enumerate(check.shows(draft, neighbours)):
             answers: list[str | None] = []
-            samples, needed = self.rules.samples, self._needed(check, draft)
+            samples, needed = self.rules.samples, self._needed_votes(check, draft)
             while (
                 decided := verdict(check.votes(draft, passages, answers), len(answers), samples, needed)
             ) is None:
@@ -112,11 +112,11 @@ class Reader(StrictReplies):
                 return "the reader: " + ", ".join("no answer" if a is None else a for a in answers)
         return None
 
-    def _needed(self, check: Check, draft: Draft) -> int:
+    def _needed_votes(self, check: Check, draft: Draft) -> int:
         """The votes that make a verdict."""
         if not check.refuses:
             return self.rules.right
-        return self.rules.samples if check.by_all(draft) else self.rules.samples // 2 + 1
+        return self.rules.samples if check.needs_all(draft) else self.rules.samples // 2 + 1
 
     async def _answer(
         self, name: str, check: Check, draft: Draft, passages: Sequence[str], sample: int

@@ -23,7 +23,7 @@ from rag_r1.questions.seeds import KindName, Seed
 
 PROMPTS = ("teacher", "reader", "standalone")
 #: Characters of a passage that are shown, and of a whole reply that is read.
-MOST_CHARS, MOST_REPLY_CHARS = 6000, 8000
+MAX_CHARS, MAX_REPLY_CHARS = 6000, 8000
 #: The reader's answer if it has none.
 UNKNOWN = "unknown"
 
@@ -53,7 +53,7 @@ _OBSCURE = (
     "what is meant, and so that the description is true of nothing else."
 )
 
-_WANTED = " The answer is {}."
+_SEED_ANSWER = " The answer is {}."
 
 
 def _plain(text: str) -> str:
@@ -109,7 +109,7 @@ class Prompts:
         """The hash of each prompt; the teacher's includes the tasks."""
         texts = {
             **self._texts,
-            "teacher": "\n".join([self._texts["teacher"], *TASKS.values(), _OBSCURE, _WANTED]),
+            "teacher": "\n".join([self._texts["teacher"], *TASKS.values(), _OBSCURE, _SEED_ANSWER]),
         }
         return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
@@ -120,13 +120,13 @@ class Prompts:
     def teacher_case(self, seed: Seed) -> dict[str, Any]:
         """What the teacher gets for a seed."""
         task = TASKS[seed.kind] + (_OBSCURE if seed.obscure else "")
-        task += _WANTED.format(seed.planned_answer) if seed.planned_answer else ""
-        passages = self._numbered([passage.contents for passage in seed.passages])
+        task += _SEED_ANSWER.format(seed.planned_answer) if seed.planned_answer else ""
+        passages = self._number_passages([passage.contents for passage in seed.passages])
         return {"kind": seed.kind, "task": task, "passages": passages}
 
     def reader_case(self, question: str, passages: Sequence[str]) -> dict[str, Any]:
         """What the reader gets for a question."""
-        return {"question": self.harmless(question), "passages": self._numbered(passages)}
+        return {"question": self.harmless(question), "passages": self._number_passages(passages)}
 
     def standalone_case(self, question: str) -> dict[str, Any]:
         """What the reader gets to judge whether a question makes sense."""
@@ -138,14 +138,14 @@ class Prompts:
             text = text.replace(secret, "[key]")
         return self._neutralise(text)
 
-    def _numbered(self, passages: Sequence[str]) -> list[dict[str, Any]]:
-        texts = (self.harmless(truncated(passage)) for passage in passages)
+    def _number_passages(self, passages: Sequence[str]) -> list[dict[str, Any]]:
+        texts = (self.harmless(truncate(passage)) for passage in passages)
         return [{"number": number, "text": text} for number, text in enumerate(texts, 1)]
 
 
-def truncated(contents: str) -> str:
+def truncate(contents: str) -> str:
     """The part of a passage that models read."""
-    return contents[:MOST_CHARS]
+    return contents[:MAX_CHARS]
 
 
 def read_teacher(reply: str, passages: int) -> TeacherReply | Declined:
@@ -172,8 +172,8 @@ def read_reader(reply: str) -> str | None:
 
 
 def _object(reply: str) -> dict[str, Any]:
-    if len(reply) > MOST_REPLY_CHARS:
-        raise ValueError(f"it has more than {MOST_REPLY_CHARS} characters")
+    if len(reply) > MAX_REPLY_CHARS:
+        raise ValueError(f"it has more than {MAX_REPLY_CHARS} characters")
     value = json_of(reply)
     if not isinstance(value, dict):
         raise ValueError(f"a JSON {type(value).__name__}, not an object")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from rag_r1.data.evidence import base_title
 from rag_r1.questions.documents import SourcePassage
 from rag_r1.questions.drafts import STEP_OF, Draft
-from rag_r1.questions.prompts import truncated
+from rag_r1.questions.prompts import truncate
 from rag_r1.questions.rules import YES_NO
 from rag_r1.rewards import cover_exact_match, normalise
 
@@ -29,20 +29,20 @@ Answers = Sequence[str | None]
 #: Texts of the passages of one request.
 Passages = tuple[str, ...]
 #: Words that a reader's answer may have beside those of the gold answer.
-_MORE_WORDS = 4
+_MAX_EXTRA_WORDS = 4
 
 
 @dataclass(frozen=True)
 class Check:
     """A check. `shows`: the passages of each reading, from the draft and the other passages of a search;
     `votes`: how many answers to a reading vote yes; `refuses`: the verdict with which a draft is refused for
-    the `reason`; `by_all`: whether a yes takes all samples, for this draft."""
+    the `reason`; `needs_all`: whether a yes takes all samples, for this draft."""
 
     reason: str
     shows: Callable[[Draft, Sequence[str]], list[Passages]]
     votes: Callable[[Draft, Sequence[str], Answers], int]
     refuses: bool
-    by_all: Callable[[Draft], bool] = lambda draft: draft.is_guessable
+    needs_all: Callable[[Draft], bool] = lambda draft: draft.is_guessable
 
     @property
     def step(self) -> str:
@@ -56,7 +56,7 @@ def agrees(answer: str | None, golds: Sequence[str]) -> bool:
         return False
     if normalise(golds[0]) in YES_NO:
         return normalise(answer) == normalise(golds[0])
-    longest = max(len(normalise(gold).split()) for gold in golds) + _MORE_WORDS
+    longest = max(len(normalise(gold).split()) for gold in golds) + _MAX_EXTRA_WORDS
     return len(answer.split()) <= longest and bool(cover_exact_match(answer, golds, ordered=True))
 
 
@@ -83,36 +83,36 @@ def verdict(votes: int, answers: int, samples: int, needed: int) -> bool | None:
     return False if votes + missing < needed else None
 
 
-def _own_passages(draft: Draft, others: Sequence[str]) -> list[Passages]:
-    return [tuple(truncated(passage.contents) for passage in draft.passages)]
+def _draft_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
+    return [tuple(truncate(passage.contents) for passage in draft.passages)]
 
 
-def _no_passages(draft: Draft, others: Sequence[str]) -> list[Passages]:
+def _no_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
     return [()]
 
 
-def _all_but_one(draft: Draft, others: Sequence[str]) -> list[Passages]:
+def _ablated_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
     """Without each passage in turn, the last one first: of two passages each alone, in their order."""
-    return [rest for _, rest in _left_out(draft)][::-1]
+    return [remaining for _, remaining in _ablations(draft)][::-1]
 
 
-def _other_passages(draft: Draft, others: Sequence[str]) -> list[Passages]:
+def _neighbour_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
     """The others; and for each own passage of several, the rest with those of the others that contain its
     title, since they may be about a namesake."""
-    texts = tuple(map(truncated, others))
+    texts = tuple(map(truncate, neighbours))
     shown = [texts] if texts else []
-    for passage, rest in _left_out(draft):
+    for passage, remaining in _ablations(draft):
         title = base_title(passage.title)
         if alike := tuple(text for text in texts if title and cover_exact_match(text, [title], ordered=True)):
-            shown.append((*rest, *alike))
+            shown.append((*remaining, *alike))
     return shown
 
 
-def _left_out(draft: Draft) -> list[tuple[SourcePassage, Passages]]:
+def _ablations(draft: Draft) -> list[tuple[SourcePassage, Passages]]:
     """Each passage with the texts of the rest; nothing for a kind of question that needs only one."""
     if not draft.is_multi_hop:
         return []
-    texts = [truncated(passage.contents) for passage in draft.passages]
+    texts = [truncate(passage.contents) for passage in draft.passages]
     return [(passage, (*texts[:i], *texts[i + 1 :])) for i, passage in enumerate(draft.passages)]
 
 
@@ -120,12 +120,12 @@ def _count_right(draft: Draft, passages: Sequence[str], answers: Answers) -> int
     return sum(agrees(answer, draft.golds) for answer in answers)
 
 
-def _count_same_rival(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
+def _count_repeated_rival(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
     """How often the reader gave the same rival, give or take a few words: errors seldom repeat, a real second
     answer does."""
-    [own] = _own_passages(draft, ())
-    others = [text for text in passages if text not in own]
-    rivals = [answer for answer in answers if answer is not None and is_rival(draft, others, answer)]
+    [draft_texts] = _draft_passages(draft, ())
+    neighbours = [text for text in passages if text not in draft_texts]
+    rivals = [answer for answer in answers if answer is not None and is_rival(draft, neighbours, answer)]
     return max((sum(agrees(answer, [rival]) for answer in rivals) for rival in rivals), default=0)
 
 
@@ -133,10 +133,10 @@ def _count_no(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
     return sum(normalise(answer or "") == "no" for answer in answers)
 
 
-STANDALONE = Check("not_standalone", _no_passages, _count_no, refuses=True, by_all=lambda draft: False)
+STANDALONE = Check("not_standalone", _no_passages, _count_no, refuses=True, needs_all=lambda draft: False)
 CHECKS = (
-    Check("reader_disagrees", _own_passages, _count_right, refuses=False, by_all=lambda draft: False),
+    Check("reader_disagrees", _draft_passages, _count_right, refuses=False, needs_all=lambda draft: False),
     Check("needs_no_search", _no_passages, _count_right, refuses=True),
-    Check("one_passage_is_enough", _all_but_one, _count_right, refuses=True),
-    Check("another_answer", _other_passages, _count_same_rival, refuses=True),
+    Check("one_passage_is_enough", _ablated_passages, _count_right, refuses=True),
+    Check("another_answer", _neighbour_passages, _count_repeated_rival, refuses=True),
 )

@@ -38,24 +38,24 @@ def without_duplicates(outcomes: Sequence[Outcome], similarity: float) -> list[O
     """The outcomes, in order, with those refused whose question is that of one that is kept, or nearly.
     `similarity`: 0 to compare equal questions alone."""
     order = sorted(
-        (place for place, outcome in enumerate(outcomes) if outcome.is_kept), key=_test_first(outcomes)
+        (position for position, outcome in enumerate(outcomes) if outcome.is_kept), key=_test_first(outcomes)
     )
-    drafts = [outcomes[place].draft for place in order]
-    refused = _repeated(drafts, similarity)
-    changed = list(outcomes)
-    for later, first in refused.items():
-        outcome, other = outcomes[order[later]], drafts[first]
-        is_leak = other.seed.split != outcome.seed.split
+    drafts = [outcomes[position].draft for position in order]
+    repeated = _find_repeated(drafts, similarity)
+    final = list(outcomes)
+    for later, first in repeated.items():
+        outcome, earlier = outcomes[order[later]], drafts[first]
+        is_leak = earlier.seed.split != outcome.seed.split
         reason = "in_other_split" if is_leak else "duplicate"
-        changed[order[later]] = replace(outcome, reason=reason, detail=f"{other.id}: {other.question}")
-    return changed
+        final[order[later]] = replace(outcome, reason=reason, detail=f"{earlier.id}: {earlier.question}")
+    return final
 
 
 def _test_first(outcomes: Sequence[Outcome]) -> Any:
-    return lambda place: (outcomes[place].seed.split != "test", place)
+    return lambda position: (outcomes[position].seed.split != "test", position)
 
 
-def _repeated(drafts: Sequence[Draft], similarity: float) -> dict[int, int]:
+def _find_repeated(drafts: Sequence[Draft], similarity: float) -> dict[int, int]:
     """Number of a repeated question -> number of the first that it repeats, and that is kept."""
     refused: dict[int, int] = {}
     for key in (_wording, _fact, *([_fact_of_copies(drafts)] if similarity else [])):
@@ -108,8 +108,8 @@ def _fact_of_copies(drafts: Sequence[Draft]) -> Callable[[Draft], Any]:
 
     def key(draft: Draft) -> Any:
         passages = frozenset(first[passage.id] for passage in draft.passages)
-        is_one = draft.kind != "yes_no"
-        return (passages, normalise(draft.golds[0]), _names(draft.question)) if is_one else draft.id
+        states_fact = draft.kind != "yes_no"
+        return (passages, normalise(draft.golds[0]), _names(draft.question)) if states_fact else draft.id
 
     return key
 
@@ -118,11 +118,11 @@ def write_files(
     out: Path, outcomes: Sequence[Outcome], protocol: Protocol, source_name: str, seed: int
 ) -> dict[str, int]:
     """Write the files of the outcomes, those of an earlier start replaced; returns the rows of each split."""
-    kept = [outcome.draft for outcome in outcomes if outcome.is_kept]
-    kept.sort(key=lambda draft: seeded_fraction(seed, "order", draft.id))  # in no order of kinds
+    kept_drafts = [outcome.draft for outcome in outcomes if outcome.is_kept]
+    kept_drafts.sort(key=lambda draft: seeded_fraction(seed, "order", draft.id))  # in no order of kinds
     counts = {}
     for split in SPLITS:
-        drafts = [draft for draft in kept if draft.seed.split == split]
+        drafts = [draft for draft in kept_drafts if draft.seed.split == split]
         counts[split], path = len(drafts), out / f"{split}.parquet"
         if not drafts:
             path.unlink(missing_ok=True)
@@ -130,7 +130,7 @@ def write_files(
         with RowWriter(path) as writer:
             for row in make_rows(list(map(_question, drafts)), protocol, source_name, split):
                 writer.add(row)
-    write_json_lines(out / QUESTIONS, map(_line, kept), private=True)
+    write_json_lines(out / QUESTIONS, map(_line, kept_drafts), private=True)
     write_json_lines(out / REFUSED, _refused_lines(outcomes), private=True)
     return counts
 

@@ -38,7 +38,7 @@ _REFERENCES = [
     )
 ]
 #: A present that only the passage has. In lower case, since names have such words, too (USA Today).
-_NOW = re.compile(
+_PRESENT = re.compile(
     r"\b(?:[Cc]urrently|[Nn]owadays|[Pp]resently|today|[Aa]s of now|[Aa]t (?:present|the moment))\b"
     r"|\b(?:is|are) now\b"
     r"|^Who\w*\b.*\bthe (?:current|incumbent)\b"
@@ -56,7 +56,7 @@ _SEVERAL = re.compile(
 _EXPLETIVE = re.compile(r"\b(is|was) it ((?:\w+|the case) that)\b", re.IGNORECASE)
 #: Pronouns, by what they can mean: a person or a thing, and whether something in the same clause.
 _SELF = re.compile(r"\b(?:his|her|hers|himself|herself|its|itself|their|theirs|themselves)\b", re.IGNORECASE)
-_OTHER = re.compile(r"\b(?:he|she|him|it|they|them)\b", re.IGNORECASE)
+_PERSONAL_PRONOUN = re.compile(r"\b(?:he|she|him|it|they|them)\b", re.IGNORECASE)
 _THIS = re.compile(r"\b(?:this|these|those)\b(?! (?:year|day|month|century)\b)", re.IGNORECASE)
 _OF_PERSONS = frozenset("he she him his her hers himself herself".split())
 _QUESTION_WORD = re.compile(r"\b(?:which|what) (?:[a-z\-]+ )*?([a-z\-]+)\b", re.IGNORECASE)
@@ -133,7 +133,7 @@ def dangling_reference(draft: Draft) -> bool:
     """Does it refer to its passage or the time of that, or to somebody whom it does not name?"""
     question = _EXPLETIVE.sub(r"\1 \2", _without_quotations(draft.question))
     return (
-        any(pattern.search(question) for pattern in (*_REFERENCES, _NOW))
+        any(pattern.search(question) for pattern in (*_REFERENCES, _PRESENT))
         or _has_dangling_pronoun(question)
         or _asks_about_nobody(question)
     )
@@ -168,14 +168,14 @@ def unreachable(draft: Draft, of_question: Sequence[str], of_titles: Sequence[Se
     ids = [passage.id for passage in draft.passages]
     pairs = zip(ids, of_titles, strict=True)
     return not set(ids) & set(of_question) or not all(
-        name in of_question or name in found for name, found in pairs
+        name in of_question or name in title_ids for name, title_ids in pairs
     )
 
 
 def _is_form_of(alias: str, answer: str) -> bool:
     """Are the words of one those of the other, and more?"""
-    words, others = set(normalise(alias).split()), set(normalise(answer).split())
-    return bool(words and others) and (words <= others or others <= words)
+    words, answer_words = set(normalise(alias).split()), set(normalise(answer).split())
+    return bool(words and answer_words) and (words <= answer_words or answer_words <= words)
 
 
 def _stands_in(passages: Sequence[SourcePassage], answers: Sequence[str]) -> bool:
@@ -197,20 +197,20 @@ def _has_dangling_pronoun(question: str) -> bool:
     """Is there a pronoun before which nothing is named that it could mean?"""
     return any(
         (match := pattern.search(question)) is not None
-        and not _NAME.search(before := question[: match.start()])
-        and not (pattern is not _THIS and _can_mean_the_answer(match[0].lower(), before, pattern is _SELF))
-        for pattern in (_SELF, _OTHER, _THIS)
+        and not _NAME.search(prefix := question[: match.start()])
+        and not (pattern is not _THIS and _can_mean_the_answer(match[0].lower(), prefix, pattern is _SELF))
+        for pattern in (_SELF, _PERSONAL_PRONOUN, _THIS)
     )
 
 
-def _can_mean_the_answer(pronoun: str, before: str, is_of_same_clause: bool) -> bool:
+def _can_mean_the_answer(pronoun: str, prefix: str, is_same_clause: bool) -> bool:
     """Can a pronoun mean what is asked for, as in "Which town lost its gates?", and not as in "Which river
     flows past it?"."""
-    question_word = _QUESTION_WORD.search(before) or re.search(r"\b(who)\b", before, re.IGNORECASE)
+    question_word = _QUESTION_WORD.search(prefix) or re.search(r"\b(who)\b", prefix, re.IGNORECASE)
     if question_word is None:
         return False
-    noun, between = question_word[1].lower(), before[question_word.end() :]
+    noun, between = question_word[1].lower(), prefix[question_word.end() :]
     is_person = pronoun in _OF_PERSONS
     if noun in _AUXILIARY or noun in _MEASURES or (is_person and noun in _PLACES):
         return False
-    return is_of_same_clause or bool(_NEW_CLAUSE.search(between))
+    return is_same_clause or bool(_NEW_CLAUSE.search(between))

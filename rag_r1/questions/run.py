@@ -29,7 +29,7 @@ from rag_r1.questions.prompts import Prompts
 from rag_r1.questions.readings import CHECKS, STANDALONE
 from rag_r1.questions.rows import without_duplicates, write_files
 from rag_r1.questions.rules import refused_by_rule, unreachable
-from rag_r1.questions.search import JournaledSearch, SearchFailedError, found_beside
+from rag_r1.questions.search import JournaledSearch, SearchFailedError, neighbours_of
 from rag_r1.questions.seeds import Seed, SeedPlan
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.rollouts.concurrency import JobPool
@@ -64,22 +64,22 @@ class QuestionsResult:
 async def write_questions(spec: QuestionsSpec, say: Say = print) -> QuestionsResult:
     """Write and verify questions, or go on with them. `say`: is told what the run will take. Raises RunError
     for what a user can mend."""
-    async with _opened(spec) as run:
+    async with _open_run(spec) as run:
         outcomes = await run.drafts(await run.seeds(say))
         if run.stop.reason is None:
-            outcomes = await run.verified(outcomes)
-        return run.ended(outcomes)
+            outcomes = await run.verify_all(outcomes)
+        return run.finish(outcomes)
 
 
 async def plan_questions(spec: QuestionsSpec, say: Say = print) -> list[Seed]:
     """Draws the seeds and prints the forecast by `say`, without a request to a model. Raises as
     `write_questions`."""
-    async with _opened(spec) as run:
+    async with _open_run(spec) as run:
         return await run.seeds(say)
 
 
 @asynccontextmanager
-async def _opened(spec: QuestionsSpec) -> AsyncIterator[QuestionsRun]:
+async def _open_run(spec: QuestionsSpec) -> AsyncIterator[QuestionsRun]:
     """The run in its folder, which is held while the block runs."""
     try:
         protocol = load_with_prompt(spec.protocol, spec.prompt)
@@ -100,7 +100,7 @@ async def _open(
     messages = "".join(message["content"] for message in protocol.messages("{question}"))
     settings = {
         **spec.settings,
-        "passages": pool.read,
+        "passages": pool.n_read,
         "corpus_sha256": pool.sha256,
         "prompts_sha256": prompts.sha256,
         "prompt_sha256": hashlib.sha256(messages.encode()).hexdigest(),
@@ -168,7 +168,7 @@ class QuestionsRun:
             outcomes = await self._jobs(jobs, "draft", spec.limits.in_flight, endpoint.idle)
         return [outcome or Outcome(seed) for outcome, seed in zip(outcomes, seeds, strict=True)]
 
-    async def verified(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    async def verify_all(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """The outcomes after all checks, but for duplicates."""
         spec = self.spec
         spent = self.folder.cache.usage.cost(spec.teacher.price_in, spec.teacher.price_out)
@@ -177,9 +177,9 @@ class QuestionsRun:
             jobs = [partial(self._verify, reader, outcome) for outcome in outcomes]
             checked = await self._jobs(jobs, "question", spec.limits.in_flight, endpoint.idle)
         pairs = zip(checked, outcomes, strict=True)
-        return [done or before for done, before in pairs]
+        return [verified or outcome for verified, outcome in pairs]
 
-    def ended(self, outcomes: Sequence[Outcome]) -> QuestionsResult:
+    def finish(self, outcomes: Sequence[Outcome]) -> QuestionsResult:
         """Writes the files."""
         spec = self.spec
         final = without_duplicates(outcomes, spec.verification.similarity)
@@ -200,37 +200,37 @@ class QuestionsRun:
         if reason := refused_by_rule(draft):
             return replace(outcome, reason=reason)
         try:
-            reason, others = await self._searched(draft)
+            reason, neighbours = await self._search_passages(draft)
             if reason:
                 return replace(outcome, reason=reason)
             for check in (*CHECKS, *([STANDALONE] if self.spec.verification.standalone else [])):
-                if (detail := await reader.refuses(check, draft, others)) is not None:
+                if (detail := await reader.refuses(check, draft, neighbours)) is not None:
                     return replace(outcome, reason=check.reason, detail=detail)
         except (EngineFailure, SearchFailedError) as error:
             return replace(outcome, detail=str(error))
         return replace(outcome, is_verified=True)
 
-    async def _searched(self, draft: Draft) -> tuple[str | None, list[str]]:
+    async def _search_passages(self, draft: Draft) -> tuple[str | None, list[str]]:
         """Why a draft's passages cannot be found, and the texts of what is found beside them; of a bridge
         also where these lead to, since another answer may stand at the end of another chain."""
         rules = self.spec.verification
         results = await self.search([draft.question, *(passage.query for passage in draft.passages)])
         ids = [[document.id for document in documents[: rules.topk]] for documents in results]
-        beside = found_beside(draft.passages, results[0], results[1:], rules.neighbours)
-        texts = [document.contents for document in beside]
+        neighbours = neighbours_of(draft.passages, results[0], results[1:], rules.neighbours)
+        texts = [document.contents for document in neighbours]
         if draft.kind == "bridge":
-            led_to = self._led_to([document.id for document in beside], draft)
-            texts += [passage.contents for passage in led_to[: rules.neighbours]]
+            linked = self._linked_passages([document.id for document in neighbours], draft)
+            texts += [passage.contents for passage in linked[: rules.neighbours]]
         return ("unreachable" if unreachable(draft, ids[0], ids[1:]) else None), texts
 
-    def _led_to(self, ids: Sequence[str], draft: Draft) -> list[SourcePassage]:
+    def _linked_passages(self, ids: Sequence[str], draft: Draft) -> list[SourcePassage]:
         """The passages that those with these ids name by their titles, each once, but for a draft's own."""
-        beside = [self.pool.by_id[name] for name in ids if name in self.pool.by_id]
+        passages = [self.pool.by_id[name] for name in ids if name in self.pool.by_id]
         targets = [
-            link.target for passage in beside for link in self.links.of(passage) if link.how == "title"
+            link.target for passage in passages for link in self.links.of(passage) if link.how == "title"
         ]
-        own_ids = {*ids, *(passage.id for passage in draft.passages)}
-        return [self.pool.by_id[name] for name in dict.fromkeys(targets) if name not in own_ids]
+        known_ids = {*ids, *(passage.id for passage in draft.passages)}
+        return [self.pool.by_id[name] for name in dict.fromkeys(targets) if name not in known_ids]
 
     async def _similar(self, passage: SourcePassage) -> list[str] | None:
         """The ids of similar passages; None if the search failed, which the next start asks again."""

@@ -51,25 +51,25 @@ class JournaledSearch:
         self._places[line["query"]] = place
 
 
-def found_beside(
+def neighbours_of(
     passages: Sequence[SourcePassage],
     of_question: Sequence[Document],
     of_titles: Sequence[Sequence[Document]],
-    most: int,
+    limit: int,
 ) -> list[Document]:
-    """What searches find beside these passages and copies of them, each once: the first `most` for the
+    """What searches find beside these passages and copies of them, each once: the first `limit` for the
     question, and half as many for the titles, in turn."""
-    own = {passage.id for passage in passages}
-    every = {document.id: document.contents for hits in (of_question, *of_titles) for document in hits}
-    own |= {
-        name for name, text in every.items() if any(is_copy(passage.contents, text) for passage in passages)
+    excluded = {passage.id for passage in passages}
+    texts = {document.id: document.contents for hits in (of_question, *of_titles) for document in hits}
+    excluded |= {
+        name for name, text in texts.items() if any(is_copy(passage.contents, text) for passage in passages)
     }
-    by_question = {document.id: document for document in of_question if document.id not in own}
-    beside = dict(list(by_question.items())[:most])
+    by_question = {document.id: document for document in of_question if document.id not in excluded}
+    neighbours = dict(list(by_question.items())[:limit])
     by_title = {
         document.id: document
         for rank in zip_longest(*of_titles)
         for document in rank
-        if document is not None and document.id not in own and document.id not in beside
+        if document is not None and document.id not in excluded and document.id not in neighbours
     }
-    return [*beside.values(), *list(by_title.values())[: most // 2]]
+    return [*neighbours.values(), *list(by_title.values())[: limit // 2]]

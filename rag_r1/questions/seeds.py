@@ -77,16 +77,16 @@ class SeedPlan:
 
     def needs_similar(self) -> list[SourcePassage]:
         """The passages for which `draw` wants similar ones: of pairs, and where chains are too few."""
-        wanted: dict[str, SourcePassage] = {}
+        passages: dict[str, SourcePassage] = {}
         for kind in self.kinds:
             count = _SPARE * self.per_kind if kind in PAIRS else 0
             if kind == "bridge":
                 linked = (passage for passage in self._starts(kind) if self._links(passage))
                 count = self.per_kind - sum(1 for _ in islice(linked, self.per_kind))
-            wanted |= {
+            passages |= {
                 passage.id: passage for passage, _ in zip(self._starts(kind), range(count), strict=False)
             }
-        return list(wanted.values())
+        return list(passages.values())
 
     def draw(self, similar: Similar) -> list[Seed]:
         """The seeds of all kinds."""
@@ -97,7 +97,7 @@ class SeedPlan:
         for start in self._starts(kind):
             if len(seeds) == self.per_kind:
                 break
-            if seed := self._made(kind, start, similar):
+            if seed := self._make(kind, start, similar):
                 seeds.setdefault(seed.id, seed)
         return list(seeds.values())
 
@@ -107,18 +107,18 @@ class SeedPlan:
         ordered = sorted(self.pool.passages, key=lambda passage: self._fraction(kind, passage.id))
         for passage in ordered:
             ranks[passage.source].setdefault(passage.document, len(ranks[passage.source]))
-        drawn: dict[str, int] = defaultdict(int)
-        keyed = []
+        counts: dict[str, int] = defaultdict(int)
+        ranked = []
         for passage in ordered:
-            keyed.append((drawn[passage.document], ranks[passage.source][passage.document], passage))
-            drawn[passage.document] += 1
-        keyed.sort(key=lambda item: item[:2])  # stable: by hash within a rank
-        return (passage for _, _, passage in keyed)
+            ranked.append((counts[passage.document], ranks[passage.source][passage.document], passage))
+            counts[passage.document] += 1
+        ranked.sort(key=lambda item: item[:2])  # stable: by hash within a rank
+        return (passage for _, _, passage in ranked)
 
-    def _made(self, kind: KindName, start: SourcePassage, similar: Similar) -> Seed | None:
+    def _make(self, kind: KindName, start: SourcePassage, similar: Similar) -> Seed | None:
         steps: list[tuple[SourcePassage, str]] = [(start, "")]
         if kind in PAIRS:
-            steps += self._others(start, similar)[:1]
+            steps += self._similar_passages(start, similar)[:1]
         elif kind == "bridge":
             steps = self._chain(start, similar)
         if kind in MULTI_HOP and len(steps) < 2:
@@ -130,11 +130,11 @@ class SeedPlan:
         return Seed(name, kind, passages, tuple(how for _, how in steps[1:]), obscure)
 
     def _chain(self, start: SourcePassage, similar: Similar) -> list[tuple[SourcePassage, str]]:
-        wanted, fraction = 1, self._fraction("length", start.id)
+        target, fraction = 1, self._fraction("length", start.id)
         for length, share in _LENGTHS:
-            wanted, fraction = (length, fraction - share) if fraction >= 0 else (wanted, fraction)
+            target, fraction = (length, fraction - share) if fraction >= 0 else (target, fraction)
         chain = [(start, "")]
-        while len(chain) < wanted and (step := self._next([p for p, _ in chain], similar)):
+        while len(chain) < target and (step := self._next([p for p, _ in chain], similar)):
             chain.append(step)
         return chain
 
@@ -145,7 +145,7 @@ class SeedPlan:
         links = [link for link in self._links(last) if self.pool.by_id[link.target].document not in documents]
         links = [link for link in links if link.how == "title"] or links
         if not links and len(chain) == 1:
-            return next(iter(self._others(last, similar)), None)
+            return next(iter(self._similar_passages(last, similar)), None)
         if not links:
             return None
         link: Link = min(links, key=lambda link: self._fraction(last.id, link.target))
@@ -156,16 +156,16 @@ class SeedPlan:
         links = self.links.of(passage)
         return [link for link in links if self.pool.by_id[link.target].split == passage.split]
 
-    def _others(self, start: SourcePassage, similar: Similar) -> list[tuple[SourcePassage, str]]:
+    def _similar_passages(self, start: SourcePassage, similar: Similar) -> list[tuple[SourcePassage, str]]:
         """The similar passages of other documents in the same split, but for copies of the same text."""
-        others = (self.pool.by_id.get(other) for other in similar.get(start.id, ()))
+        candidates = (self.pool.by_id.get(candidate) for candidate in similar.get(start.id, ()))
         return [
-            (other, "similar")
-            for other in others
-            if other
-            and other.document != start.document
-            and other.split == start.split
-            and not is_copy(start.contents, other.contents)
+            (candidate, "similar")
+            for candidate in candidates
+            if candidate
+            and candidate.document != start.document
+            and candidate.split == start.split
+            and not is_copy(start.contents, candidate.contents)
         ]
 
     def _fraction(self, purpose: str, key: str) -> float:

@@ -139,7 +139,7 @@ class TrainingRow(_Record):
     reasoning: str | None = None
 
     @model_validator(mode="after")
-    def _aligned(self) -> TrainingRow:
+    def _is_aligned(self) -> TrainingRow:
         if len(self.scores) != len(self.passage_ids):
             raise ValueError(f"{len(self.passage_ids)} passage_ids but {len(self.scores)} scores")
         if len(set(self.passage_ids)) < len(self.passage_ids):
@@ -158,23 +158,23 @@ def read_records(kind: type[Record], *paths: str | Path) -> Iterator[Record]:
 
 def read_with_offsets(kind: type[Record], path: Path) -> Iterator[tuple[Record, int]]:
     """The same of one file, each with its place for `record_at`."""
-    place = 0
+    offset = 0
     try:
         with open_ordinary(path) as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    yield _read(kind, line, f"{path}, line {number}"), place
-                place += len(line)
+                    yield _parse(kind, line, f"{path}, line {number}"), offset
+                offset += len(line)
     except OSError as error:
         message = f"{path} cannot be read ({error.strerror})"
         raise RunError(f"{message}: give a file each of whose lines is {_name(kind)}") from error
 
 
-def record_at(kind: type[Record], path: Path, place: int) -> Record:
+def record_at(kind: type[Record], path: Path, offset: int) -> Record:
     """The record at a place. Raises RunError if the file has changed since."""
     with path.open("rb") as file:
-        file.seek(place)
-        return _read(kind, file.readline(), f"{path}, byte {place}")
+        file.seek(offset)
+        return _parse(kind, file.readline(), f"{path}, byte {offset}")
 
 
 def write_records(path: Path, records: Iterable[_Record]) -> int:
@@ -189,12 +189,12 @@ def plain(record: _Record) -> Mapping[str, object]:
     return record.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
 
-def _read(kind: type[Record], line: bytes, place: str) -> Record:
+def _parse(kind: type[Record], line: bytes, location: str) -> Record:
     try:
         return kind.model_validate_json(line)
     except ValidationError as error:
         problem = first_problem(error)
-        raise RunError(f"{place} is not {_name(kind)} ({problem}): correct or remove it") from error
+        raise RunError(f"{location} is not {_name(kind)} ({problem}): correct or remove it") from error
 
 
 def first_problem(error: ValidationError) -> str:

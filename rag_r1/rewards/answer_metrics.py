@@ -12,7 +12,7 @@ from typing import Any
 
 from rag_r1.rewards.normalise import NormaliserName, comparable
 
-_WHOLE = frozenset({"yes", "no", "noanswer"})
+_UNSPLIT_ANSWERS = frozenset({"yes", "no", "noanswer"})
 
 
 def exact_match(prediction: str | None, golds: Any, *, normaliser: NormaliserName = "squad") -> float:
@@ -30,11 +30,11 @@ def token_f1(prediction: str | None, golds: Any, *, normaliser: NormaliserName =
 
 
 def _f1(answer: str, gold: str) -> float:
-    if answer != gold and (answer in _WHOLE or gold in _WHOLE):
+    if answer != gold and (answer in _UNSPLIT_ANSWERS or gold in _UNSPLIT_ANSWERS):
         return 0.0
-    ours, theirs = answer.split(), gold.split()
-    common = sum((Counter(ours) & Counter(theirs)).values())
-    return 2 * common / (len(ours) + len(theirs))
+    answer_tokens, gold_tokens = answer.split(), gold.split()
+    common = sum((Counter(answer_tokens) & Counter(gold_tokens)).values())
+    return 2 * common / (len(answer_tokens) + len(gold_tokens))
 
 
 def cover_exact_match(

@@ -21,47 +21,47 @@ from rag_r1.rewards.term_call import DEFAULT_TIMEOUT_S, Term, is_async
 def read_entry(entry: Any, key: str, protocol: Protocol | None, faults: list[RewardError]) -> Term | None:
     """The entry's term; what is wrong with it is added to `faults`. None if it has no usable term."""
 
-    def wrong(message: str) -> None:
+    def add_fault(message: str) -> None:
         faults.append(RewardError(message))
 
     if not isinstance(entry, Mapping):
-        wrong(f"{key} must be {{term, weight, ...}}, not {entry!r}")
+        add_fault(f"{key} must be {{term, weight, ...}}, not {entry!r}")
         return None
     options = dict(entry)
     path = options.pop("term", None)
     weight = options.pop("weight", 1.0)
     if not _is_number(weight):
-        wrong(f"{key}.weight must be a finite number, not {weight!r}")
+        add_fault(f"{key}.weight must be a finite number, not {weight!r}")
     if not isinstance(path, str):
-        wrong(f"{key}.term must name a reward term, not {path!r}")
+        add_fault(f"{key}.term must name a reward term, not {path!r}")
         return None
     name = options.pop("name", path.rpartition(":")[2])
     if not isinstance(name, str) or not name:
-        wrong(f"{key}.name must be a text, not {name!r}")
+        add_fault(f"{key}.name must be a text, not {name!r}")
     try:
         function = find_term(path, f"{key}.term")
     except RewardError as fault:
         faults.append(fault)
         return None
-    args: dict[str, Any] = {"protocol": protocol}
+    common: dict[str, Any] = {"protocol": protocol}
     if is_async(function):
-        args["timeout_s"] = options.pop("timeout_s", DEFAULT_TIMEOUT_S)
-        if not (_is_number(args["timeout_s"]) and args["timeout_s"] > 0):
-            wrong(f"{key}.timeout_s must be a number of seconds above 0, not {args['timeout_s']!r}")
-    faults += map(RewardError, _option_faults(function, options, path, key, args))
+        common["timeout_s"] = options.pop("timeout_s", DEFAULT_TIMEOUT_S)
+        if not (_is_number(common["timeout_s"]) and common["timeout_s"] > 0):
+            add_fault(f"{key}.timeout_s must be a number of seconds above 0, not {common['timeout_s']!r}")
+    faults += map(RewardError, _option_faults(function, options, path, key, common))
     if (check := getattr(function, "check_options", None)) is not None:
         faults += map(RewardError, check(options, key))
     if faults:
         return None
     parameters = inspect.signature(function).parameters
-    options |= {name: value for name, value in args.items() if name in parameters}
-    return Term(name, float(weight), function, options, float(args.get("timeout_s", DEFAULT_TIMEOUT_S)))
+    options |= {name: value for name, value in common.items() if name in parameters}
+    return Term(name, float(weight), function, options, float(common.get("timeout_s", DEFAULT_TIMEOUT_S)))
 
 
 def _option_faults(
     function: TermFunction, options: dict[str, Any], path: str, key: str, reserved: Collection[str]
 ) -> Iterator[str]:
-    """What is wrong with the options; `given` names the parameters that are set elsewhere."""
+    """What is wrong with the options; `reserved` names the parameters that are set elsewhere."""
     parameters = inspect.signature(function).parameters
     keywords = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in reserved}
     choices = _choices(function)

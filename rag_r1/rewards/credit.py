@@ -68,12 +68,12 @@ def as_credit(value: Any, n_turns: int) -> Credit | None:
     return None if number is None else Credit.of_last_turn(number, n_turns)
 
 
-def weighted_sum(weighted: Sequence[tuple[float, Credit]], n_turns: int) -> Credit:
+def weighted_sum(pairs: Sequence[tuple[float, Credit]], n_turns: int) -> Credit:
     """The Credit of (weight, Credit) pairs, summed in their order; 0 if there is none."""
     if not n_turns:
-        return Credit(sum((weight * credit.value for weight, credit in weighted), 0.0), ())
+        return Credit(sum((weight * credit.value for weight, credit in pairs), 0.0), ())
     return Credit.of_turns(
-        [sum((weight * credit.turns[turn] for weight, credit in weighted), 0.0) for turn in range(n_turns)]
+        [sum((weight * credit.turns[turn] for weight, credit in pairs), 0.0) for turn in range(n_turns)]
     )
 
 

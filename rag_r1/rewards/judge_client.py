@@ -44,7 +44,7 @@ MAX_ANSWER_BYTES = 1 << 20
 #: Nor is one of more JSON values.
 _MAX_ANSWER_VALUES = 50_000
 _LIMITS = ResponseLimits(bytes=MAX_ANSWER_BYTES)
-_LONGEST_WAIT_S = 30.0
+_MAX_WAIT_S = 30.0
 #: Name of the cache, if the path is that of a folder.
 _CACHE = "judge.jsonl"
 
@@ -54,12 +54,12 @@ async def ask_judge(
 ) -> str:
     """The judge's reply about a case, one of the `allowed` words (in lower case). Raises CannotJudgeError
     without one, and RewardError if the key is missing or the cache cannot be opened."""
-    place = asyncio.get_running_loop(), options
-    if place not in _clients:
+    key = asyncio.get_running_loop(), options
+    if key not in _clients:
         # Nothing is awaited before its yield, so no one else can be here meanwhile.
-        holder = _held_client(options)
-        _clients[place] = await anext(holder), holder
-    return await _clients[place][0].ask(instructions, case, allowed)
+        holder = _open_client(options)
+        _clients[key] = await anext(holder), holder
+    return await _clients[key][0].ask(instructions, case, allowed)
 
 
 @dataclass
@@ -77,9 +77,9 @@ class JudgeClient:
         self.options = options
         self._replies = replies
         self._server = server
-        self._retry = RetryPolicy(options.retries, options.backoff_s, _LONGEST_WAIT_S)
+        self._retry = RetryPolicy(options.retries, options.backoff_s, _MAX_WAIT_S)
         self._slots = asyncio.Semaphore(options.concurrency)
-        self._under_way: dict[bytes, _PendingRequest] = {}
+        self._pending: dict[bytes, _PendingRequest] = {}
 
     async def ask(self, instructions: str, case: Mapping[str, Any], allowed: Collection[str]) -> str:
         """As `ask_judge`."""
@@ -89,11 +89,11 @@ class JudgeClient:
         word = None if entry is None else entry["answer"].get("text")
         if isinstance(word, str) and word in allowed:
             return word
-        request = self._under_way.get(body)
+        request = self._pending.get(body)
         if request is None:
             # A task of its own: if a trajectory is out of time, the others still get their answer.
             task = asyncio.create_task(self._reply(body, allowed))
-            request = self._under_way[body] = _PendingRequest(task)
+            request = self._pending[body] = _PendingRequest(task)
         request.waiting += 1
         try:
             return await asyncio.shield(request.task)
@@ -101,7 +101,7 @@ class JudgeClient:
             request.waiting -= 1
             if not request.waiting:
                 request.task.cancel()
-                del self._under_way[body]
+                del self._pending[body]
 
     async def _reply(self, body: bytes, allowed: Collection[str]) -> str:
         try:
@@ -120,7 +120,7 @@ class JudgeClient:
             response = await self._server.post("", body, _LIMITS)
         status = response.status
         if status == 200:
-            return _content(response.body)
+            return _reply_text(response.body)
         if is_transient(status):
             raise TransientError(f"HTTP {status}", retry_after(response.headers))
         hint = "; check the key that api_key_env names" if status in (401, 403) else ""
@@ -144,17 +144,17 @@ def _count(options: JudgeOptions) -> None:
         _sent[options] += 1
 
 
-async def _held_client(options: JudgeOptions) -> AsyncGenerator[JudgeClient, None]:
+async def _open_client(options: JudgeOptions) -> AsyncGenerator[JudgeClient, None]:
     """Yields the client and closes it with the event loop, whose shutdown ends all async generators."""
-    place = asyncio.get_running_loop(), options
+    key = asyncio.get_running_loop(), options
     # Errors are named by their type: their texts may show a request.
-    key = key_header(options.api_key_env)
-    server = ModelServer(options.endpoint, key, options.timeout_s, quotes=False)
+    header = key_header(options.api_key_env)
+    server = ModelServer(options.endpoint, header, options.timeout_s, quotes=False)
     replies = _cache(options.cache)
     try:
         yield JudgeClient(options, replies, server)
     finally:
-        _clients.pop(place, None)
+        _clients.pop(key, None)
         replies.close()
         await server.close()
 
@@ -163,8 +163,8 @@ def _cache(path: str | None) -> ResponseCache:
     """The cache of replies. Raises RewardError if its file cannot be opened."""
     if path is None:
         return ResponseCache.shared(None)
-    place = Path(path)
-    file = place if place.suffix == ".jsonl" and not place.is_dir() else place / _CACHE
+    location = Path(path)
+    file = location if location.suffix == ".jsonl" and not location.is_dir() else location / _CACHE
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         return ResponseCache.shared(file)
@@ -175,7 +175,7 @@ def _cache(path: str | None) -> ResponseCache:
         ) from error
 
 
-def _content(raw: bytes) -> str:
+def _reply_text(raw: bytes) -> str:
     """The text in an answer of the chat API. Raises CannotJudgeError if the judge declined."""
     try:
         choice = first_choice(read_json(raw, _MAX_ANSWER_VALUES))

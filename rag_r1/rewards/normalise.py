@@ -53,8 +53,8 @@ def comparable(prediction: str | None, golds: Any, normaliser: str = "squad") ->
     Raises ValueError, which lists the normalisers, if there is none of that name."""
     if normaliser not in NORMALISERS:
         raise ValueError(f"unknown normaliser {normaliser!r}: use one of {', '.join(NORMALISERS)}")
-    shorten = NORMALISERS[normaliser]
+    normalise_text = NORMALISERS[normaliser]
     for gold in as_golds(golds) if prediction else ():
-        key = shorten if shorten(gold) else fold
-        if answer := key(prediction):
-            yield answer, key(gold)
+        convert = normalise_text if normalise_text(gold) else fold
+        if answer := convert(prediction):
+            yield answer, convert(gold)

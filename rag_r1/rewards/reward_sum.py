@@ -83,14 +83,14 @@ class RewardSum:
         terms: list[Term] = []
         faults: list[RewardError] = []
         for i, entry in enumerate(config):
-            of_entry: list[RewardError] = []
-            term = read_entry(entry, f"{_KEY}[{i}]", protocol, of_entry)
-            if term is not None and term.name in (*_RESERVED, *(other.name for other in terms)):
+            entry_faults: list[RewardError] = []
+            term = read_entry(entry, f"{_KEY}[{i}]", protocol, entry_faults)
+            if term is not None and term.name in (*_RESERVED, *(earlier.name for earlier in terms)):
                 message = f"{_KEY}[{i}]: the name {term.name!r} is taken; choose another `name`"
-                of_entry.append(RewardError(message))
-            if term is not None and not of_entry:
+                entry_faults.append(RewardError(message))
+            if term is not None and not entry_faults:
                 terms.append(term)
-            faults += of_entry
+            faults += entry_faults
         return cls(tuple(terms)), faults
 
     @property
@@ -105,15 +105,15 @@ class RewardSum:
             raise RewardError(
                 f"{', '.join(async_names)}: an async term must be awaited; use `await reward.judge(...)`"
             )
-        answers = as_golds(golds)
-        return self.result_of(trajectory, [term(trajectory, answers) for term in self.terms]).rewards
+        gold_answers = as_golds(golds)
+        return self.result_of(trajectory, [term(trajectory, gold_answers) for term in self.terms]).rewards
 
     async def judge(self, trajectory: Trajectory, golds: Any) -> RewardResult:
         """The result of one trajectory. Raises RewardError if a term fails, or the sum is not finite."""
-        answers = as_golds(golds)
-        verdicts = {term.name: term(trajectory, answers) for term in self.terms if not term.is_async}
+        gold_answers = as_golds(golds)
+        verdicts = {term.name: term(trajectory, gold_answers) for term in self.terms if not term.is_async}
         tasks = {
-            term.name: asyncio.create_task(term.judge(trajectory, answers))
+            term.name: asyncio.create_task(term.judge(trajectory, gold_answers))
             for term in self.terms
             if term.is_async
         }
@@ -132,7 +132,7 @@ class RewardSum:
             result = await self.judge(record, golds)
             record.rewards, record.turn_scores = result.rewards, result.turn_scores
             if result.missing:
-                names = (f"{name} ({why})" if why else name for name, why in result.missing.items())
+                names = (f"{name} ({reason})" if reason else name for name, reason in result.missing.items())
                 record.failed("judge", f"no value for {', '.join(names)}")
         if not record.masked(mask):  # the judge may have failed only now
             return True
@@ -149,9 +149,9 @@ class RewardSum:
         """The result of these verdicts, one for each term, in order. Raises RewardError if the sum is not
         finite."""
         pairs = list(zip(self.terms, verdicts, strict=True))
-        weighted = [(term.weight, v.credit) for term, v in pairs if v.credit is not None]
+        contributions = [(term.weight, v.credit) for term, v in pairs if v.credit is not None]
         try:
-            total = weighted_sum(weighted, len(trajectory.turns))
+            total = weighted_sum(contributions, len(trajectory.turns))
         except (ValueError, OverflowError) as error:
             raise RewardError(f"the score of trajectory {trajectory.id!r} is invalid: {error}") from error
         values = {term.name: None if v.credit is None else v.credit.value for term, v in pairs}

@@ -56,28 +56,26 @@ class Term:
 
     def __call__(self, trajectory: Trajectory, golds: list[str]) -> Verdict:
         """The verdict of a plain function. Raises RewardError, as described at the top of the module."""
-        with self._naming(trajectory):
+        with self._named_errors(trajectory):
             try:
-                returned = self.function(trajectory, golds, **self.options)
+                value = self.function(trajectory, golds, **self.options)
             except CannotJudgeError as refusal:
                 return Verdict(None, str(refusal))
-            return Verdict(as_credit(returned, len(trajectory.turns)))
+            return Verdict(as_credit(value, len(trajectory.turns)))
 
     async def judge(self, trajectory: Trajectory, golds: list[str]) -> Verdict:
         """The verdict of an async function. Raises RewardError, as described at the top of the module."""
-        with self._naming(trajectory):
+        with self._named_errors(trajectory):
             try:
-                returned = await with_timeout(
-                    self.timeout_s, self.function(trajectory, golds, **self.options)
-                )
+                value = await with_timeout(self.timeout_s, self.function(trajectory, golds, **self.options))
             except (CannotJudgeError, CallTimeoutError) as refusal:
                 return Verdict(None, str(refusal))
             except (asyncio.TimeoutError, TimeoutError):  # the same class from Python 3.11 on
                 return Verdict(None, "a time-out of its own")
-            return Verdict(as_credit(returned, len(trajectory.turns)))
+            return Verdict(as_credit(value, len(trajectory.turns)))
 
     @contextmanager
-    def _naming(self, trajectory: Trajectory) -> Iterator[None]:
+    def _named_errors(self, trajectory: Trajectory) -> Iterator[None]:
         try:
             yield
         except Exception as error:

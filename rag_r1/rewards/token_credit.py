@@ -46,26 +46,26 @@ def token_scores(
     if len(tokens) != len(turns):
         raise ValueError(f"tokens of {len(tokens)} turns for a trajectory of {len(turns)}")
     starts = [0, *turn_ends(trajectory)]
-    placed = [(a + start, b + start) for start, spans in zip(starts, tokens, strict=False) for a, b in spans]
-    numbers = iter(range(len(placed)))
-    by_turn = [[next(numbers) for _ in spans] for spans in tokens]
-    scores = [0.0] * len(placed)
+    offsets = [(a + start, b + start) for start, spans in zip(starts, tokens, strict=False) for a, b in spans]
+    numbers = iter(range(len(offsets)))
+    numbers_by_turn = [[next(numbers) for _ in spans] for spans in tokens]
+    scores = [0.0] * len(offsets)
     for term in reward.terms:
         credit = result.credits.get(term.name)
         if credit is None:
             continue
-        for value, chosen in _shares(term, credit, trajectory, placed, by_turn, protocol):
-            for number in chosen or range(len(placed)):
-                scores[number] += term.weight * value / len(chosen or placed)
-    return [[scores[number] for number in numbers] for numbers in by_turn]
+        for value, token_numbers in _shares(term, credit, trajectory, offsets, numbers_by_turn, protocol):
+            for number in token_numbers or range(len(offsets)):
+                scores[number] += term.weight * value / len(token_numbers or offsets)
+    return [[scores[number] for number in numbers] for numbers in numbers_by_turn]
 
 
 def _shares(
     term: Term,
     credit: Credit,
     trajectory: Trajectory,
-    placed: Sequence[Span],
-    by_turn: Sequence[list[int]],
+    offsets: Sequence[Span],
+    numbers_by_turn: Sequence[list[int]],
     protocol: Protocol | None,
 ) -> list[tuple[float, list[int]]]:
     """What a term gives, and the numbers of the tokens that share it; none: all of them."""
@@ -76,16 +76,16 @@ def _shares(
         total = sum(part.value for part in parts)
         if abs(total - credit.value) > 1e-9 * max(1.0, abs(credit.value)):
             raise ValueError(f"the parts of the term {term.name!r} sum to {total}, not to {credit.value}")
-        return [(part.value, _within(part.spans, placed)) for part in parts]
+        return [(part.value, _covered_tokens(part.spans, offsets)) for part in parts]
     if credit.is_outcome:
         return [(credit.value, [])]
-    return list(zip(credit.turns, by_turn, strict=True))
+    return list(zip(credit.turns, numbers_by_turn, strict=True))
 
 
-def _within(spans: Sequence[Span], placed: Sequence[Span]) -> list[int]:
+def _covered_tokens(spans: Sequence[Span], offsets: Sequence[Span]) -> list[int]:
     """The numbers of the tokens of which a character is in one of the spans."""
     # Character by character: tokens times spans would be millions for a text that is nothing but tags.
-    meant = bytearray(max((to for _, to in spans), default=0))
-    for begin, to in spans:
-        meant[begin:to] = b"\1" * (to - begin)
-    return [number for number, (start, end) in enumerate(placed) if meant.find(1, start, end) >= 0]
+    covered = bytearray(max((last for _, last in spans), default=0))
+    for first, last in spans:
+        covered[first:last] = b"\1" * (last - first)
+    return [number for number, (start, end) in enumerate(offsets) if covered.find(1, start, end) >= 0]

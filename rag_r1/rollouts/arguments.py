@@ -187,11 +187,11 @@ def block_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> dict[str, A
     for section, values in defaults.items():
         block[section] = {**block.get(section, {}), **values}
     for key, value in keys_of(args).items():
-        *sections, last = key.split(".")[1:]
-        place = block
+        *sections, last_name = key.split(".")[1:]
+        target = block
         for name in sections:
-            place = place.setdefault(name, {})
-            if not isinstance(place, dict):
+            target = target.setdefault(name, {})
+            if not isinstance(target, dict):
                 raise ValueError(f"{key}: {name} is no section")
-        place[last] = value
+        target[last_name] = value
     return block

@@ -33,63 +33,63 @@ from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval.options import first_search
 
 #: Takes the place of a protocol that cannot be read, so that the rest is checked.
-_ANY_PROTOCOL = "rag_r1_mq"
+_FALLBACK_PROTOCOL = "rag_r1_mq"
 
 
 @contextmanager
 def all_problems(
-    args: RolloutArguments, defaults: Mapping[str, Any], more: Sequence[Callable[[], Any]] = ()
+    args: RolloutArguments, defaults: Mapping[str, Any], extra_checks: Sequence[Callable[[], Any]] = ()
 ) -> Iterator[None]:
     """Around what reads the arguments of a command: if that fails, RunError with all problems. `defaults`:
-    as for `prepare` (session.py); `more`: further checks of the command, each raising for what is wrong."""
+    as for `prepare` (session.py); `extra_checks`: of the command, each raising for what is wrong."""
     try:
         yield
     except FAULTS as error:
-        problems = start_problems(args, defaults, more)
+        problems = start_problems(args, defaults, extra_checks)
         if len(problems) < 2:
             raise
         raise StartError(problems) from error
 
 
 def start_problems(
-    args: RolloutArguments, defaults: Mapping[str, Any], more: Sequence[Callable[[], Any]] = ()
+    args: RolloutArguments, defaults: Mapping[str, Any], extra_checks: Sequence[Callable[[], Any]] = ()
 ) -> list[str]:
     """What is wrong in the arguments and in the files that they name; nothing is asked of a server. The
     arguments are as for `all_problems`."""
     checks = StartChecks()
 
-    def configured(**changes: Any) -> RagR1Config:
-        plain = {"protocol": protocol, "prompt": None, "overrides": []}
-        return config_of(args.changed(**{**plain, **changes}), defaults)
+    def check_config(**changes: Any) -> RagR1Config:
+        base = {"protocol": protocol, "prompt": None, "overrides": []}
+        return config_of(args.changed(**{**base, **changes}), defaults)
 
-    protocol = _ANY_PROTOCOL
-    for command_check in more:
+    protocol = _FALLBACK_PROTOCOL
+    for command_check in extra_checks:
         checks.run(command_check)
-    if checks.run(configured, protocol=args.protocol) is not None:
+    if checks.run(check_config, protocol=args.protocol) is not None:
         protocol = args.protocol
     if args.prompt is not None:
-        checks.run(configured, prompt=args.prompt)
+        checks.run(check_config, prompt=args.prompt)
     for override in args.overrides:
-        checks.run(configured, overrides=[override])
+        checks.run(check_config, overrides=[override])
     for path in args.questions:
-        checks.run(_read, args, path, protocol)
+        checks.run(_check_questions, args, path, protocol)
     if args.tokenizer is not None and not is_hub_name(args.tokenizer):
         checks.run(TokenUnit.of, args.tokenizer)
     checks.run(check_out, args.out)
     return checks.problems
 
 
-def _read(args: RolloutArguments, path: Any, protocol: str) -> None:
+def _check_questions(args: RolloutArguments, path: Any, protocol: str) -> None:
     read_questions([path], load_protocol(protocol), skip_bad_rows=args.skip_bad_rows)
 
 
-def started(*checks: Callable[[], Any]) -> list[Callable[[], Any]]:
+def begin_checks(*checks: Callable[[], Any]) -> list[Callable[[], Any]]:
     """These checks of servers, which begin now and at the same time, each in a thread. What is returned waits
     for their results or errors, and may be called again: each server is asked once, also if all hang."""
-    with_threads = ThreadPoolExecutor(len(checks))
-    running = [with_threads.submit(check) for check in checks]
-    with_threads.shutdown(wait=False)
-    return [check.result for check in running]
+    pool = ThreadPoolExecutor(len(checks))
+    futures = [pool.submit(check) for check in checks]
+    pool.shutdown(wait=False)
+    return [check.result for check in futures]
 
 
 def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
@@ -99,15 +99,15 @@ def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
     try:
         config = config_of(args, defaults)
     except FAULTS:  # reported key by key
-        plain = args.changed(protocol=_ANY_PROTOCOL, prompt=None, overrides=[])
-        right = [word for word in args.overrides if _is_right(plain.changed(overrides=[word]), defaults)]
-        if any(word.startswith("rag_r1.retriever") for word in {*args.overrides} - {*right}):
+        plain = args.changed(protocol=_FALLBACK_PROTOCOL, prompt=None, overrides=[])
+        valid = [word for word in args.overrides if _is_valid(plain.changed(overrides=[word]), defaults)]
+        if any(word.startswith("rag_r1.retriever") for word in {*args.overrides} - {*valid}):
             return
-        config = config_of(plain.changed(overrides=right), defaults)
+        config = config_of(plain.changed(overrides=valid), defaults)
     run_in_thread(try_servers(try_first_search(config.validation_retriever, args.retriever_url)))
 
 
-def _is_right(args: RolloutArguments, defaults: Mapping[str, Any]) -> bool:
+def _is_valid(args: RolloutArguments, defaults: Mapping[str, Any]) -> bool:
     try:
         return bool(config_of(args, defaults))
     except FAULTS:
@@ -117,12 +117,12 @@ def _is_right(args: RolloutArguments, defaults: Mapping[str, Any]) -> bool:
 def check_servers(args: RolloutArguments, defaults: Mapping[str, Any], url: str, model: str) -> None:
     """One request each to the search and to the model's server, for `all_problems` of a command whose reading
     of the arguments asks none: they are tried beside what is wrong with the files. Raises StartError."""
-    asked = [partial(check_search, args, defaults)]
+    server_checks = [partial(check_search, args, defaults)]
     if not args.trust_env:  # through a proxy, the server may be unknown here
         server = (url, args.api_key_env, "model server", "--base-url", model)
-        asked.append(partial(check_replies, *server, args.engine))
+        server_checks.append(partial(check_replies, *server, args.engine))
     with StartChecks() as checks:
-        for check in started(*asked):
+        for check in begin_checks(*server_checks):
             checks.run(check)
 
 
@@ -135,8 +135,8 @@ def run_in_thread(work: Coroutine[Any, Any, Any]) -> None:
 async def try_first_search(retriever: Mapping[str, Any], url: str) -> None:
     """One search with one request, as it is configured by the keys `retriever`. Raises as `try_search`."""
     # A tool of the user's own has its own keys.
-    first = first_search(retriever) if retriever.get("tool", DEFAULT_TOOL) == DEFAULT_TOOL else {}
-    searcher = shared_searcher({**retriever, **first})
+    options = first_search(retriever) if retriever.get("tool", DEFAULT_TOOL) == DEFAULT_TOOL else {}
+    searcher = shared_searcher({**retriever, **options})
     try:
         await try_search(searcher, url)
     finally:
@@ -152,6 +152,6 @@ async def try_search(tool: Tool, url: str) -> None:
     except Exception as error:  # a tool of the user's own may raise anything
         raise RunError(f"the search does not work: {type(error).__name__}: {error}") from error
     if isinstance(result, Failure):
-        why = result.detail or result.reason
-        kind = OtherServerError if is_other_server(why) else RunError
-        raise kind(search_fault(url, why, "--retriever-url"))
+        detail = result.detail or result.reason
+        error_type = OtherServerError if is_other_server(detail) else RunError
+        raise error_type(search_fault(url, detail, "--retriever-url"))

@@ -51,15 +51,15 @@ def run_command(command: str, work: Work, args: Arguments) -> int:
     except ValueError:
         check_command(command, work, args)
         raise
-    recorded = nullcontext() if getattr(args, "check_only", False) else recorded_settings(command, args)
-    with recorded:
+    recording = nullcontext() if getattr(args, "check_only", False) else recorded_settings(command, args)
+    with recording:
         return asyncio.run(work(args))
 
 
 def check_command(command: str, work: Work, args: Arguments) -> None:
     """All checks of a command, its folder first. Nothing is printed or written. Raises StartError with all
     that is wrong."""
-    with StartChecks() as checks, TemporaryDirectory() as place, redirect_stdout(None):
+    with StartChecks() as checks, TemporaryDirectory() as folder, redirect_stdout(None):
         checks.run(check_out, args.out, command)
-        rehearsal = args.changed(out=Path(place), check_only=True)
+        rehearsal = args.changed(out=Path(folder), check_only=True)
         checks.run(lambda: asyncio.run(work(rehearsal)))

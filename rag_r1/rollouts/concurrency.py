@@ -32,20 +32,20 @@ class JobPool:
         stopped (`stop.reason` says why). Raises what a job raises, after the responses under way are
         cached."""
         results: list[T | None] = [None] * total
-        waiting = enumerate(jobs)
+        queue = enumerate(jobs)
         with tqdm(total=total, unit=unit, mininterval=1.0) as self.bar:
             workers = [
-                asyncio.create_task(self._work(waiting, results)) for _ in range(min(self.in_flight, total))
+                asyncio.create_task(self._work(queue, results)) for _ in range(min(self.in_flight, total))
             ]
-            stopped = asyncio.create_task(self.stop.wait())
+            stop_task = asyncio.create_task(self.stop.wait())
             try:
                 pending: set[Any] = set(workers)
-                while pending and not stopped.done():
+                while pending and not stop_task.done():
                     done, pending = await asyncio.wait(
-                        {*pending, stopped}, return_when=asyncio.FIRST_COMPLETED
+                        {*pending, stop_task}, return_when=asyncio.FIRST_COMPLETED
                     )
-                    pending.discard(stopped)
-                    for task in done - {stopped}:
+                    pending.discard(stop_task)
+                    for task in done - {stop_task}:
                         task.result()
             except BaseException:
                 self.stop("an error")
@@ -54,16 +54,16 @@ class JobPool:
                 if self.stop.reason is not None and self.idle is not None:
                     self.bar.write("waiting for the answers that are under way", file=sys.stderr)
                     await self.idle()
-                for task in (*workers, stopped):
+                for task in (*workers, stop_task):
                     task.cancel()
-                await asyncio.gather(*workers, stopped, return_exceptions=True)
+                await asyncio.gather(*workers, stop_task, return_exceptions=True)
                 self.bar = None
         return results
 
     async def _work(self, jobs: Iterator[tuple[int, Job[T]]], results: list[T | None]) -> None:
-        for place, job in jobs:
+        for number, job in jobs:
             if self.stop.reason is not None:
                 return
-            results[place] = await job()
+            results[number] = await job()
             if self.bar is not None:
                 self.bar.update()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from typing import Protocol as Interface
 
 from rag_r1.agent import Engine
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
@@ -30,9 +31,18 @@ from rag_r1.protocols import ChatTemplateError
 from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.rollouts.response_format import CHAT, IDS
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.response_cache import ResponseCache
+from rag_r1.runs.response_cache import ResponseCache, Usage
 from rag_r1.system.installation import pip_command
 from rag_r1.tools import shared_tools
+
+
+class MeteredEngine(Engine, Interface):
+    """An engine that counts the requests of its episode, and their tokens."""
+
+    usage: Usage
+
+
+MakeEngine = Callable[[EpisodeRequest], MeteredEngine]
 
 
 @dataclass(frozen=True)
@@ -55,9 +65,9 @@ class TokenUnit:
                 f"{pip_command('retrieval')}; or ask with --engine chat, which needs no tokenizer"
             ) from error
         except Exception as error:  # of many kinds, of the package itself and of its HTTP clients
-            why = why_not_loaded(tokenizer, error)
+            reason = why_not_loaded(tokenizer, error)
             raise RunError(
-                f"--tokenizer {tokenizer} cannot be loaded: {why}; give --tokenizer a folder that "
+                f"--tokenizer {tokenizer} cannot be loaded: {reason}; give --tokenizer a folder that "
                 "has one, as a checkpoint does, or ask with --engine chat, which needs none"
             ) from error
 
@@ -111,12 +121,12 @@ def engine_maker(
     *,
     logprobs: bool = False,
     on_text: OnText | None = None,
-) -> Callable[[EpisodeRequest], Engine]:
+) -> MakeEngine:
     """A function that makes the engine of an episode. `answers`: see `response_format`; `sampling`: keys of
     each request, besides the episode's temperature and seed; `extra_body`: the user's own keys; `on_text`
     sees completions grow (rag_r1/inference/streaming.py)."""
 
-    def make(request: EpisodeRequest) -> Engine:
+    def make(request: EpisodeRequest) -> MeteredEngine:
         client = EpisodeClient(request.id, endpoint, cache, on_text)
         agent = request.setup or setup
         keys = {**sampling, "temperature": request.temperature}

@@ -29,7 +29,7 @@ from rag_r1.rollouts.requests import EpisodeRequest
 logger = logging.getLogger(__name__)
 
 #: Where the passages go in a prompt.
-PLACE = "{documents}"
+PASSAGES_FIELD = "{documents}"
 _FORMAT = ObservationFormat(
     template="{body}", body="text", document="Doc {rank}: {contents}", separator="\n", trim="ends"
 )
@@ -86,8 +86,8 @@ async def prepare_one_shot(request: EpisodeRequest, setup: AgentSetup) -> OneSho
     call = CallRecord(SEARCH, {"query": request.question})
     turn = Turn("", Search.kind, [call])
     started = time.perf_counter()
-    guard = ToolExecutor(setup.tools(), setup.failures, wait, lambda: CallContext(request.question))
-    [result] = await guard.call([call])
+    executor = ToolExecutor(setup.tools(), setup.failures, wait, lambda: CallContext(request.question))
+    [result] = await executor.call([call])
     turn.tool_s = time.perf_counter() - started
     failure = result if isinstance(result, Failure) else None
     if failure is not None:
@@ -110,35 +110,35 @@ def _fit_passages(
     request: EpisodeRequest, setup: AgentSetup, documents: Sequence[Document]
 ) -> tuple[str, list[Document]]:
     """The passages' text, and the documents that fit into it."""
-    as_text = replace(setup.protocol, format=_FORMAT, turns="text", chat_turns=None)
+    protocol = replace(setup.protocol, format=_FORMAT, turns="text", chat_turns=None)
     room = _room(request, setup)
     fitted = None
     if room > 0:
-        fitted = fit_observation(as_text, [request.question], [documents], setup.codec.encode, room, room)
-    fitting = fitted.documents[0] if fitted else []
-    return as_text.observation([request.question], [fitting]), fitting
+        fitted = fit_observation(protocol, [request.question], [documents], setup.codec.encode, room, room)
+    shown = fitted.documents[0] if fitted else []
+    return protocol.observation([request.question], [shown]), shown
 
 
 def _room(request: EpisodeRequest, setup: AgentSetup) -> int:
     """Tokens that the passages may take: no more than those of a search of the agent, or than the prompt has
     room for."""
     room = setup.budget.max_query_observation_tokens
-    most = setup.budget.most_prompt_tokens
-    if most is None:
+    limit = setup.budget.prompt_limit
+    if limit is None:
         return room
     plain_setup = replace(setup, own_prompt=False)
     try:
         prompt_ids = plain_setup.prompt_ids(request.question, _messages(request, setup, ""))
     except ValueError:  # a question that is too long: the episode begins with it, and says so
         return 0
-    return min(room, most - len(prompt_ids) - _MARGIN)
+    return min(room, limit - len(prompt_ids) - _MARGIN)
 
 
 def _messages(request: EpisodeRequest, setup: AgentSetup, passages: str) -> tuple[dict[str, str], ...]:
     """The prompt's messages. Question and passages are put in at once, so that neither is searched for the
     place of the other."""
     protocol = setup.protocol
-    parts = {"{question}": protocol.neutralise(request.question), PLACE: passages}
+    parts = {"{question}": protocol.neutralise(request.question), PASSAGES_FIELD: passages}
     text = re.sub("|".join(map(re.escape, parts)), lambda match: parts[match[0]], protocol.user_prompt)
     system = [{"role": "system", "content": protocol.system_prompt}] if protocol.system_prompt else []
     return (*system, {"role": "user", "content": text})

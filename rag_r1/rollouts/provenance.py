@@ -169,9 +169,9 @@ class Provenance(_ProvenancePart):
 
 def find_differences(cards: Sequence[Provenance]) -> dict[str, list[Any]]:
     """The keys in which cards differ, with the value of each card; null and a missing key are the same."""
-    flats = [card.flat() for card in cards]
-    keys = sorted(set().union(*flats) - set(_NOT_COMPARED))
-    values_by_key = {key: [flat.get(key) for flat in flats] for key in keys}
+    flat_cards = [card.flat() for card in cards]
+    keys = sorted(set().union(*flat_cards) - set(_NOT_COMPARED))
+    values_by_key = {key: [card.get(key) for card in flat_cards] for key in keys}
     return {
         key: values for key, values in values_by_key.items() if any(value != values[0] for value in values)
     }
@@ -204,14 +204,7 @@ def make_provenance(
     this machine has it. `data`: files of questions. Raises RunError, e.g. if the index is of another
     corpus than the server's.
     """
-    server = None
-    if retriever is not None:
-        server = RetrieverPart(
-            url=provenance_facts.public_address(retriever.base),
-            wire=retriever.wire,
-            topk=retriever.topk,
-            **provenance_facts.describe_server(retriever.base),
-        )
+    server = None if retriever is None else retriever_part(retriever)
     manifest = provenance_facts.manifest_facts(index) if index else None
     return Provenance(
         started=(started or datetime.now(timezone.utc)).astimezone(timezone.utc).isoformat("T", "seconds"),
@@ -233,6 +226,13 @@ def make_provenance(
         commit=provenance_facts.commit_facts(),
         machine=provenance_facts.machine_facts(),
     )
+
+
+def retriever_part(retriever: RetrieverConfig) -> RetrieverPart:
+    """Address and request of a search, and what its server says of itself. Raises RunError."""
+    url = provenance_facts.public_address(retriever.base)
+    facts = provenance_facts.describe_server(retriever.base)
+    return RetrieverPart(url=url, wire=retriever.wire, topk=retriever.topk, **facts)
 
 
 def protocol_part(protocol: Protocol) -> ProtocolPart:

@@ -52,7 +52,7 @@ PACKAGES = (
     "openai",
 )
 #: In the description of an index, what changes while it is served, or if the server is started again.
-PASSING = ("index_version", "paged_in")
+VOLATILE_KEYS = ("index_version", "paged_in")
 
 
 def describe_server(base: str) -> dict[str, Any]:
@@ -71,8 +71,8 @@ def describe_server(base: str) -> dict[str, Any]:
         ) from error
     facts = ready if status == 200 and isinstance(ready, dict) else None
     if facts is not None:  # the other indexes of the server, and what the client does not use
-        facts = {k: v for k, v in facts.items() if k not in ("indexes", "topk", "status")}
-        facts = {k: v for k, v in facts.items() if v is None or isinstance(v, str | int)}
+        facts = {key: value for key, value in facts.items() if key not in ("indexes", "topk", "status")}
+        facts = {key: value for key, value in facts.items() if value is None or isinstance(value, str | int)}
     return {
         "healthy": None if health in (404, 405) else health == 200,
         "ready": None if facts is None else without_secrets(facts),
@@ -82,7 +82,7 @@ def describe_server(base: str) -> dict[str, Any]:
 def index_identity(ready: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """What of a server's description says which index it serves: the same after another start or a reload of
     the same folder, and another one for another corpus or an encoder that was trained again."""
-    return None if ready is None else {key: value for key, value in ready.items() if key not in PASSING}
+    return None if ready is None else {key: value for key, value in ready.items() if key not in VOLATILE_KEYS}
 
 
 def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
@@ -95,11 +95,11 @@ def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
         return status, None
 
 
-def get_body(client: httpx.Client, url: str, sent: Any = None) -> tuple[int, bytes | None]:
-    """Status and body of an answer; the body is None if it is too long. `sent`: JSON for a POST. Raises as
+def get_body(client: httpx.Client, url: str, payload: Any = None) -> tuple[int, bytes | None]:
+    """Status and body of an answer; the body is None if it is too long. `payload`: JSON for a POST. Raises as
     `get_json`."""
     body = b""
-    with client.stream("GET" if sent is None else "POST", url, json=sent) as answer:
+    with client.stream("GET" if payload is None else "POST", url, json=payload) as answer:
         if answer.status_code == 200 and is_web_page(answer.headers):
             raise httpx.DecodingError("a web page", request=answer.request)
         for piece in answer.iter_raw():  # nothing is decompressed
@@ -159,8 +159,8 @@ def short_names(paths: Sequence[Path]) -> list[str]:
     """The names of files or folders, with as many of their parents as it takes to tell them apart."""
     paths_parts = [path.resolve().parts for path in paths]
     names: list[str] = []
-    for parts in range(1, max(map(len, paths_parts), default=0) + 1):
-        names = ["/".join(path[-parts:]) for path in paths_parts]
+    for n_parts in range(1, max(map(len, paths_parts), default=0) + 1):
+        names = ["/".join(path[-n_parts:]) for path in paths_parts]
         if len(set(names)) == len(set(paths_parts)):
             break
     return names
@@ -222,15 +222,15 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
-def _output(command: list[str], more: Mapping[str, str]) -> str | None:
+def _output(command: list[str], env: Mapping[str, str]) -> str | None:
     """What a command prints; None if it fails."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=30, env={**os.environ, **more}, errors="replace"
+        process = subprocess.run(
+            command, capture_output=True, text=True, timeout=30, env={**os.environ, **env}, errors="replace"
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None
 
 
 def _processor() -> str:

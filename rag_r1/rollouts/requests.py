@@ -77,13 +77,13 @@ def read_questions(
         raise DataError("--questions names no file: give a file of questions")
     refuse_repeated(paths)
     result = QuestionSet()
-    first: dict[str, str] = {}
+    locations: dict[str, str] = {}
     for path in map(Path, paths):
-        for place, row in _of_file(path, protocol, result):
-            if row.id in first:
-                result.bad.add(place, f"the id {row.id!r} is also that of {first[row.id]}")
+        for location, row in _file_rows(path, protocol, result):
+            if row.id in locations:
+                result.bad.add(location, f"the id {row.id!r} is also that of {locations[row.id]}")
                 continue
-            first[row.id] = place
+            locations[row.id] = location
             result.rows.append(row)
     if result.bad.count and not skip_bad_rows:
         raise DataError(result.bad.refusal())
@@ -94,19 +94,19 @@ def read_questions(
     return result
 
 
-def _of_file(path: Path, protocol: Protocol, result: QuestionSet) -> Iterable[tuple[str, QuestionRow]]:
+def _file_rows(path: Path, protocol: Protocol, result: QuestionSet) -> Iterable[tuple[str, QuestionRow]]:
     if not path.is_file():
         fault = "is a folder" if path.is_dir() else "there is no such file"
         raise DataError(f"{path}: {fault}; give a file of questions")
     if _is_data_set(path):
         for number, raw in enumerate(read_rows(path), 1):
-            place = f"{path}, row {number}"
+            location = f"{path}, row {number}"
             row = QuestionRow.from_row(raw)
             fault = row_fault(raw) or (None if row.id else "extra_info.id is empty")
             if fault:
-                result.bad.add(place, fault)
+                result.bad.add(location, fault)
             else:
-                yield place, row
+                yield location, row
         return
     source: QuestionFile = read_file(path)
     result.bad += source.bad
@@ -128,8 +128,8 @@ def _is_data_set(path: Path) -> bool:
         check_parquet(path, COLUMNS_READ)
         names = set(pq.read_schema(path).names)
     except (pyarrow.ArrowInvalid, OSError) as error:
-        why = str(error).rstrip(".")
-        text = f"{path} is not a parquet file: {why}: give another, or make it again"
+        reason = str(error).rstrip(".")
+        text = f"{path} is not a parquet file: {reason}: give another, or make it again"
         raise DataError(text) from error
     return {"extra_info", "reward_model"} <= names
 
@@ -142,21 +142,21 @@ def make_request(
     seed: int = 0,
     temperature: float = 1.0,
     own_prompt: bool = False,
-    **more: Any,
+    **fields: Any,
 ) -> EpisodeRequest:
     """The request that plays a row for the `sample`th time; `seed` is the run's. With `own_prompt` the
     protocol's prompt is used even if the row has one. `more`: further fields of EpisodeRequest."""
-    usable = row.prompt and row.protocol == protocol.name and not own_prompt
+    has_prompt = row.prompt and row.protocol == protocol.name and not own_prompt
     return EpisodeRequest(
         question_id=row.id,
         question=row.question,
         golds=row.golds,
-        messages=row.prompt if usable else None,
+        messages=row.prompt if has_prompt else None,
         data_source=row.data_source,
         sample=sample,
         seed=int(seeded_fraction(seed, "sampling", f"{row.id}#{sample}") * (1 << 31)),
         temperature=temperature,
-        **more,
+        **fields,
     )
 
 

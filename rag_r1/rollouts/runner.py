@@ -24,11 +24,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rag_r1.agent import Engine, Trajectory, sample_paths
+from rag_r1.agent import Trajectory, sample_paths
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.rewards import RewardSum
 from rag_r1.rollouts.concurrency import Job, JobPool, T
+from rag_r1.rollouts.engine_factory import MakeEngine, MeteredEngine
 from rag_r1.rollouts.one_shot import prepare_one_shot
 from rag_r1.rollouts.requests import EpisodeRequest, seeded_fraction
 from rag_r1.runs.cancel_token import CancelToken
@@ -72,7 +73,7 @@ class RunCounts:
         self.tool_failures += outcome.tool_failures > 0
         self.statuses[outcome.status] += 1
 
-    def shown(self, cost: float | None, share: float) -> dict[str, str]:
+    def bar_fields(self, cost: float | None, share: float) -> dict[str, str]:
         """For the progress bar: accuracy, shares of episodes with failures, and the cost so far and, at this
         rate, of all (`share`: the part of the jobs that is done)."""
         figures = {"right": f"{self.right / self.judged:.3f}" if self.judged else "-"}
@@ -89,7 +90,7 @@ class EpisodeRunner:
     def __init__(
         self,
         setup: AgentSetup,
-        make_engine: Callable[[EpisodeRequest], Engine],
+        make_engine: MakeEngine,
         reward: RewardSum,
         folder: RunFolder,
         *,
@@ -113,8 +114,8 @@ class EpisodeRunner:
     async def play(self, request: EpisodeRequest) -> EpisodeOutcome:
         """The outcome of a request, from the folder or from an episode that is played now."""
         outcome = self.folder.outcome(request.id)
-        again = outcome is not None and self.is_open(outcome) and request.id not in self._played
-        if outcome is None or again:
+        is_retry = outcome is not None and self.is_open(outcome) and request.id not in self._played
+        if outcome is None or is_retry:
             outcome = await self._episode(request, 1 if outcome is None else outcome.tries + 1)
             self._played.add(request.id)
         self.counts.add(outcome)
@@ -131,24 +132,24 @@ class EpisodeRunner:
 
     async def _episode(self, request: EpisodeRequest, number: int) -> EpisodeOutcome:
         setup = request.setup or self.setup
-        first = await prepare_one_shot(request, setup) if request.search_first else None
-        if first:
-            request, setup = first.request, first.setup
-        engines: list[Engine] = []
+        one_shot = await prepare_one_shot(request, setup) if request.search_first else None
+        if one_shot:
+            request, setup = one_shot.request, one_shot.setup
+        engines: list[MeteredEngine] = []
 
-        async def path(place: int) -> Trajectory:
-            engines.append(self.make_engine(_of_path(request, place)))
+        async def play_path(path_number: int) -> Trajectory:
+            engines.append(self.make_engine(_path_request(request, path_number)))
             episode = setup.episode(engines[-1])
             return await episode.resume(
                 request.id, request.question, _prompt_ids(request, setup), request.past
             )
 
-        if first and first.is_masked:
-            record = first.failed_record()
+        if one_shot and one_shot.is_masked:
+            record = one_shot.failed_record()
         else:
-            record = await sample_paths(path, setup.budget.paths, setup.failures.mask)
-            if first:
-                first.prepend_search_turn(record)
+            record = await sample_paths(play_path, setup.budget.paths, setup.failures.mask)
+            if one_shot:
+                one_shot.prepend_search_turn(record)
         has_score = await self.reward.score(record, list(request.golds), setup.failures.mask)
         context = {
             "question_id": request.question_id,
@@ -179,24 +180,22 @@ class EpisodeRunner:
             has_cost = self.spending is not None and self.spending.has_prices
             cost = self.spending.cost if has_cost else None
             share = bar.n / bar.total if bar.total else 0.0
-            bar.set_postfix(self.counts.shown(cost, share), refresh=False)
+            bar.set_postfix(self.counts.bar_fields(cost, share), refresh=False)
 
 
-def _of_path(request: EpisodeRequest, number: int) -> EpisodeRequest:
+def _path_request(request: EpisodeRequest, number: int) -> EpisodeRequest:
     """The request with the seed of its nth path; the first has the request's own."""
     if number == 0:
         return request
     return replace(request, seed=int(seeded_fraction(request.seed, "path", str(number)) * (1 << 31)))
 
 
-def _usage(engines: Sequence[Engine]) -> dict[str, int]:
-    """What all paths have used; empty if their engines do not count it."""
-    total, counted = Usage(), False
+def _usage(engines: Sequence[MeteredEngine]) -> dict[str, int]:
+    """What all paths have used; empty without an engine."""
+    total = Usage()
     for engine in engines:
-        if usage := getattr(getattr(engine, "client", None), "usage", None):
-            total.add(usage)
-            counted = True
-    return dict(vars(total)) if counted else {}
+        total.add(engine.usage)
+    return dict(vars(total)) if engines else {}
 
 
 async def _prompt_ids(request: EpisodeRequest, setup: AgentSetup) -> list[int]:

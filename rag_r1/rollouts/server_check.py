@@ -26,86 +26,87 @@ from rag_r1.runs.errors import RunError
 
 _START = "vllm serve MODEL --port {port}"
 #: What a list of models is in; some servers have `models` instead of OpenAI's `data`.
-_LISTS = ("data", "models")
+_LIST_KEYS = ("data", "models")
 #: The path and the prompt of the smallest request to an API.
-_SMALLEST: dict[str, tuple[str, dict[str, Any]]] = {
+_MIN_REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
     "completions": ("completions", {"prompt": [1]}),  # token ids, as in a run
 }
 #: What refuses every request to this address, with this key, or for this model.
-_REFUSED = {402, 403, 404, 405}
+_REFUSAL_STATUSES = {402, 403, 404, 405}
 
 
 def check_endpoint(
-    url: str, key_variable: str, what: str, flag: str, model: str | None = None
+    url: str, key_variable: str, server: str, flag: str, model: str | None = None
 ) -> Mapping[str, Any]:
     """The models that a server lists, by name, each with what is said of it; {} if it lists none. Raises
     RunError, which names what it is and its flag, if no model server answers at an address, or if its list
     lacks the `model`."""
-    where = base_address(url)
-    status, body = _answer(where, "models", None, key_variable, what, flag)
-    models = _models(body, what, where, flag) if status == 200 and body is not None else {}
+    address = base_address(url)
+    status, body = _send(address, "models", None, key_variable, server, flag)
+    models = _models(body, server, address, flag) if status == 200 and body is not None else {}
     if models and model is not None and model not in models:
         names = ", ".join(terminal_text(name, 200) for name in list(models)[:5])
-        raise RunError(f"{where} has no model {model!r}, but {names}: correct the model's name")
+        raise RunError(f"{address} has no model {model!r}, but {names}: correct the model's name")
     return models
 
 
 def check_replies(
-    url: str, key_variable: str, what: str, flag: str, model: str, engine: str = "chat"
+    url: str, key_variable: str, server: str, flag: str, model: str, engine: str = "chat"
 ) -> None:
     """`check_endpoint`, and if the server lists no models, one request to the API of the `engine`, for a
     single token. What it says of the request alone is no fault: those of a run have other keys."""
-    if check_endpoint(url, key_variable, what, flag, model):
+    if check_endpoint(url, key_variable, server, flag, model):
         return
-    where, (path, prompt) = base_address(url), _SMALLEST[engine]
-    status, body = _answer(where, path, {"model": model, "max_tokens": 1, **prompt}, key_variable, what, flag)
-    if status in _REFUSED:
+    address, (path, prompt) = base_address(url), _MIN_REQUESTS[engine]
+    payload = {"model": model, "max_tokens": 1, **prompt}
+    status, body = _send(address, path, payload, key_variable, server, flag)
+    if status in _REFUSAL_STATUSES:
         text = terminal_text((body or b"").decode("utf-8", "replace"), 200)
         answer = f"HTTP {status} to a request for the model {model!r} at /{path} ({text})"
-        raise RunError(f"{where} answers with {answer}: correct {flag}, or the model's name")
+        raise RunError(f"{address} answers with {answer}: correct {flag}, or the model's name")
 
 
-def _answer(
-    where: str, path: str, sent: Any, key_variable: str, what: str, flag: str
+def _send(
+    address: str, path: str, payload: Any, key_variable: str, server: str, flag: str
 ) -> tuple[int, bytes | None]:
     """Status and body of an answer; status 0 for what says nothing here. Raises RunError."""
     try:
         with _client(key_variable) as client:
-            status, body = get_body(client, f"{where}/{path}", sent)
+            status, body = get_body(client, f"{address}/{path}", payload)
     except httpx.TimeoutException as error:
-        late = f"no answer within {TIMEOUT_S:g} s"
-        raise RunError(server_fault(what, where, late, _START, flag)) from error
+        detail = f"no answer within {TIMEOUT_S:g} s"
+        raise RunError(server_fault(server, address, detail, _START, flag)) from error
     except (httpx.NetworkError, httpx.ProtocolError) as error:
-        raise RunError(server_fault(what, where, str(error), _START, flag)) from error
+        raise RunError(server_fault(server, address, str(error), _START, flag)) from error
     except httpx.DecodingError as error:
-        raise RunError(web_page_fault(what, where, flag)) from error
+        raise RunError(web_page_fault(server, address, flag)) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
         return 0, None
     if status == 401:
         key = f"set ${key_variable} to its key, or " if key_variable else ""
-        raise RunError(f"{where} refuses the {what}'s key (HTTP 401): {key}correct {flag}")
+        raise RunError(f"{address} refuses the {server}'s key (HTTP 401): {key}correct {flag}")
     if 300 <= status < 400:  # no client follows it: the key would go to another address
-        raise RunError(other_answer_fault(what, where, f"HTTP {status}, which leads elsewhere", flag))
+        raise RunError(other_answer_fault(server, address, f"HTTP {status}, which leads elsewhere", flag))
     if status >= 500:
         text = terminal_text((body or b"").decode("utf-8", "replace"), 200)
-        raise RunError(other_answer_fault(what, where, f"HTTP {status}: {text}".rstrip(": "), flag))
+        raise RunError(other_answer_fault(server, address, f"HTTP {status}: {text}".rstrip(": "), flag))
     return status, body
 
 
-def _models(body: bytes, what: str, where: str, flag: str) -> Mapping[str, Any]:
+def _models(body: bytes, server: str, address: str, flag: str) -> Mapping[str, Any]:
     """The models in a body; {} for a list that cannot be read. Raises RunError if it is no list."""
     try:
-        answer = read_json(body, MAX_ANSWER_VALUES)
+        reply = read_json(body, MAX_ANSWER_VALUES)
     except TooLargeError:
         return {}
     except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, list) and not (isinstance(answer, dict) and {*_LISTS} & answer.keys()):
+        reply = None
+    if not isinstance(reply, list) and not (isinstance(reply, dict) and {*_LIST_KEYS} & reply.keys()):
         text = f"{terminal_text(body.decode('utf-8', 'replace'), 100)!r} instead of a list of models"
-        raise RunError(other_answer_fault(what, where, text, flag))
+        raise RunError(other_answer_fault(server, address, text, flag))
     try:
-        return {str(entry["id"]): entry for entry in answer["data"]}
+        return {str(entry["id"]): entry for entry in reply["data"]}
     except (TypeError, KeyError, AttributeError):
         return {}
 
@@ -114,10 +115,10 @@ def get_answer(address: str, key_variable: str) -> Any:
     """What a server answers to a GET; None if nobody answers, or no JSON, or with an error."""
     try:
         with _client(key_variable) as client:
-            status, answer = get_json(client, address)
+            status, reply = get_json(client, address)
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
         return None
-    return answer if status == 200 else None
+    return reply if status == 200 else None
 
 
 def _client(key_variable: str) -> httpx.Client:

@@ -27,7 +27,7 @@ from rag_r1.options.import_path import add_working_directory
 from rag_r1.rewards import RewardSum
 from rag_r1.rollouts.arguments import RolloutArguments, config_of, keys_of
 from rag_r1.rollouts.checks import try_first_search
-from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup, engine_maker
+from rag_r1.rollouts.engine_factory import MakeEngine, TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.rollouts.response_format import IDS, response_format
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
@@ -39,7 +39,7 @@ from rag_r1.runs.start_checks import try_servers
 from rag_r1.tools import close_tools
 
 #: Keys of rag_r1.retriever that do not change what a search finds.
-_HOW_FAST = {
+_SPEED_KEYS = {
     "url",
     "timeout_s",
     "retries",
@@ -52,7 +52,7 @@ _HOW_FAST = {
 #: Of the journal; a folder of another format is refused.
 _FORMAT = 1
 #: Terms that every record has.
-_TERMS = ("em", "f1", "cover_em")
+_DEFAULT_TERMS = ("em", "f1", "cover_em")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def prepare(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: 
     command. With `validation` the limits and the search are those of a validation. Raises RunError."""
     add_working_directory()
     try:
-        return _prepared(args, defaults, validation)
+        return _prepare_setup(args, defaults, validation)
     except ValueError as error:  # of the configuration, of a reward, of the files
         raise RunError(str(error)) from error
 
@@ -94,12 +94,12 @@ def prepare_agent(
     return config, tokens, setup
 
 
-def _prepared(args: RolloutArguments, defaults: Mapping[str, Any], validation: bool) -> RunSetup:
+def _prepare_setup(args: RolloutArguments, defaults: Mapping[str, Any], validation: bool) -> RunSetup:
     config, tokens, setup = prepare_agent(args, defaults, validation=validation)
     retriever = config.validation_retriever if validation else config.retriever
     entries = [dict(entry) for entry in config.reward]
     if "rag_r1.reward" not in keys_of(args):
-        terms = dict.fromkeys([*_TERMS, args.term])
+        terms = dict.fromkeys([*_DEFAULT_TERMS, args.term])
         entries = [{"term": term, "weight": float(term == args.term)} for term in terms]
     reward = RewardSum.from_config(entries, config.protocol)
     names = [term.name for term in reward.terms]
@@ -113,7 +113,7 @@ def _prepared(args: RolloutArguments, defaults: Mapping[str, Any], validation: b
     return RunSetup(questions, config, tokens, setup, dict(retriever), reward, right)
 
 
-def settings_of(args: RolloutArguments, ready: RunSetup, command: str, **more: Any) -> dict[str, Any]:
+def settings_of(args: RolloutArguments, ready: RunSetup, command: str, **settings: Any) -> dict[str, Any]:
     """What decides which episodes are played and how."""
     protocol = json.dumps(dataclasses.asdict(ready.config.protocol), sort_keys=True, default=str)
     retriever = search_settings(ready.retriever)
@@ -135,13 +135,13 @@ def settings_of(args: RolloutArguments, ready: RunSetup, command: str, **more: A
         "term": ready.right.term,
         "right_from": ready.right.least,
         "rewards": [{"term": term.name, "weight": term.weight} for term in ready.reward.terms],
-        **more,
+        **settings,
     }
 
 
 def search_settings(retriever: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a search that decide what it finds."""
-    return {key: value for key, value in retriever.items() if key not in _HOW_FAST}
+    return {key: value for key, value in retriever.items() if key not in _SPEED_KEYS}
 
 
 @dataclass
@@ -171,36 +171,34 @@ async def open_session(
 ) -> AsyncIterator[RunSession]:
     """Opens everything that a run needs, tries out the endpoint and the search, and closes it again. `out`:
     the run's folder, if it is not `--out`; `searches`: false for a run without a search. Raises RunError."""
-    stop, body = CancelToken(), json.loads(args.body)
+    stop, extra_body = CancelToken(), json.loads(args.body)
     spending = CostTracker(stop, args.price_in, args.price_out, args.max_cost)
     endpoint = Endpoint(endpoint_options(args, url), stop, spending, RateLimiter(args.rpm, args.tpm))
     try:
         search = [try_first_search(ready.retriever, args.retriever_url)] if searches else []
         sampling = {"model": model, **sampling_of(args)}
-        model_server = response_format(args.engine, endpoint, model, body, ready.setup)
+        model_server = response_format(args.engine, endpoint, model, extra_body, ready.setup)
         answers, *_ = await try_servers(unless_cancelled(stop, model_server), *search)
         needs_logprobs = requires_token_ids(ready.setup, answers)
         with RunFolder(out or args.out, {**settings, "model": model, "answers": answers}) as folder:
             spending.add(folder.cache.usage)
-            make = engine_maker(
-                answers, ready.setup, endpoint, folder.cache, sampling, body, logprobs=needs_logprobs
+            make_engine = engine_maker(
+                answers, ready.setup, endpoint, folder.cache, sampling, extra_body, logprobs=needs_logprobs
             )
-            runner = EpisodeRunner(
-                ready.setup,
-                make,
-                ready.reward,
-                folder,
-                right=ready.right,
-                in_flight=args.in_flight,
-                tries=args.tries,
-                stop=stop,
-                idle=endpoint.idle,
-                spending=spending,
-            )
+            runner = _runner(args, ready, make_engine, folder, endpoint)
             yield RunSession(ready, folder, runner, endpoint, spending, stop, answers)
     finally:
         await endpoint.close()
         await close_tools(ready.setup.tools())
+
+
+def _runner(
+    args: RolloutArguments, ready: RunSetup, make_engine: MakeEngine, folder: RunFolder, endpoint: Endpoint
+) -> EpisodeRunner:
+    limits = {"in_flight": args.in_flight, "tries": args.tries}
+    of_endpoint = {"stop": endpoint.stop, "idle": endpoint.idle, "spending": endpoint.spending}
+    parts = ready.setup, make_engine, ready.reward, folder
+    return EpisodeRunner(*parts, right=ready.right, **limits, **of_endpoint)
 
 
 def endpoint_options(args: RolloutArguments, url: str) -> EndpointOptions:
@@ -223,8 +221,8 @@ async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, m
         if endpoint is not None:
             await endpoint.close()
         await close_tools(ready.setup.tools())
-    served = "the model's server answers" if endpoint is not None else "the model is served by the command"
-    print(f"all checks passed: {len(ready.questions.rows):,} questions, the search answers, {served}")
+    note = "the model's server answers" if endpoint is not None else "the model is served by the command"
+    print(f"all checks passed: {len(ready.questions.rows):,} questions, the search answers, {note}")
     return 0
 
 
@@ -260,10 +258,10 @@ def requires_token_ids(setup: AgentSetup, answers: str) -> bool:
 def usage_line(run: RunSession) -> str:
     """Requests, tokens and cost of a run, all its starts together."""
     usage, spending = run.spending.usage, run.spending
-    line = (
+    text = (
         f"endpoint: {usage.requests:,} answers, {usage.prompt_tokens:,} prompt tokens, "
         f"{usage.completion_tokens:,} generated tokens"
     )
     if usage.estimated:
-        line += f" ({usage.estimated:,} answers named no tokens: estimated)"
-    return line + (f", cost {spending.cost:.4g}" if spending.has_prices else "")
+        text += f" ({usage.estimated:,} answers named no tokens: estimated)"
+    return text + (f", cost {spending.cost:.4g}" if spending.has_prices else "")

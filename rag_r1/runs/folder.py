@@ -81,15 +81,15 @@ class RunFolder:
         self.out = out
         self.journal = out / JOURNAL
         self._outcomes: dict[str, EpisodeOutcome] = {}
-        self._places: dict[str, Place] = {}
-        with ExitStack() as opened:
-            opened.enter_context(hold_out(out, self.journal, name=None, mode=0o700))
+        self._positions: dict[str, Place] = {}
+        with ExitStack() as stack:
+            stack.enter_context(hold_out(out, self.journal, name=None, mode=0o700))
             self._check(_without_secrets(json_roundtrip(settings)))
             self._records = JsonLinesFile(self.journal / "records.ndjson", self._index)
-            opened.callback(self._records.close)
+            stack.callback(self._records.close)
             self.cache = ResponseCache.open(self.journal)
-            opened.callback(self.cache.close)
-            self._opened = opened.pop_all()
+            stack.callback(self.cache.close)
+            self._opened = stack.pop_all()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -113,29 +113,29 @@ class RunFolder:
 
     def record(self, request_id: str) -> dict[str, Any] | None:
         """The last record of a request."""
-        place = self._places.get(request_id)
-        return None if place is None else self._records.at(place)
+        position = self._positions.get(request_id)
+        return None if position is None else self._records.at(position)
 
     def records(self, request_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
         """The last record of each request that has one, in this order."""
         return (record for request_id in request_ids if (record := self.record(request_id)) is not None)
 
-    def _index(self, record: dict[str, Any], place: Place) -> None:
+    def _index(self, record: dict[str, Any], position: Place) -> None:
         outcome = EpisodeOutcome.of(record)
-        self._outcomes[outcome.id], self._places[outcome.id] = outcome, place
+        self._outcomes[outcome.id], self._positions[outcome.id] = outcome, position
 
     def _check(self, settings: dict[str, Any]) -> None:
         try:
-            before = recorded = _read(self.out / PROVENANCE).get("settings")
-            if before is None and (old := _read(self.journal / _OLD_SETTINGS)):
-                before = _without_secrets(old["settings"])
-            if before is not None:
-                refuse_changes(self.out, flatten(before), flatten(settings))
+            earlier = written = _read(self.out / PROVENANCE).get("settings")
+            if earlier is None and (old_settings := _read(self.journal / _OLD_SETTINGS)):
+                earlier = _without_secrets(old_settings["settings"])
+            if earlier is not None:
+                refuse_changes(self.out, flatten(earlier), flatten(settings))
         except (KeyError, TypeError, AttributeError) as error:
             raise RunError(
                 f"{self.out} has no settings of a run ({error!r}): choose another --out"
             ) from error
-        if recorded != settings:
+        if written != settings:
             write_provenance(self.out, {"settings": settings})
 
 
@@ -154,7 +154,7 @@ def _without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as they may be shown to others, with a hash of what was removed."""
     public, before = without_secrets(settings), flatten(settings)
     public_values = flatten(public)
-    if removed := {key: value for key, value in before.items() if public_values.get(key) != value}:
-        text = json.dumps(removed, sort_keys=True)
+    if hidden := {key: value for key, value in before.items() if public_values.get(key) != value}:
+        text = json.dumps(hidden, sort_keys=True)
         public["secrets_sha256"] = hashlib.sha256(text.encode()).hexdigest()
     return public

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 Place = tuple[int, int] | bytes
 OnLine = Callable[[dict[str, Any], Place], None]
 #: What `on_line` raises for a line of something else.
-_WRONG = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _CHUNK_BYTES = 1 << 20
 
 
@@ -61,9 +61,9 @@ class JsonLinesFile:
         self._end += len(data)
         self._on_line(value, (self._end - len(data), len(data)))
 
-    def at(self, place: Place) -> dict[str, Any]:
+    def at(self, position: Place) -> dict[str, Any]:
         """The object at a place."""
-        data = place if isinstance(place, bytes) else os.pread(self._file, place[1], place[0])
+        data = position if isinstance(position, bytes) else os.pread(self._file, position[1], position[0])
         return json.loads(data.decode("utf-8", "surrogatepass"))
 
     def read_on(self) -> None:
@@ -97,7 +97,7 @@ class JsonLinesFile:
     def _read_line(self, line: bytes, number: int) -> None:
         try:
             self._on_line(read_json_line(line), (self._end, len(line)))
-        except _WRONG as error:
+        except _PARSE_ERRORS as error:
             raise RunError(
                 f"{self.path}, line {number} was not written by this command ({error!r}): remove the line, "
                 "and what it was about is asked again"
@@ -115,8 +115,8 @@ class SharedJsonLines(JsonLinesFile):
         #: How far the file has been read; what is between that and its end is unknown.
         self._end = 0
         self._has_warned = False
-        if skipped := self._read():
-            logger.warning("%s: %d lines that cannot be read are skipped", path, skipped)
+        if n_skipped := self._read():
+            logger.warning("%s: %d lines that cannot be read are skipped", path, n_skipped)
 
     def append(self, value: dict[str, Any]) -> None:
         """Append an object. If the disk is full it is kept in memory, and a warning is logged once."""
@@ -155,20 +155,20 @@ class SharedJsonLines(JsonLinesFile):
 
     def _read(self) -> int:
         """Read the whole lines that were appended since the last time; returns how many were skipped."""
-        skipped = 0
+        n_skipped = 0
         while self._file is not None and (data := os.pread(self._file, _CHUNK_BYTES, self._end)):
             end = data.rfind(b"\n") + 1
             if not end and len(data) < _CHUNK_BYTES:
                 break  # the beginning of a line; its end may follow
             for line in data[: end or len(data)].splitlines(keepends=True):
-                skipped += not self._is_read(line)
+                n_skipped += not self._accepts(line)
                 self._end += len(line)
-        return skipped
+        return n_skipped
 
-    def _is_read(self, line: bytes) -> bool:
+    def _accepts(self, line: bytes) -> bool:
         try:
             if line != b"\n":
                 self._on_line(read_json_line(line), (self._end, len(line)))
             return True
-        except _WRONG:
+        except _PARSE_ERRORS:
             return False

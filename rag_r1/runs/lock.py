@@ -25,9 +25,9 @@ def hold_out(out: Path, folder: Path | None = None, **how: Any) -> Iterator[None
     length of a block; `how`: as in `hold_lock`. Raises RunError if another process has it, or if it cannot be
     used."""
     with ExitStack() as stack:
-        busy = RunError(f"{out} is in use by another process: wait for it, or choose another --out")
+        busy_error = RunError(f"{out} is in use by another process: wait for it, or choose another --out")
         try:
-            stack.enter_context(hold_lock(folder or out, busy, **how))
+            stack.enter_context(hold_lock(folder or out, busy_error, **how))
         except OSError as error:
             raise RunError(f"cannot use the folder {out}: {error.strerror}; choose another --out") from error
         yield
@@ -36,14 +36,14 @@ def hold_out(out: Path, folder: Path | None = None, **how: Any) -> Iterator[None
 @contextmanager
 def hold_lock(
     folder: Path,
-    busy: Exception | None,
+    busy_error: Exception | None,
     *,
     inherited: bool = False,
     name: str | None = "lock",
     mode: int = 0o777,
 ) -> Iterator[None]:
     """Hold the lock of a folder, which is made with this `mode`, for the length of a block. `name`: of the
-    locked file in it; None locks the folder itself. If another process has the lock, raises `busy`, or waits
+    locked file in it; None locks the folder itself. If another process has the lock, raises it, or waits
     if that is None. Raises OSError if the folder cannot be used."""
     folder.mkdir(mode, parents=True, exist_ok=True)
     if name is None:
@@ -53,10 +53,10 @@ def hold_lock(
     os.set_inheritable(descriptor, inherited)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy_error else 0))
         except BlockingIOError as error:
-            assert busy is not None
-            raise busy from error
+            assert busy_error is not None
+            raise busy_error from error
         yield
     finally:
         os.close(descriptor)

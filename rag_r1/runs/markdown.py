@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 #: A longer text is cut.
-_LONGEST = 120
+_MAX_CHARS = 120
 _MARKUP = str.maketrans({c: f"\\{c}" for c in "\\`*_[]|#~$"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"})
 
 
@@ -18,7 +18,7 @@ def one_line_text(text: object) -> str:
     """A text on one line, of at most 120 characters, with what cannot be printed as `?`."""
     line = " ".join(str(text).split())
     line = "".join(c if c.isprintable() else "?" for c in line)
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
+    return line if len(line) <= _MAX_CHARS else line[: _MAX_CHARS - 3] + "..."
 
 
 def cell(text: object) -> str:
@@ -57,17 +57,17 @@ def table_row(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def table(head: Sequence[str], rows: Iterable[Iterable[object]], align: str | None = None) -> list[str]:
+def table(header: Sequence[str], rows: Iterable[Iterable[object]], align: str | None = None) -> list[str]:
     """The lines of a table, whose cells are Markdown. `align`: `l` for text or `r` for numbers, for each
     column; by default the first column is text and the others are numbers."""
-    align = align or "l" + "r" * (len(head) - 1)
-    rule = "".join("---|" if side == "l" else "---:|" for side in align)
-    return [table_row(head), f"|{rule}", *map(table_row, rows)]
+    align = align or "l" + "r" * (len(header) - 1)
+    rule = "".join("---|" if column == "l" else "---:|" for column in align)
+    return [table_row(header), f"|{rule}", *map(table_row, rows)]
 
 
-def print_table(head: Sequence[str], rows: Iterable[Iterable[object]], align: str | None = None) -> None:
+def print_table(header: Sequence[str], rows: Iterable[Iterable[object]], align: str | None = None) -> None:
     """Print a table (see `table`), each row as soon as there is one."""
-    print(*table(head, (), align), sep="\n", flush=True)
+    print(*table(header, (), align), sep="\n", flush=True)
     for row in rows:
         print(table_row(row), flush=True)
 
@@ -88,8 +88,8 @@ class Claim:
         return "held in part" if self.held else "missed"
 
     def __str__(self) -> str:
-        counted = f" ({self.held} of {self.of} seeds)" if self.of is not None else ""
-        return f"{self.text}: {self.verdict}{counted}"
+        seeds = f" ({self.held} of {self.of} seeds)" if self.of is not None else ""
+        return f"{self.text}: {self.verdict}{seeds}"
 
 
 class Page:

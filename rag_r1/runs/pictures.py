@@ -53,8 +53,8 @@ def draw(
         )
         try:
             paint(*axes.flat)
-            with atomic_file(path) as part:
-                figure.savefig(part, dpi=150, format="png")
+            with atomic_file(path) as file:
+                figure.savefig(file, dpi=150, format="png")
         finally:
             plt.close(figure)
     return [path]

@@ -36,7 +36,7 @@ def run_module(
 ) -> None:
     """Run `python -m ...` as `run_and_wait` does."""
     command = [sys.executable, "-m", *map(str, words)]
-    run_and_wait(command, log=log, watch=watch, environment=environment, named=f"python -m {words[0]}")
+    run_and_wait(command, log=log, watch=watch, environment=environment, name=f"python -m {words[0]}")
 
 
 def run_and_wait(
@@ -45,12 +45,12 @@ def run_and_wait(
     log: Path | None = None,
     watch: Callable[[], None] | None = None,
     environment: Mapping[str, str] | None = None,
-    named: str | None = None,
+    name: str | None = None,
 ) -> None:
     """Run a command to its end in a session of its own; its output goes to this process's, or to the end of
-    `log`. `watch` is called about twice a second; `named`: the command in an error. Raises RunError if
+    `log`. `watch` is called about twice a second; `name`: the command in an error. Raises RunError if
     it cannot be started, or ends with another status than 0."""
-    named = named or " ".join(command[:4])
+    name = name or " ".join(command[:4])
     sys.stdout.flush()
     output = None if log is None else log.open("ab")
     try:
@@ -74,7 +74,7 @@ def run_and_wait(
     if process.returncode:
         log_end = "" if log is None else f"; the end of {log}:\n{last_lines(log)}\n"
         raise RunError(
-            f"{named} ended with status {process.returncode}{log_end}; the same command of the pipeline, "
+            f"{name} ended with status {process.returncode}{log_end}; the same command of the pipeline, "
             "given again, goes on"
         )
 
@@ -123,8 +123,8 @@ def stop_leftovers(out: Path) -> int:
         deadline = time.monotonic() + wait_s
         while find_leftovers(out) and time.monotonic() < deadline:
             time.sleep(0.2)
-    if still := find_leftovers(out):
-        raise RunError(f"processes of an earlier start in {out} do not end: {', '.join(map(str, still))}")
+    if remaining := find_leftovers(out):
+        raise RunError(f"processes of an earlier start in {out} do not end: {', '.join(map(str, remaining))}")
     return len(leftovers)
 
 

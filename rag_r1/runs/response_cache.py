@@ -53,7 +53,7 @@ class ResponseCache:
     lines: JsonLinesFile | None = None
     #: Of all lines, those of earlier starts too.
     usage: Usage = field(default_factory=Usage)
-    _places: dict[bytes, Place] = field(default_factory=dict)
+    _positions: dict[bytes, Place] = field(default_factory=dict)
 
     @classmethod
     def open(cls, folder: Path) -> ResponseCache:
@@ -74,10 +74,10 @@ class ResponseCache:
         if self.lines is None:
             return None
         key = _key(request_id, turn, _sha256(request))
-        if key not in self._places:
+        if key not in self._positions:
             self.lines.read_on()
-        place = self._places.get(key)
-        return None if place is None else _line(self.lines.at(place))
+        position = self._positions.get(key)
+        return None if position is None else _line(self.lines.at(position))
 
     def put(
         self, request_id: str, turn: int, request: bytes, answer: Mapping[str, Any] | None, usage: Usage
@@ -96,13 +96,13 @@ class ResponseCache:
         if self.lines is not None:
             self.lines.close()
 
-    def index(self, line: Mapping[str, Any], place: Place) -> None:
+    def index(self, line: Mapping[str, Any], position: Place) -> None:
         """Index a line. Raises KeyError, TypeError or AttributeError if it is no line of a cache."""
         line = _line(line)
         if "answer" in line:
             if not isinstance(line["answer"], dict):
                 raise TypeError("`answer` is no object")
-            self._places[_key(line["ask"], line["turn"], line["sha256"])] = place
+            self._positions[_key(line["ask"], line["turn"], line["sha256"])] = position
         self.usage.add(line["usage"])
 
 

@@ -49,20 +49,20 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return values
 
 
-def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def changed_settings(before: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The keys whose values differ, with both values."""
-    pairs = {key: (before.get(key), now.get(key)) for key in dict.fromkeys([*before, *now])}
+    pairs = {key: (before.get(key), current.get(key)) for key in dict.fromkeys([*before, *current])}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def refuse_changes(
     subject: object,
     before: Mapping[str, Any],
-    now: Mapping[str, Any],
+    current: Mapping[str, Any],
     remedy: str = "Give the same ones to go on, or choose another --out",
 ) -> None:
     """Raises RunError, with both values of each changed setting and the remedy, if `subject` (a folder, or
     the option that names it) was begun with other settings."""
-    if changed := changed_settings(before, now):
-        changes = "; ".join(f"{key} was {was!r} and is now {new!r}" for key, (was, new) in changed.items())
+    if changed := changed_settings(before, current):
+        changes = "; ".join(f"{key} was {old!r} and is now {new!r}" for key, (old, new) in changed.items())
         raise RunError(f"{subject} was begun with other settings: {changes}. {remedy}")

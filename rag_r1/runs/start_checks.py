@@ -105,12 +105,12 @@ class StartChecks:
 async def try_servers(*attempts: Awaitable[Any]) -> list[Any]:
     """The results of these, which are all awaited. Raises StartError with all RunErrors; any other error, and
     a cancellation, as it comes. Clients log nothing meanwhile: what they would say is in the error."""
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.ERROR))
+    level = logging.root.manager.disable
+    logging.disable(max(level, logging.ERROR))
     try:
         results = await asyncio.gather(*attempts, return_exceptions=True)
     finally:
-        logging.disable(before)
+        logging.disable(level)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, RunError):
             raise result

@@ -37,11 +37,11 @@ class StateFile:
         error of wrong data."""
         try:
             content = read_json_file(self.path, self.most_bytes, self.most_values)
-            before = {key: content.get(key) for key in self.made_from}
-            before, now = flatten(before), flatten(json_roundtrip(self.made_from))
+            recorded = {key: content.get(key) for key in self.made_from}
+            recorded, current = flatten(recorded), flatten(json_roundtrip(self.made_from))
             if self.refuses:
-                refuse_changes(self.path.parent, before, now)
-            return None if changed_settings(before, now) else parse(content)
+                refuse_changes(self.path.parent, recorded, current)
+            return None if changed_settings(recorded, current) else parse(content)
         except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
             return None
 

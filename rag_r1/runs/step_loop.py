@@ -22,8 +22,8 @@ def run_steps(
     """Each step when it is done, and whether it was done now; `before` is called with each in turn before it
     begins. `folder`: held by this process. Raises RunError, and what the steps raise."""
     mark_children(folder.out)
-    if ended := stop_leftovers(folder.out):
-        print(f"ended {ended} processes that an earlier start had left behind")
+    if n_ended := stop_leftovers(folder.out):
+        print(f"ended {n_ended} processes that an earlier start had left behind")
     for number, step in enumerate(steps, 1):
         progress = f"{number}/{len(steps)} {step.name}"
         print(progress, flush=True)

@@ -74,61 +74,61 @@ class PipelineFolder:
         if state == "done":
             return state
         if state == "outdated":
-            aside = _free_name(folder)
-            folder.replace(aside)
-            print(f"{step.name}: made from other results than those of now; moved to {aside.name}")
+            backup = _free_name(folder)
+            folder.replace(backup)
+            print(f"{step.name}: made from other results than those of now; moved to {backup.name}")
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / BEGUN, plan, ensure_ascii=False, private=True)
-        started = time.monotonic()
+        start = time.monotonic()
         facts = dict(step.work(folder))
-        done = {
+        record = {
             "hash": _hash(plan),
             "result": fingerprint(folder, step.results),
             "facts": facts,
-            "seconds": round(time.monotonic() - started, 1),  # of the start that finished it
+            "seconds": round(time.monotonic() - start, 1),  # of the start that finished it
         }
-        write_json(folder / DONE, done, ensure_ascii=False, private=True)
+        write_json(folder / DONE, record, ensure_ascii=False, private=True)
         return state
 
     def status(self, step: Step) -> str:
         """What `run` would find of a step: also `waiting`, if a step that it builds on is not done. Raises
         RunError for what `run` would refuse."""
-        if not all(self._done(need) for need in step.needs):
+        if not all(self._record(need) for need in step.needs):
             return "waiting"
         return self._state_of(step, self._plan(step))
 
     def facts(self, name: str) -> dict[str, Any]:
         """The facts of a step that is done; {} if it is not."""
-        return self._done(name).get("facts", {})
+        return self._record(name).get("facts", {})
 
     def seconds(self, name: str) -> float | None:
         """How long the start took that finished a step."""
-        return self._done(name).get("seconds")
+        return self._record(name).get("seconds")
 
     def _plan(self, step: Step) -> dict[str, Any]:
         """What begun.json has."""
         inputs = {}
         for need in step.needs:
-            done = self._done(need)
-            if not done:
+            record = self._record(need)
+            if not record:
                 raise RunError(f"{step.name} builds on {need}, which is not done")
-            inputs[need] = done["result"]
+            inputs[need] = record["result"]
         return json.loads(json.dumps({"settings": dict(step.settings), "inputs": inputs}))
 
     def _state_of(self, step: Step, plan: Mapping[str, Any]) -> str:
         start = _read(self.out / step.name, BEGUN)
         if not start:
             return "new"
-        before, now = (
+        recorded, current = (
             {f"{step.name}.{key}": value for key, value in marker["settings"].items()}
             for marker in (start, plan)
         )
         remedy = "Give the same ones to go on, choose another --out, or remove this folder to make it again"
-        refuse_changes(self.out / step.name, before, now, remedy)
+        refuse_changes(self.out / step.name, recorded, current, remedy)
         if start["inputs"] != plan["inputs"]:
             return "outdated"
-        done = self._done(step.name)
-        if done.get("hash") != _hash(plan):
+        record = self._record(step.name)
+        if record.get("hash") != _hash(plan):
             return "begun"
         if missing := [name for name in step.results if not (self.out / step.name / name).exists()]:
             raise RunError(
@@ -137,7 +137,7 @@ class PipelineFolder:
             )
         return "done"
 
-    def _done(self, name: str) -> dict[str, Any]:
+    def _record(self, name: str) -> dict[str, Any]:
         return _read(self.out / name, DONE)
 
 
@@ -159,9 +159,9 @@ def fingerprint(folder: Path, names: Sequence[str]) -> str:
 def _free_name(folder: Path) -> Path:
     """The first of OUT/<step>.old-1, .old-2, ... that is not there."""
     number = 1
-    while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
+    while (candidate := folder.with_name(f"{folder.name}.old-{number}")).exists():
         number += 1
-    return aside
+    return candidate
 
 
 def _hash(plan: Mapping[str, Any]) -> str:

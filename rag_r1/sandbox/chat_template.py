@@ -40,7 +40,7 @@ _FILES = (
 )
 #: Renderings of a template that the limits may end before it counts as broken. More than one: the system
 #: kills a worker now and then, too.
-MOST_ENDED = 3
+MAX_ENDINGS = 3
 #: Arguments of `apply_chat_template` that do more than name a value for the template.
 _OF_TRANSFORMERS = {
     "continue_final_message",
@@ -56,7 +56,7 @@ _OF_TRANSFORMERS = {
 _NO_JINJA = ("TemplateSyntaxError", "TemplateAssertionError")
 
 _workers = WorkerPool()
-_ended: Counter[str] = Counter()  # how often, by template
+_endings: Counter[str] = Counter()  # how often, by template
 
 
 class ChatTemplate:
@@ -66,8 +66,8 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any, **arguments: Any):
         self._tokenizer, self._arguments = tokenizer, arguments
         method = getattr(type(tokenizer), "apply_chat_template", None)
-        inherited = getattr(method, "__module__", "") == "transformers.tokenization_utils_base"
-        self._limited = inherited and not _OF_TRANSFORMERS & set(arguments)
+        is_inherited = getattr(method, "__module__", "") == "transformers.tokenization_utils_base"
+        self._limited = is_inherited and not _OF_TRANSFORMERS & set(arguments)
 
     def text(self, messages: Messages, tools: Messages | None = None) -> str:
         """The text of a prompt, up to where the next turn begins. Raises ValueError if the
@@ -86,7 +86,7 @@ class ChatTemplate:
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": True,
         }
-        return _rendered(template, values)
+        return _render(template, values)
 
     def ids(self, messages: Messages, tools: Messages | None = None) -> list[int]:
         """The token ids of a prompt; see `text`."""
@@ -119,30 +119,30 @@ def refuse_endless_files(folder: str | Path) -> None:
     """Look at the files of a tokenizer in a folder, and try out its `tokenizer.json`, before this process
     loads them; nothing is done for what is no folder. Raises ValueError, with the file's name."""
     folder = Path(folder)
-    fast = folder / "tokenizer.json"
-    for path in (fast, *(folder / name for name in _FILES)):
+    fast_file = folder / "tokenizer.json"
+    for path in (fast_file, *(folder / name for name in _FILES)):
         with suppress(FileNotFoundError, NotADirectoryError):
             if not path.is_file() and path.exists():
                 raise ValueError(f"{path} is no file")
             if path.stat().st_size > _MAX_FILE_BYTES:
                 raise ValueError(f"{path} has more than {_MAX_FILE_BYTES >> 20} MiB")
-    if fast.is_file():
-        name = os.fsencode(fast.absolute()).decode("latin-1")
+    if fast_file.is_file():
+        name = os.fsencode(fast_file.absolute()).decode("latin-1")
         try:
             _workers.call("rag_r1.sandbox.tokenizer_trial:try_out", [name], _TRIAL)
         except LimitError as error:
-            raise ValueError(f"{fast} cannot be loaded: {error}") from None
+            raise ValueError(f"{fast_file} cannot be loaded: {error}") from None
         except JobError:
             pass  # transformers says what is wrong, or loads it in another way
 
 
-def _rendered(template: str, values: dict[str, Any]) -> str:
-    if _ended[template] >= MOST_ENDED:
+def _render(template: str, values: dict[str, Any]) -> str:
+    if _endings[template] >= MAX_ENDINGS:
         raise DataError("the chat template was ended by its limits before: use another model's")
     try:
         return _workers.call("rag_r1.sandbox.chat_renderer:render", [template, values], LIMITS)
     except LimitError as error:
-        _ended[template] += 1
+        _endings[template] += 1
         raise DataError(f"the chat template cannot be rendered: {error}") from None
     except JobError as error:
         if error.kind in _NO_JINJA:

@@ -132,7 +132,7 @@ class _PageParser(HTMLParser):
         super().__init__(convert_charrefs=True)
         self._unread = ""  # the element whose text is being left out
         self._depth = 0
-        self._into: list[str] | None = None  # the title or a heading that is being read
+        self._open_heading: list[str] | None = None  # the title or a heading that is being read
         self._title: list[str] = []
         self._sections: list[tuple[list[str], list[str]]] = [([], [])]
 
@@ -143,10 +143,10 @@ class _PageParser(HTMLParser):
         if tag in _UNREAD:
             self._unread, self._depth = tag, 1
         elif tag == "title" and not self._title:
-            self._into = self._title
+            self._open_heading = self._title
         elif tag in _HEADINGS:
             self._sections.append(([], []))
-            self._into = self._sections[-1][0]
+            self._open_heading = self._sections[-1][0]
         elif tag in _BREAKS:
             self.handle_data("\n")
 
@@ -160,13 +160,13 @@ class _PageParser(HTMLParser):
             if not self._depth:
                 self._unread = ""
         elif tag in _HEADINGS or tag in ("title", "head"):
-            self._into = None
+            self._open_heading = None
         elif tag in _BREAKS:
             self.handle_data("\n")
 
     def handle_data(self, data: str) -> None:
         if not self._unread:
-            (self._sections[-1][1] if self._into is None else self._into).append(data)
+            (self._sections[-1][1] if self._open_heading is None else self._open_heading).append(data)
 
     def document(self) -> DocumentText:
         sections = [Section("".join(text), one_line("".join(heading))) for heading, text in self._sections]

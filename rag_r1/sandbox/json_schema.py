@@ -32,8 +32,8 @@ def argument_fault(validator: Any, arguments: dict[str, Any]) -> str | None:
         return "Wrong arguments: a number is too large, or none."
     if error is None:
         return None
-    place = "".join(f"[{part!r}]" for part in error.absolute_path)
-    return f"Wrong arguments{' at ' + place if place else ''}: {error.message}"[:2000]
+    location = "".join(f"[{part!r}]" for part in error.absolute_path)
+    return f"Wrong arguments{' at ' + location if location else ''}: {error.message}"[:2000]
 
 
 def make_validator(schema: dict[str, Any], patterns: bool = True) -> Any:
@@ -56,8 +56,8 @@ def make_validator(schema: dict[str, Any], patterns: bool = True) -> Any:
             keyword = Draft202012Validator.VALIDATORS["additionalProperties"]
             yield from keyword(validator, allowed, instance, schema)
 
-    unchecked = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), lambda *_: iter(()))
-    kind = extend(Draft202012Validator, {**unchecked, "additionalProperties": additional})
+    no_checks = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), lambda *_: iter(()))
+    kind = extend(Draft202012Validator, {**no_checks, "additionalProperties": additional})
     return kind(schema, registry=Registry())
 
 

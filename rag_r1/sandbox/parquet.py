@@ -23,21 +23,21 @@ _SECONDS, _BYTES_OF_A_SECOND = 20.0, 2 << 20
 _REMEDY = "leave these rows or columns out, or take the file from its source again"
 _workers = WorkerPool(1)
 #: Files that have passed: path, size, time of the last change, columns.
-_passed: set[tuple[object, ...]] = set()
+_checked_files: set[tuple[object, ...]] = set()
 
 
 def check_parquet(path: str | Path, columns: Sequence[str]) -> None:
     """Raises DataError, with file, row group, column and remedy, if columns of a file take too much
     to read, and OSError if there is no file. A file that is no parquet passes."""
-    state = os.stat(path)
-    place = os.path.realpath(path)
-    key = (place, state.st_size, state.st_mtime_ns, *columns)
-    if key in _passed:
+    status = os.stat(path)
+    real_path = os.path.realpath(path)
+    key = (real_path, status.st_size, status.st_mtime_ns, *columns)
+    if key in _checked_files:
         return
-    limits = JobLimits(_SECONDS + state.st_size / _BYTES_OF_A_SECOND, _MEMORY, 1 << 20)
-    job = [os.fsencode(place).decode("latin-1"), list(columns), BATCH_ROWS]
+    limits = JobLimits(_SECONDS + status.st_size / _BYTES_OF_A_SECOND, _MEMORY, 1 << 20)
+    job = [os.fsencode(real_path).decode("latin-1"), list(columns), BATCH_ROWS]
     try:
         _workers.call("rag_r1.sandbox.parquet_trial:try_out", job, limits)
     except (LimitError, JobError) as error:
         raise DataError(f"{path}: {error}: {_REMEDY}") from None
-    _passed.add(key)
+    _checked_files.add(key)

@@ -50,13 +50,13 @@ def _check_column(file: Any, group: int, column: str, batch_rows: int, bytes_lef
     """Bytes of a column of a row group; 0 if it is broken. Raises DataError with the place."""
     import pyarrow as pa
 
-    place = f"row group {group}, column {column!r}"
+    location = f"row group {group}, column {column!r}"
     try:
         return _bytes_of(file, group, column, batch_rows, bytes_left)
     except DataError as error:
-        raise DataError(f"{place}: {error}") from None
+        raise DataError(f"{location}: {error}") from None
     except MemoryError:
-        raise DataError(f"{place}: a batch of {batch_rows:,} rows takes too much memory") from None
+        raise DataError(f"{location}: a batch of {batch_rows:,} rows takes too much memory") from None
     except (pa.ArrowException, OSError):
         return 0
 
@@ -72,8 +72,8 @@ def _bytes_of(file: Any, group: int, column: str, batch_rows: int, bytes_left: i
         if sum(map(_values_in, batch.columns)) > MAX_BATCH_VALUES:
             raise DataError(f"{batch.num_rows:,} rows have more than {MAX_BATCH_VALUES:,} values")
         if total > bytes_left:
-            most = f"{_FREE_BYTES >> 30} GiB and {_MAX_EXPANSION:,} times its size"
-            raise DataError(f"until here its rows take more than {most}")
+            limit = f"{_FREE_BYTES >> 30} GiB and {_MAX_EXPANSION:,} times its size"
+            raise DataError(f"until here its rows take more than {limit}")
     return total
 
 

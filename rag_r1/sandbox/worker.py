@@ -54,8 +54,8 @@ def _run_job(request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
 
 def _read(stream: BinaryIO) -> Any:
     """The next message; None at the end."""
-    head = stream.read(8)
-    return json.loads(stream.read(int.from_bytes(head, "big"))) if len(head) == 8 else None
+    header = stream.read(8)
+    return json.loads(stream.read(int.from_bytes(header, "big"))) if len(header) == 8 else None
 
 
 def _limit(cpu_s: float, memory: int | None) -> None:
@@ -72,10 +72,10 @@ def _set_limit(kind: int, value: int) -> None:
     """Set a soft limit, as far as the hard one allows."""
     import resource
 
-    hard = resource.getrlimit(kind)[1]
-    if hard != resource.RLIM_INFINITY:
-        value = hard if value == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(kind, (value, hard))
+    hard_limit = resource.getrlimit(kind)[1]
+    if hard_limit != resource.RLIM_INFINITY:
+        value = hard_limit if value == resource.RLIM_INFINITY else min(value, hard_limit)
+    resource.setrlimit(kind, (value, hard_limit))
 
 
 def _peak_memory() -> int:

@@ -30,7 +30,7 @@ from weakref import WeakSet
 
 _PROGRAM = str(Path(__file__).with_name("worker.py"))
 #: Variables without which Python may not start, or reads names of files otherwise.
-_KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
+_PASSED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
 #: Longest waiting for a worker that does not compute, beside its processor time: a busy machine, a slow disk.
 _WAIT_S = 30.0
 
@@ -161,7 +161,7 @@ class JobHandle:
 
 class _Worker:
     def __init__(self) -> None:
-        variables = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        variables = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
         self._process = subprocess.Popen(
             [sys.executable, "-I", _PROGRAM, str(os.getpid())],
             stdin=subprocess.PIPE,

@@ -51,11 +51,11 @@ class ChatAgent:
         self.sampling = {"model": args.model, **sampling_of(args)}
         self.body = json.loads(args.body)
         self.answers = ""  # what the endpoint returns (rag_r1/rollouts/response_format.py)
-        self._endpoint = self._connected()
+        self._endpoint = self._connect()
 
     def prompt_fits(self, question: str) -> bool:
         """Is there room for the prompt with this question, and a token after it?"""
-        limit = self.setup.budget.most_prompt_tokens
+        limit = self.setup.budget.prompt_limit
         try:
             return limit is None or len(self.setup.prompt_ids(question)) <= limit
         except ValueError:
@@ -110,26 +110,26 @@ class ChatAgent:
 
     async def _current(self) -> Endpoint:
         if (old := self._endpoint).stop.reason is not None:
-            self._endpoint = self._connected()
+            self._endpoint = self._connect()
             await old.close()
         return self._endpoint
 
-    def _connected(self) -> Endpoint:
+    def _connect(self) -> Endpoint:
         assert self.args.base_url is not None
         return Endpoint(endpoint_options(self.args, self.args.base_url), CancelToken())
 
 
-def check_agent(args: EvalArguments, more: Sequence[Callable[[], Any]] = ()) -> RagR1Config:
+def check_agent(args: EvalArguments, checks: Sequence[Callable[[], Any]] = ()) -> RagR1Config:
     """The configuration of an agent, after all checks of its arguments and files, before anything is started
-    for it. `more`: further checks of the command. Raises StartError with all problems, or RunError with the
+    for it. `checks`: further checks of the command. Raises StartError with all problems, or RunError with the
     only one."""
     add_working_directory()
     limits = validation_limits(args.protocol)
     try:
-        with all_problems(args, limits, more):
+        with all_problems(args, limits, checks):
             config, tokens, _ = prepare_agent(args, limits, validation=True)
             check_tokens(args, tokens)
-            for check in more:
+            for check in checks:
                 check()
     except (ValueError, OSError) as error:
         raise RunError(error_text(error)) from error

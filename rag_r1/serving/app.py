@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from rag_r1.agent import Trajectory
-from rag_r1.http_server.request_guard import BACK_S, STOPPING, RequestError, RequestGuard
+from rag_r1.http_server.request_guard import RETRY_S, STOPPING, RequestError, RequestGuard
 from rag_r1.http_server.responses import disconnected, error_response, http_error_response, serve_files
 from rag_r1.serving.admission import ServerFullError
 from rag_r1.serving.conversation import read_conversation
@@ -66,11 +66,11 @@ def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
         chat = _begin_chat(chats, _chat_parameters(chats, body))
         if body.stream:
             return _ChatStream(chats, chat)
-        record = await _record_unless_gone(request, chat)
+        record = await _await_record(request, chat)
         if record is None:
             return Response(status_code=499)  # nobody reads it
         return JSONResponse(
-            completion(chat.id, chats.name, _answered_record(record), reasoning_text(chat), chat.details)
+            completion(chat.id, chats.name, _require_answer(record), reasoning_text(chat), chat.details)
         )
 
     @app.post("/chat/", response_model=None)
@@ -80,10 +80,10 @@ def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
             conversation = read_conversation([Message(role="user", content=body.text)])
         except ValueError as error:
             raise RequestError(400, "bad_input", f"text: {error}") from error
-        record = await _record_unless_gone(request, _begin_chat(chats, ChatParameters(conversation)))
+        record = await _await_record(request, _begin_chat(chats, ChatParameters(conversation)))
         if record is None:
             return Response(status_code=499)
-        return JSONResponse({"result": _answered_record(record).answer or ""})
+        return JSONResponse({"result": _require_answer(record).answer or ""})
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -118,10 +118,10 @@ def _begin_chat(chats: ChatSessions, parameters: ChatParameters) -> ChatSession:
 
 
 def _stopping() -> RequestError:
-    return RequestError(*STOPPING, {"Retry-After": str(BACK_S)})
+    return RequestError(*STOPPING, {"Retry-After": str(RETRY_S)})
 
 
-async def _record_unless_gone(request: Request, chat: ChatSession) -> Trajectory | None:
+async def _await_record(request: Request, chat: ChatSession) -> Trajectory | None:
     """The record of the chat; None if the client goes away before, which ends the chat. Raises RequestError
     if the server stops before the chat has ended."""
     disconnection = asyncio.create_task(disconnected(request))
@@ -135,7 +135,7 @@ async def _record_unless_gone(request: Request, chat: ChatSession) -> Trajectory
         chat.task.cancel()
 
 
-def _answered_record(record: Trajectory) -> Trajectory:
+def _require_answer(record: Trajectory) -> Trajectory:
     """The record. Raises RequestError if the episode failed."""
     if record.status in FAILURES:
         raise RequestError(*FAILURES[record.status])

@@ -117,7 +117,7 @@ class ServeArguments(ChatAgentArguments):
     check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
-    def _somebody_answers(self) -> ServeArguments:
+    def _has_model(self) -> ServeArguments:
         check_agent(self)
         return self
 
@@ -136,8 +136,8 @@ def check_agent(args: ChatAgentArguments) -> None:
 
 def refuse_unused(args: ChatAgentArguments, names: Iterable[str], why: str) -> None:
     """Raises ValueError if one of these arguments was given, since it would have no effect."""
-    if others := sorted(args.model_fields_set & set(names)):
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+    if unused := sorted(args.model_fields_set & set(names)):
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
         raise ValueError(f"{why}: leave out {flags}")
 
 

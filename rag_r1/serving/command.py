@@ -61,9 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def ready(running: RunningServer) -> None:
         print(f"chat at {running.url}", flush=True)
 
-    with bind_socket(args.host, args.port) as listener, launch_agent(args) as place:
+    with bind_socket(args.host, args.port) as listener, launch_agent(args) as launched:
         options = {"allowed": args.allowed_host, "token": token, "drain_s": args.drain_s}
-        asyncio.run(serve(args, place, listener, ready, **options))
+        asyncio.run(serve(args, launched, listener, ready, **options))
     return 0
 
 

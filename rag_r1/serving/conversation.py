@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from rag_r1.protocols.actions import well_formed
 from rag_r1.serving.wire import Message
 
-_BEFORE = "Earlier in this conversation:"
-_NOW = "Now answer this question:"
+_HISTORY_HEADING = "Earlier in this conversation:"
+_QUESTION_HEADING = "Now answer this question:"
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def read_conversation(messages: Sequence[Message]) -> Conversation:
             if open_question and text:
                 earlier.append(PastQuestion(open_question, text))
             open_question = None
-    others = {m.role for m in messages} - {"user", "assistant"}
-    ignored = tuple(f"messages of the role {role}" for role in sorted(others))
+    other_roles = {m.role for m in messages} - {"user", "assistant"}
+    ignored = tuple(f"messages of the role {role}" for role in sorted(other_roles))
     return Conversation(well_formed(messages[-1].text).strip(), tuple(earlier), ignored)
 
 
@@ -64,7 +64,7 @@ def with_history(conversation: Conversation) -> str:
     if not conversation.earlier:
         return conversation.question
     earlier = (f"Question: {past.question}\nAnswer: {past.answer}" for past in conversation.earlier)
-    return "\n".join([_BEFORE, *earlier, _NOW, conversation.question])
+    return "\n".join([_HISTORY_HEADING, *earlier, _QUESTION_HEADING, conversation.question])
 
 
 def fit_history(conversation: Conversation, limit: int, fits: Callable[[str], bool]) -> tuple[str, int]:

@@ -24,7 +24,7 @@ _LAST_MESSAGE_S = 3
 
 async def serve(
     args: ChatAgentArguments,
-    place: LaunchedAgent,
+    launched: LaunchedAgent,
     listener: socket.socket,
     ready: Callable[[RunningServer], None],
     *,
@@ -35,11 +35,11 @@ async def serve(
     """Serve on a bound socket until a signal, or until RunningServer.stop; `ready` is called when it answers.
     Raises RunError if the search or the model does not work."""
     host, port = listener.getsockname()[:2]
-    async with open_agent(place.evaluation) as player:
+    async with open_agent(launched.evaluation) as player:
         seats = AdmissionQueue(args.in_flight, args.queue)
         metrics = ChatMetrics(seats)
-        chats = ChatSessions(player, seats, metrics, args.name, args.earlier, place.about.golds)
-        app = create_app(chats, place.about, names=server_names(host), allowed=allowed, token=token)
+        chats = ChatSessions(player, seats, metrics, args.name, args.earlier, launched.about.golds)
+        app = create_app(chats, launched.about, names=server_names(host), allowed=allowed, token=token)
         config = uvicorn_config(app, stop_s=drain_s + _LAST_MESSAGE_S)
         server = RunningServer(config, server_url(host, port), ready, chats, drain_s)
         with signals_ignored():

@@ -22,7 +22,7 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.options.import_path import import_object
 from rag_r1.options.out_folder import check_out
-from rag_r1.rollouts.checks import started
+from rag_r1.rollouts.checks import begin_checks
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.start_checks import FAULTS, StartChecks
@@ -47,25 +47,25 @@ class LaunchedAgent:
     about: PageInfo
 
 
-def check_launch(args: ChatAgentArguments, more: Sequence[Callable[[], Any]] = ()) -> None:
+def check_launch(args: ChatAgentArguments, checks: Sequence[Callable[[], Any]] = ()) -> None:
     """All that is wrong with the arguments, before anything is started: see `check_agent`. The demo
-    brings its own model and search, so there `more` and the folder are checked. Raises StartError, or
+    brings its own model and search, so there only `checks` and the folder count. Raises StartError, or
     RunError."""
-    more = [partial(check_out, args.out), *more]
+    checks = [partial(check_out, args.out), *checks]
     if args.documents is not None:
-        more.append(partial(_check_documents, args.documents))
+        checks.append(partial(_check_documents, args.documents))
     if args.demo or args.model is None:  # without a model: beside wrong arguments
-        with StartChecks() as checks:
-            for check in more:
-                checks.run(check)
+        with StartChecks() as start_checks:
+            for check in checks:
+                start_checks.run(check)
         return
     evaluation = to_eval_arguments(args)
     if args.base_url is None:
-        [resolved] = started(partial(resolve_model, evaluation))
-        more.append(resolved)
+        [resolved] = begin_checks(partial(resolve_model, evaluation))
+        checks.append(resolved)
         with suppress(*FAULTS):
             evaluation = resolved()
-    config = check_agent(evaluation, more)
+    config = check_agent(evaluation, checks)
     try_agent_servers(evaluation, config, search=args.documents is None)
 
 

@@ -22,14 +22,7 @@ from rag_r1.serving.agent import ChatAgent
 from rag_r1.serving.conversation import Conversation, fit_history
 from rag_r1.serving.metrics import ChatMetrics
 from rag_r1.serving.stream_events import EventStreamer, StreamEvent, citations
-from rag_r1.serving.wire import (
-    DONE,
-    STILL_HERE,
-    ChunkBuilder,
-    episode_ending,
-    finish_reason,
-    sse,
-)
+from rag_r1.serving.wire import DONE, KEEP_ALIVE, ChunkBuilder, episode_ending, finish_reason, sse
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +70,7 @@ class ChatSession:
 
 
 class ChatSessions:
-    """Begins chats, and streams them to clients. `name`: of the model; `most_history`: earlier questions that
+    """Begins chats, and streams them to clients. `name`: of the model; `max_history`: earlier questions that
     the policy is shown; `golds`: right answers, by question, where they are known."""
 
     def __init__(
@@ -86,11 +79,11 @@ class ChatSessions:
         seats: AdmissionQueue,
         metrics: ChatMetrics,
         name: str,
-        most_history: int,
+        max_history: int,
         golds: Mapping[str, tuple[str, ...]] | None = None,
     ):
         self.player, self.seats, self.metrics = player, seats, metrics
-        self.name, self.most_history, self.golds = name, most_history, golds or {}
+        self.name, self.max_history, self.golds = name, max_history, golds or {}
         #: Whether the server stops, and what is under way is ended.
         self.stopped = False
         self._under_way: set[asyncio.Task[Trajectory]] = set()
@@ -100,7 +93,7 @@ class ChatSessions:
         chat = ChatSession(parameters, self.seats.enter())
         chat.task = asyncio.create_task(self._play(chat))
         self._under_way.add(chat.task)
-        chat.task.add_done_callback(partial(self._ended, chat))
+        chat.task.add_done_callback(partial(self._finish, chat))
         return chat
 
     def stop(self) -> None:
@@ -115,7 +108,7 @@ class ChatSessions:
         self.metrics.wait.observe(time.monotonic() - entered)
         parameters = chat.parameters
         question, chat.history = await asyncio.to_thread(
-            fit_history, parameters.conversation, self.most_history, self.player.prompt_fits
+            fit_history, parameters.conversation, self.max_history, self.player.prompt_fits
         )
         streamer = EventStreamer(self.player.setup.protocol, chat.events.put_nowait)
         return await self.player.play(
@@ -126,7 +119,7 @@ class ChatSessions:
             on_text=streamer.generation_started,
         )
 
-    def _ended(self, chat: ChatSession, task: asyncio.Task[Trajectory]) -> None:
+    def _finish(self, chat: ChatSession, task: asyncio.Task[Trajectory]) -> None:
         """Free the seat, count, log; the text of questions is private and not logged."""
         finished = not task.cancelled() and task.exception() is None
         self._under_way.discard(task)
@@ -157,7 +150,7 @@ class ChatSessions:
             try:
                 event = await asyncio.wait_for(chat.events.get(), SILENT_S)
             except (asyncio.TimeoutError, TimeoutError):
-                yield STILL_HERE
+                yield KEEP_ALIVE
                 continue
             if event is None:
                 break

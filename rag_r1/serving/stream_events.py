@@ -57,7 +57,7 @@ class EventStreamer:
         if event.kind == "turn":
             self._pieces = []
         elif event.kind == "tokens":
-            self._show_rest(turn_reasoning(data["text"], self.protocol))
+            self._show_missing(turn_reasoning(data["text"], self.protocol))
         elif event.kind == "calls":
             self.show(StreamEvent("searching", data={"turn": turn, "calls": data["calls"]}))
         elif event.kind == "documents":
@@ -74,17 +74,17 @@ class EventStreamer:
 
         def add_piece(piece: str) -> None:
             nonlocal repeated
-            new, left = growing.feed(piece), len(text_sent) - repeated
-            repeat, rest = new[:left], new[left:]
+            new, remaining = growing.feed(piece), len(text_sent) - repeated
+            repeat, unseen = new[:remaining], new[remaining:]
             if not text_sent.startswith(repeat, repeated):
                 growing.ended = True  # it says something else, which is not shown
                 return
             repeated += len(repeat)
-            self._show_reasoning(rest)
+            self._show_reasoning(unseen)
 
         return add_piece
 
-    def _show_rest(self, text: str) -> None:
+    def _show_missing(self, text: str) -> None:
         """The reasoning of the whole turn."""
         text_sent = "".join(self._pieces)
         if text.startswith(text_sent):
@@ -132,17 +132,17 @@ class StreamingReasoning:
         end = len(text) - next(
             (n for n in range(min(len(text), self._longest), 0, -1) if text[-n:] in self._tag_starts), 0
         )
-        parts, at = [], 0
+        parts, position = [], 0
         for tag in self._tag.finditer(text):
             if tag.start() >= end:
                 break
-            parts.append(text[at : tag.start()])
-            at = tag.end()
+            parts.append(text[position : tag.start()])
+            position = tag.end()
             if tag[0] in self._acts:
                 self.ended = True
                 return self._without_outer_space("".join(parts))
-        parts.append(text[at:end])
-        self._rest = text[max(at, end) :]
+        parts.append(text[position:end])
+        self._rest = text[max(position, end) :]
         return self._without_outer_space("".join(parts))
 
     def _without_outer_space(self, text: str) -> str:
@@ -196,8 +196,8 @@ def citations(record: Trajectory, golds: Sequence[str] = ()) -> dict[str, Any]:
     if citable:
         for turn, call, rank, document in _documents(record):
             if cover_exact_match(document.contents, [record.answer], ordered=True):
-                place = {"turn": turn, "call": call, "rank": rank}
-                passages.append({**place, "id": document.id, "title": title_of(document)})
+                position = {"turn": turn, "call": call, "rank": rank}
+                passages.append({**position, "id": document.id, "title": title_of(document)})
     event = {"answer": record.answer, "passages": passages, "grounded": bool(passages) if citable else None}
     if golds:
         right = exact_match(record.answer, golds)
@@ -207,6 +207,6 @@ def citations(record: Trajectory, golds: Sequence[str] = ()) -> dict[str, Any]:
 
 def _documents(record: Trajectory) -> Iterator[tuple[int, int, int, Document]]:
     for number, turn in enumerate(record.turns):
-        for place, call in enumerate(turn.calls):
+        for index, call in enumerate(turn.calls):
             for rank, document in enumerate(call.documents or (), 1):
-                yield number, place, rank, document
+                yield number, index, rank, document

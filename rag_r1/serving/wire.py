@@ -27,24 +27,24 @@ from rag_r1.agent import Trajectory
 from rag_r1.serving.stream_events import citations, episode_searches
 
 #: A request's limits: its messages, and the characters of one.
-MOST_MESSAGES, MOST_CHARACTERS = 200, 32_000
+MAX_MESSAGES, MAX_CHARACTERS = 200, 32_000
 DONE = b"data: [DONE]\n\n"
 #: A comment, which clients skip: shows that the connection is alive.
-STILL_HERE = b": still here\n\n"
+KEEP_ALIVE = b": still here\n\n"
 
 
 class ContentPart(BaseModel):
     """A piece of a message's content; only text is read."""
 
     type: str
-    text: str = Field("", max_length=MOST_CHARACTERS)
+    text: str = Field("", max_length=MAX_CHARACTERS)
 
 
 class Message(BaseModel):
     """One message of a conversation. Of an assistant's only `content` is read."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, Field(max_length=MOST_CHARACTERS)] | list[ContentPart] | None = None
+    content: Annotated[str, Field(max_length=MAX_CHARACTERS)] | list[ContentPart] | None = None
 
     @property
     def text(self) -> str:
@@ -67,7 +67,7 @@ class ChatRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -93,7 +93,7 @@ class ChatRequest(BaseModel):
 class TextRequest(BaseModel):
     """The body of POST /chat/, as of Agentic RAG-R1's server."""
 
-    text: str = Field(max_length=MOST_CHARACTERS)
+    text: str = Field(max_length=MAX_CHARACTERS)
 
 
 def sse(data: Mapping[str, Any]) -> bytes:
@@ -128,7 +128,7 @@ class ChunkBuilder:
 
 
 def completion(
-    chat_id: str, model: str, record: Trajectory, thought: str, more: Mapping[str, Any]
+    chat_id: str, model: str, record: Trajectory, thought: str, extra_keys: Mapping[str, Any]
 ) -> dict[str, Any]:
     """An answer in one piece."""
     message: dict[str, Any] = {"role": "assistant", "content": record.answer or ""}
@@ -145,7 +145,7 @@ def completion(
             **episode_ending(record),
             "searches": episode_searches(record),
             "citations": citations(record)["passages"],
-            **more,
+            **extra_keys,
         },
     }
 
@@ -162,5 +162,5 @@ def finish_reason(record: Trajectory) -> str:
 
 def usage_of(record: Trajectory) -> dict[str, int]:
     """Tokens in OpenAI's words: those that the policy read (prompt and observations), and wrote."""
-    read, written = record.prompt_tokens + record.observed_tokens, record.generated_tokens
-    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    prompt, generated = record.prompt_tokens + record.observed_tokens, record.generated_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}

@@ -50,5 +50,5 @@ def find_quotation(target: str, documents: Iterable[Document], run: int = RUN) -
     return None
 
 
-def _runs(of: list[str], length: int) -> Iterable[tuple[str, ...]]:
-    return (tuple(of[i : i + length]) for i in range(len(of) - length + 1))
+def _runs(words: list[str], length: int) -> Iterable[tuple[str, ...]]:
+    return (tuple(words[i : i + length]) for i in range(len(words) - length + 1))

@@ -158,11 +158,11 @@ def make(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
     splits = split_rows(selection.rows, args.validation, args.seed)
     written = write_samples(args.out, splits, tokens, args.format)
     summary = _summary(args, selection, splits)
-    dropped, summarised = args.out / "dropped.jsonl", args.out / "sft_summary.json"
+    dropped_file, summary_file = args.out / "dropped.jsonl", args.out / "sft_summary.json"
     # Ids and details may have half characters, which UTF-8 cannot hold.
-    write_json_lines(dropped, selection.dropped, ensure_ascii=True)
-    write_json(summarised, summary, ensure_ascii=False)
-    written += [dropped, summarised]
+    write_json_lines(dropped_file, selection.dropped, ensure_ascii=True)
+    write_json(summary_file, summary, ensure_ascii=False)
+    written += [dropped_file, summary_file]
     _print_summary(args, summary, splits, written)
     for line in selection.bad.left_out():
         print(line, file=sys.stderr)

@@ -99,14 +99,14 @@ def rollout_lines(questions: Iterable[QuestionRollouts]) -> Iterable[dict[str, A
 def filter_counts(questions: Sequence[QuestionRollouts], share: float, seed: int) -> dict[str, Any]:
     """The figures of a filter; `judged` ones have at least one rollout."""
     judged = [question for question in questions if question.rights]
-    first = [question for question in judged if question.right_at_first]
+    easy = [question for question in judged if question.right_at_first]
     solved = [question for question in judged if question.solved and not question.right_at_first]
     classes = Counter(question.difficulty or "unclassified" for question in judged)
     bars = Counter(question.bar for question in judged if question.solved or question.decided)
     return {
         "questions": len(questions),
-        "right_at_first": len(first),
-        "right_at_first_kept": sum(is_kept(question, share, seed) for question in first),
+        "right_at_first": len(easy),
+        "right_at_first_kept": sum(is_kept(question, share, seed) for question in easy),
         "right_later": len(solved),
         "never_right": sum(question.decided and not question.solved for question in judged),
         "undecided": sum(not question.decided for question in questions),
@@ -114,9 +114,9 @@ def filter_counts(questions: Sequence[QuestionRollouts], share: float, seed: int
         "kept": sum(is_kept(question, share, seed) for question in questions),
         "rollouts": sum(len(question.rights) for question in questions),
         "classes": dict(sorted(classes.items())),
-        "histogram": {str(bar): bars[bar] for bar in sorted(bars, key=_place)},
+        "histogram": {str(bar): bars[bar] for bar in sorted(bars, key=_sort_key)},
     }
 
 
-def _place(bar: int | str) -> float:
+def _sort_key(bar: int | str) -> float:
     return math.inf if bar == NEVER else float(bar)

@@ -34,7 +34,7 @@ def write_samples(
     """Write training and validation rows; returns the files. Files of an earlier run that would not be
     written again are removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    written, described = [], {}
+    written, entries = [], {}
     for split, rows in zip(SPLITS, splits, strict=True):
         name = NAME if split == "train" else f"{NAME}_{split}"
         verl, llama = folder / f"{split}.parquet", folder / "llama_factory" / f"{name}.json"
@@ -48,7 +48,7 @@ def write_samples(
             llama.parent.mkdir(exist_ok=True)
             write_json(llama, conversations, ensure_ascii=False)
             written.append(llama)
-            described[name] = {
+            entries[name] = {
                 "file_name": llama.name,
                 "formatting": "sharegpt",
                 "columns": {"messages": "conversations"},
@@ -56,8 +56,8 @@ def write_samples(
         else:
             llama.unlink(missing_ok=True)
     info = folder / "llama_factory" / "dataset_info.json"
-    if described:
-        write_json(info, described, ensure_ascii=False)
+    if entries:
+        write_json(info, entries, ensure_ascii=False)
         written.append(info)
     else:
         info.unlink(missing_ok=True)

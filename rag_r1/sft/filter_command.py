@@ -138,8 +138,8 @@ def _write(
 ) -> None:
     """Write the files and print the figures. Raises RunError if no question is kept."""
     counts = filter_counts(questions, args.share, args.seed)
-    kept = [question.row for question in questions if is_kept(question, args.share, args.seed)]
-    train, test = split(kept, args.validation, args.seed)
+    kept_rows = [question.row for question in questions if is_kept(question, args.share, args.seed)]
+    train, test = split(kept_rows, args.validation, args.seed)
     write_json_lines(args.out / "rollouts.jsonl", rollout_lines(questions), private=True)
     for name, rows in (("train", train), ("test", [replace(row, split="test") for row in test])):
         write_rows(args.out / f"{name}.parquet", rows)
@@ -156,7 +156,7 @@ def _write(
     print(as_text(counts["histogram"]))
     draw(counts["histogram"], args.out / "histogram.png")
     _print_counts(args, run, counts, summary["written"])
-    if not kept:
+    if not kept_rows:
         raise RunError(
             f"no question of {counts['questions']} is kept: train.parquet is empty. Look at the records in "
             f"{args.out / 'journal'}: does the model keep to the protocol?"

@@ -45,8 +45,8 @@ def sample_of(row: Any, protocol: Protocol, id: str) -> tuple[SftRow, list[Docum
     if isinstance(row, ValueError):
         raise DataError(str(row)) from row
     texts = _texts(row)
-    target, answered = texts.pop()
-    if not answered or not target.strip():
+    target, is_answer = texts.pop()
+    if not is_answer or not target.strip():
         raise DataError("its last text is not the model's")
     question, rest = _question(texts[0][0] if texts else "", protocol)
     pieces = _pieces([(rest, False), *texts[1:]], protocol)
@@ -56,8 +56,8 @@ def sample_of(row: Any, protocol: Protocol, id: str) -> tuple[SftRow, list[Docum
     trace = Trace(id, question, (*pieces, Piece(target, generated=True)), tuple(observations))
     sample = samples_of(trace, protocol)[-1]
     context = "question + information" if pieces else "question"
-    does = "answer" if isinstance(protocol.parse(target), Answer) else "search"
-    return replace(sample, id=id, kind=f"{context} -> {does}"), observations
+    action = "answer" if isinstance(protocol.parse(target), Answer) else "search"
+    return replace(sample, id=id, kind=f"{context} -> {action}"), observations
 
 
 def _texts(row: Any) -> list[tuple[str, bool]]:
@@ -72,7 +72,7 @@ def _texts(row: Any) -> list[tuple[str, bool]]:
         parts = [row.get(name) for name in ("instruction", "input") if row.get(name)]
         history = row.get("history") or []
         try:
-            pairs = [(text, bool(place)) for pair in history for place, text in enumerate(pair)]
+            pairs = [(text, bool(number)) for pair in history for number, text in enumerate(pair)]
         except TypeError:
             raise DataError("its history is no list of pairs") from None
         if not all(isinstance(part, str) for part in [*parts, row.get("output")]):
@@ -91,29 +91,29 @@ def _message(turn: Any) -> tuple[Any, Any]:
 
 def _question(prompt: str, protocol: Protocol) -> tuple[str, str]:
     """The question in a prompt, and the text after it."""
-    _, marker, rest = prompt.partition(_QUESTION)
+    _, marker, remainder = prompt.partition(_QUESTION)
     if not marker:
         raise DataError(f"its prompt has no {_QUESTION!r}")
     tags = "|".join(re.escape(block.open) for block in protocol.blocks)
-    line = re.split(rf"\n|(?={tags})", rest.lstrip(" "), maxsplit=1)[0]
+    line = re.split(rf"\n|(?={tags})", remainder.lstrip(" "), maxsplit=1)[0]
     if not line.strip():
         raise DataError(f"nothing follows {_QUESTION!r} in its prompt")
-    return line.strip(), rest[rest.index(line) + len(line) :]
+    return line.strip(), remainder[remainder.index(line) + len(line) :]
 
 
 def _pieces(texts: list[tuple[str, bool]], protocol: Protocol) -> list[Piece]:
     """The context as turns and observations, these in the protocol's own template and neutralised."""
     tags = protocol.tags.information
     pieces: list[Piece] = []
-    rest = "".join(text for text, _ in texts)
-    while rest.strip():
-        turn, opened, rest = rest.partition(tags.open)
-        place = f"turn {len(pieces) // 2 + 1}"
-        pieces.append(Piece(cut_at_stop(turn.strip(), protocol, place), generated=True))
-        body, closed, rest = rest.partition(tags.close)
-        if not opened or not closed:
+    remainder = "".join(text for text, _ in texts)
+    while remainder.strip():
+        turn, opening, remainder = remainder.partition(tags.open)
+        location = f"turn {len(pieces) // 2 + 1}"
+        pieces.append(Piece(cut_at_stop(turn.strip(), protocol, location), generated=True))
+        body, closing, remainder = remainder.partition(tags.close)
+        if not opening or not closing:
             raise UnusableSampleError(
-                "unreadable", f"{place} is not followed by {tags.open} and {tags.close}"
+                "unreadable", f"{location} is not followed by {tags.open} and {tags.close}"
             )
         text = protocol.format.template.replace("{body}", protocol.neutralise(body.strip("\n")))
         pieces.append(Piece(text, generated=False))

@@ -15,10 +15,10 @@ _LABEL = "rollouts until the first right answer"
 
 def as_text(bars: Mapping[str, int]) -> str:
     """The histogram in lines; `bars` are the counts by number of rollouts, and of `never`."""
-    largest = max(bars.values(), default=1)
+    maximum = max(bars.values(), default=1)
     lines = [_LABEL]
     for name, count in bars.items():
-        lines.append(f"{name:>6}  {'#' * -(-count * _WIDTH // largest)} {count}")
+        lines.append(f"{name:>6}  {'#' * -(-count * _WIDTH // maximum)} {count}")
     return "\n".join(lines)
 
 
@@ -26,11 +26,11 @@ def draw(bars: Mapping[str, int], path: Path) -> list[Path]:
     """The same as a PNG, where matplotlib is installed."""
 
     def histogram(axes: Any) -> None:
-        special = {NEVER: pictures.GREY, "1": pictures.ORANGE}
-        drawn = axes.bar(
-            list(bars), list(bars.values()), color=[special.get(name, pictures.BLUE) for name in bars]
+        colors = {NEVER: pictures.GREY, "1": pictures.ORANGE}
+        container = axes.bar(
+            list(bars), list(bars.values()), color=[colors.get(name, pictures.BLUE) for name in bars]
         )
-        axes.bar_label(drawn, fontsize=8, padding=1)
+        axes.bar_label(container, fontsize=8, padding=1)
         axes.set(xlabel=_LABEL, ylabel="questions", title="Difficulty of the questions")
 
     return pictures.draw(path, histogram, size=(7, 3.6))

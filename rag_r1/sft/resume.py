@@ -52,13 +52,13 @@ def steps_of_epoch(data: Any) -> int:
 def _resumed_from(folder: Path, config: Any) -> Path | None:
     """The folder of the checkpoint, as veRL finds it (utils/checkpoint/checkpoint_handler.py,
     `_determine_resume_path`, `_find_latest_checkpoint`)."""
-    mode, named = config.trainer.get("resume_mode", "auto"), config.trainer.get("resume_from_path")
+    mode, configured = config.trainer.get("resume_mode", "auto"), config.trainer.get("resume_from_path")
     if mode == "disable":
         return None
-    if named:
-        checkpoint = Path(named).expanduser()
+    if configured:
+        checkpoint = Path(configured).expanduser()
     else:
-        latest = folder / TRACKER
-        step = latest.read_text(encoding="utf-8").strip() if latest.is_file() else ""
+        tracker = folder / TRACKER
+        step = tracker.read_text(encoding="utf-8").strip() if tracker.is_file() else ""
         checkpoint = folder / f"global_step_{step}"
     return checkpoint if re.fullmatch(r"global_step_\d+", checkpoint.name) and checkpoint.is_dir() else None

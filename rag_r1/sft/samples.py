@@ -106,14 +106,14 @@ class SampleSelection:
     def _thin_out(self, traces: Sequence[Trace]) -> list[Trace]:
         """The traces without those that answer without a search and are too many, in order."""
         share = self.rules.thought_only
-        direct = [place for place, trace in enumerate(traces) if not trace.searches]
-        searching = len(traces) - len(direct)
-        limit = len(direct) if share >= 1 or not searching else int(searching * share / (1 - share))
+        direct = [number for number, trace in enumerate(traces) if not trace.searches]
+        n_searching = len(traces) - len(direct)
+        limit = len(direct) if share >= 1 or not n_searching else int(n_searching * share / (1 - share))
         rng = random.Random(f"thought-only-{self.rules.seed}")
-        out = set(direct) - set(rng.sample(direct, min(limit, len(direct))))
-        for place in sorted(out):
-            self._drop("trace", traces[place].id, UnusableSampleError("thought_only"))
-        return [trace for place, trace in enumerate(traces) if place not in out]
+        dropped = set(direct) - set(rng.sample(direct, min(limit, len(direct))))
+        for number in sorted(dropped):
+            self._drop("trace", traces[number].id, UnusableSampleError("thought_only"))
+        return [trace for number, trace in enumerate(traces) if number not in dropped]
 
     def _add(self, row: SftRow, documents: Sequence[Document]) -> None:
         key = (row.question, row.pieces)

@@ -107,20 +107,20 @@ def trace_of(record: Trajectory, protocol: Protocol, id: str | None = None) -> T
     pieces: list[Piece] = []
     documents: list[Document] = []
     for number, turn in enumerate(record.turns, 1):
-        last = number == len(record.turns)
-        pieces.append(Piece(_turn_text(turn, number, last, protocol), generated=True))
-        if not last:
+        is_last = number == len(record.turns)
+        pieces.append(Piece(_turn_text(turn, number, is_last, protocol), generated=True))
+        if not is_last:
             pieces.append(Piece(_observation(turn, number, protocol), generated=False))
             documents += [document for call in turn.calls for document in call.documents or ()]
     check_text(record.question, *(piece.text for piece in pieces))
     return Trace(id or record.id, record.question, tuple(pieces), tuple(documents))
 
 
-def _turn_text(turn: Turn, number: int, last: bool, protocol: Protocol) -> str:
+def _turn_text(turn: Turn, number: int, is_last: bool, protocol: Protocol) -> str:
     """The turn's text up to its closing tag, checked against the record."""
     if turn.row:
         raise UnusableSampleError("rewritten", f"turn {number} is in row {turn.row}")
-    expected = ("answer",) if last else ("search", "call")
+    expected = ("answer",) if is_last else ("search", "call")
     if turn.action not in expected or turn.status != "ok":
         raise UnusableSampleError("other_action", f"turn {number} is {turn.action} ({turn.status})")
     text = cut_at_stop(turn.text, protocol, f"turn {number}")
@@ -131,22 +131,22 @@ def _turn_text(turn: Turn, number: int, last: bool, protocol: Protocol) -> str:
     return text
 
 
-def cut_at_stop(text: str, protocol: Protocol, place: str) -> str:
+def cut_at_stop(text: str, protocol: Protocol, location: str) -> str:
     """A generated turn up to the closing tag at which a generation stops. Raises UnusableSampleError if it is
     no search and no answer, or contains what only the environment writes."""
     ends = [end + len(stop) for stop in protocol.stop if (end := text.find(stop)) >= 0]
     text = text[: min(ends, default=len(text))]
     if not isinstance(protocol.parse(text), Search | Calls | Answer):
         raise UnusableSampleError(
-            "unreadable", f"{place} is neither a search nor an answer in {protocol.name}"
+            "unreadable", f"{location} is neither a search nor an answer in {protocol.name}"
         )
     tags = [tag for block in protocol.blocks if block.author == "policy" for tag in (block.open, block.close)]
-    rest = text
+    remainder = text
     for tag in tags:
-        rest = rest.replace(tag, "\n")
-    if protocol.neutralise(rest) != rest:
+        remainder = remainder.replace(tag, "\n")
+    if protocol.neutralise(remainder) != remainder:
         raise UnusableSampleError(
-            "control_text", f"{place} has a tag or token that is not the policy's to write"
+            "control_text", f"{location} has a tag or token that is not the policy's to write"
         )
     return text
 
@@ -171,36 +171,36 @@ def samples_of(trace: Trace, protocol: Protocol, layout: Layout = "cut") -> list
     def row(name: str, kind: str, pieces: Sequence[Piece]) -> SftRow:
         return SftRow(f"{trace.id}/{name}", trace.question, protocol.name, kind, prompt, tuple(pieces))
 
-    turns = [place for place, piece in enumerate(trace.pieces) if piece.generated]
+    turns = [position for position, piece in enumerate(trace.pieces) if piece.generated]
     if layout == "whole":
         pieces = [replace(piece, trained=piece.generated) for piece in trace.pieces]
         return [row("whole", WHOLE, pieces)]
     return [
         row(
             str(number),
-            _kind(place, len(trace.pieces)),
-            [*trace.pieces[:place], replace(trace.pieces[place], trained=True)],
+            _kind(position, len(trace.pieces)),
+            [*trace.pieces[:position], replace(trace.pieces[position], trained=True)],
         )
-        for number, place in enumerate(turns, 1)
+        for number, position in enumerate(turns, 1)
     ]
 
 
-def _kind(place: int, pieces: int) -> str:
+def _kind(position: int, pieces: int) -> str:
     """The kind of the target at a place of a trace, whose last piece is the answer."""
-    context = "question + information" if place else "question"
-    return f"{context} -> {'answer' if place == pieces - 1 else 'search'}"
+    context = "question + information" if position else "question"
+    return f"{context} -> {'answer' if position == pieces - 1 else 'search'}"
 
 
 def check_targets(row: SftRow, documents: Sequence[Document]) -> None:
     """Raises UnusableSampleError if a target quotes a document (copy_check.py)."""
     for target in row.targets:
-        if quoted := find_quotation(target, documents):
-            raise UnusableSampleError("quotes", f"{quoted!r}")
+        if quotation := find_quotation(target, documents):
+            raise UnusableSampleError("quotes", f"{quotation!r}")
 
 
 def kinds_of(row: SftRow) -> list[str]:
     """The kinds of a row's targets, in order; a whole trace has several."""
     if row.kind != WHOLE:
         return [row.kind]
-    places = [place for place, piece in enumerate(row.pieces) if piece.trained]
-    return [_kind(place, len(row.pieces)) for place in places]
+    positions = [position for position, piece in enumerate(row.pieces) if piece.trained]
+    return [_kind(position, len(row.pieces)) for position in positions]

@@ -29,14 +29,7 @@ from rag_r1.rollouts.arguments import From0, RolloutArguments
 from rag_r1.rollouts.checks import all_problems, check_servers
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
-from rag_r1.rollouts.session import (
-    RunSession,
-    check_only,
-    open_session,
-    prepare,
-    settings_of,
-    usage_line,
-)
+from rag_r1.rollouts.session import RunSession, check_only, open_session, prepare, settings_of, usage_line
 
 COMMAND = "rag-r1 traces"
 _DESCRIPTION = """\
@@ -107,12 +100,12 @@ async def make_traces(args: TracesArguments) -> int:
 
 def figures(run: RunSession, requests: Sequence[EpisodeRequest]) -> dict[str, Any]:
     """The results of these requests, as in summary.json. Shares are None if there is nothing to count."""
-    ended = [(request.question_id, run.folder.outcome(request.id)) for request in requests]
-    outcomes = [outcome for _, outcome in ended if outcome is not None]
+    played = [(request.question_id, run.folder.outcome(request.id)) for request in requests]
+    outcomes = [outcome for _, outcome in played if outcome is not None]
     judged = [outcome for outcome in outcomes if not outcome.failed]
     right = sum(outcome.right is True for outcome in judged)
-    questions = {question for question, outcome in ended if outcome is not None and not outcome.failed}
-    solved = {question for question, outcome in ended if outcome is not None and outcome.right}
+    questions = {question for question, outcome in played if outcome is not None and not outcome.failed}
+    solved = {question for question, outcome in played if outcome is not None and outcome.right}
     statuses = Counter(outcome.status for outcome in outcomes)
     return {
         "asked": len(requests),
@@ -145,8 +138,8 @@ def _print_summary(args: TracesArguments, run: RunSession, summary: dict[str, An
         print(line)
     if summary["failed"]:
         line = f"failed (the endpoint or a search), and not in the accuracy: {summary['failed']}"
-        if again := summary["failed_and_asked_again"]:
-            line += f"; the same command, run again, asks {again} of them again"
+        if count := summary["failed_and_asked_again"]:
+            line += f"; the same command, run again, asks {count} of them again"
         print(line)
     for status, count in summary["statuses"].items():
         print(f"  {status:16}{count:8}")

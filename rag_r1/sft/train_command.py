@@ -26,7 +26,7 @@ from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
-from rag_r1.options.problems import PreflightReport, error
+from rag_r1.options.problems import PreflightReport, error, print_report
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child, run_child_until
@@ -79,15 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = read_arguments(
         SftArguments, arguments, prog="rag-r1 sft", description=_DESCRIPTION, check=_check_start
     )
-    config, command, folder, report = _examined(args)
-    for note in report.notes:
-        print(f"checked: {note}")
-    for problem in report.problems:
-        print(problem, file=sys.stderr)
-    if report.errors:
-        print(f"{len(report.errors)} error(s): the run was not started", file=sys.stderr)
+    config, command, folder, report = _check_recipe(args)
+    if not print_report(report):
         return 1
-    print("preflight: all is well")
     if args.check_only:
         print(f"all checks passed: {args.recipe} would be trained into {folder}")
         return 0
@@ -100,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(command, folder, config, limit)
 
 
-def _examined(args: SftArguments) -> tuple[Any, list[str], Path, PreflightReport]:
+def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightReport]:
     """The configuration, the words that train by it, its folder, and what the preflight finds. Raises
     RunError."""
     from rag_r1.training.preflight import preflight_sft
@@ -127,14 +121,14 @@ def _examined(args: SftArguments) -> tuple[Any, list[str], Path, PreflightReport
     try:
         check_out(folder, "rag-r1 sft", "the folder")
     except ValueError as fault:
-        what, _, remedy = str(fault).rpartition(": ")
-        report.problems.append(error("trainer.default_local_dir", what, remedy))
+        text, _, remedy = str(fault).rpartition(": ")
+        report.problems.append(error("trainer.default_local_dir", text, remedy))
     return config, command, folder, report
 
 
 def _check_start(args: SftArguments) -> None:
     """Raises StartError with all that the preflight refuses, or RunError."""
-    *_, report = _examined(args)
+    *_, report = _check_recipe(args)
     if report.errors:
         raise StartError(report.sentences)
 
@@ -169,8 +163,8 @@ def launch_words(
 
 def _too_many_nodes(nodes: int, command: Sequence[str]) -> tuple[str, str, str]:
     """The problem that this command starts one machine only, with the command for each of several."""
-    start = f"--nnodes={nodes} --node-rank=RANK --master-addr=HOST --master-port=29500"
-    words = shlex.join(command[1:]).replace("--standalone", start)
+    flags = f"--nnodes={nodes} --node-rank=RANK --master-addr=HOST --master-port=29500"
+    words = shlex.join(command[1:]).replace("--standalone", flags)
     remedy = f"on each machine, with its RANK from 0 and the HOST of the first: python {words}"
     return "trainer.nnodes", f"is {nodes}, and `rag-r1 sft` starts one machine", remedy
 
@@ -230,16 +224,16 @@ def validation_losses(folder: Path) -> dict[int, float]:
     """The validation loss by step, from veRL's logs in the folder; a step that ran twice counts as it ran
     last."""
     losses: dict[int, float] = {}
-    earlier = sorted(folder.glob("metrics-*.jsonl"), key=lambda path: int(path.stem.rpartition("-")[2]))
-    for path in [*earlier, folder / METRICS]:
+    paths = sorted(folder.glob("metrics-*.jsonl"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    for path in [*paths, folder / METRICS]:
         for line in path.read_bytes().splitlines() if path.exists() else []:
             try:
-                logged = json.loads(line)
-                loss = logged["data"].get("val/loss")
+                entry = json.loads(line)
+                loss = entry["data"].get("val/loss")
             except (ValueError, KeyError, AttributeError):
                 continue  # the last line of a run that was killed
             if isinstance(loss, float) and loss == loss:
-                losses[int(logged["step"])] = loss
+                losses[int(entry["step"])] = loss
     return losses
 
 

@@ -228,12 +228,12 @@ def exit_on_sigterm() -> Iterator[None]:
         return
 
     def leave(number: int, frame: Any) -> None:
-        if callable(before):
-            before(number, frame)
+        if callable(previous):
+            previous(number, frame)
         sys.exit(TERMINATED)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    previous = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)

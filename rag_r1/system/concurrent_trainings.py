@@ -21,16 +21,16 @@ def find_other_trainings(processes: Iterable[tuple[int, Sequence[str]]] | None =
     """The ids of the processes that run veRL's trainer, from (id, command line) of each process that this one
     sees (default: asked of the system)."""
     if processes is None:
-        running = psutil.process_iter(["cmdline"])
-        processes = ((process.pid, process.info["cmdline"] or ()) for process in running)
+        all_processes = psutil.process_iter(["cmdline"])
+        processes = ((process.pid, process.info["cmdline"] or ()) for process in all_processes)
     return [pid for pid, words in processes if TRAINER in words and pid != os.getpid()]
 
 
 def warn_of_other_trainings() -> None:
     """Print a warning, before a training starts, if another one runs here."""
-    if others := find_other_trainings():
+    if ids := find_other_trainings():
         print(
-            f"warning: another training runs on this machine (process {', '.join(map(str, others))}). Their"
+            f"warning: another training runs on this machine (process {', '.join(map(str, ids))}). Their"
             " weights can be mixed up, and each can wait for the other forever\n"
             "  -> run one after the other, or each in a container with its own /tmp",
             flush=True,

@@ -25,11 +25,11 @@ def driver_version() -> str | None:
         return None
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30)
+        result = subprocess.run(query, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    first = done.stdout.strip().splitlines()[:1]
-    return first[0].strip() if done.returncode == 0 and first and re.match(r"\d+\.", first[0]) else None
+    lines = result.stdout.strip().splitlines()[:1]
+    return lines[0].strip() if result.returncode == 0 and lines and re.match(r"\d+\.", lines[0]) else None
 
 
 def gpu_memory() -> float | None:
@@ -48,10 +48,10 @@ def _memory(kind: str) -> list[float]:
         return []
     query = ["nvidia-smi", f"--query-gpu=memory.{kind}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30)
+        result = subprocess.run(query, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    lines = done.stdout.splitlines() if done.returncode == 0 else []
+    lines = result.stdout.splitlines() if result.returncode == 0 else []
     return [int(line) * 2.0**20 for line in map(str.strip, lines) if line.isdigit()]
 
 
@@ -74,8 +74,8 @@ def nvcc_release() -> tuple[str | None, str | None]:
     if not Path(candidate).is_file():
         return None, None
     try:
-        done = subprocess.run([candidate, "--version"], capture_output=True, text=True, timeout=30)
+        result = subprocess.run([candidate, "--version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return candidate, None
-    release = re.search(r"release (\d+\.\d+)", done.stdout)
+    release = re.search(r"release (\d+\.\d+)", result.stdout)
     return candidate, release.group(1) if release else None

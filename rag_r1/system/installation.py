@@ -62,8 +62,8 @@ def setup_command(platform: Literal["cpu", "gpu"] | None = None) -> str:
     if clone():
         return (f"RAG_R1_PLATFORM={platform} " if platform else "") + "bash scripts/setup_env.sh"
     if platform is None:
-        wanted = os.environ.get("RAG_R1_PLATFORM")
-        gpu = wanted == "gpu" or (wanted != "cpu" and shutil.which("nvidia-smi") is not None)
+        choice = os.environ.get("RAG_R1_PLATFORM")
+        gpu = choice == "gpu" or (choice != "cpu" and shutil.which("nvidia-smi") is not None)
         platform = "gpu" if gpu else "cpu"
     return pip_command(platform)
 
@@ -76,13 +76,13 @@ def flash_attn_command() -> str:
 def pip_command(*extras: str) -> str:
     """The pip command that adds extras to this installation, from where it came: the repository, a file, the
     clone, or an index."""
-    named = f"[{','.join(extras)}]" if extras else ""
+    names = f"[{','.join(extras)}]" if extras else ""
     if clone():
-        return f'pip install -e ".{named}"'
+        return f'pip install -e ".{names}"'
     source = _source()
     if source is None:
-        return f'pip install "{DISTRIBUTION}{named}"'
-    return f'pip install "{DISTRIBUTION}{named} @ {source}"'
+        return f'pip install "{DISTRIBUTION}{names}"'
+    return f'pip install "{DISTRIBUTION}{names} @ {source}"'
 
 
 def remedy_for(module: str, command: str) -> str | None:

@@ -20,9 +20,9 @@ from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPo
 #: Largest schema, in characters of JSON.
 MAX_SCHEMA_CHARS = 256 << 10
 #: Values in a schema, and in arguments, that are checked here.
-_FEW_IN_SCHEMA, _FEW_IN_ARGUMENTS = 300, 1_000
+_SCHEMA_VALUES, _ARGUMENT_VALUES = 300, 1_000
 #: Keywords that cost no more than one look at each value.
-_PLAIN = frozenset(
+_PLAIN_KEYWORDS = frozenset(
     "type properties required additionalProperties items enum const minimum maximum exclusiveMinimum "
     "exclusiveMaximum minLength maxLength minItems maxItems minProperties maxProperties multipleOf anyOf "
     "allOf oneOf not title description default examples format deprecated readOnly writeOnly $schema "
@@ -42,12 +42,12 @@ class ArgumentValidator:
         self._text = json.dumps(schema, default=str)
         if len(self._text) > MAX_SCHEMA_CHARS:
             raise DataError(f"it has more than {MAX_SCHEMA_CHARS >> 10} KiB")
-        is_few = values_in(schema, _FEW_IN_SCHEMA) <= _FEW_IN_SCHEMA
+        is_few = values_in(schema, _SCHEMA_VALUES) <= _SCHEMA_VALUES
         self._validator = make_validator(dict(schema), not foreign) if is_few and _is_plain(schema) else None
 
     def is_quick(self, arguments: Mapping[str, Any]) -> bool:
         """Are the arguments checked here?"""
-        return self._validator is not None and values_in(arguments, _FEW_IN_ARGUMENTS) <= _FEW_IN_ARGUMENTS
+        return self._validator is not None and values_in(arguments, _ARGUMENT_VALUES) <= _ARGUMENT_VALUES
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, in a sentence for the policy, or None. May take seconds, unless
@@ -76,36 +76,36 @@ class ArgumentValidator:
         return await asyncio.to_thread(self.fault, arguments)
 
 
-def values_in(value: Any, most: int) -> int:
-    """How many values and keys it has; not counted beyond `most`. Never recurses."""
-    count, values = 0, [value]
-    while values and count <= most:
-        item = values.pop()
+def values_in(value: Any, limit: int) -> int:
+    """How many values and keys it has; not counted beyond `limit`. Never recurses."""
+    count, pending = 0, [value]
+    while pending and count <= limit:
+        item = pending.pop()
         count += 1
         if isinstance(item, Mapping):
             count += len(item)
-            values.extend(item.values())
+            pending.extend(item.values())
         elif isinstance(item, list | tuple):
-            values.extend(item)
+            pending.extend(item)
     return count
 
 
 def _is_plain(schema: Any) -> bool:
-    """Is it a schema of keywords from _PLAIN alone? Also where a default or an example looks like one."""
-    values, count = [schema], 0
-    while values and count <= _FEW_IN_SCHEMA:
-        item, count = values.pop(), count + 1
+    """Is it a schema of _PLAIN_KEYWORDS alone? Also where a default or an example looks like one."""
+    pending, count = [schema], 0
+    while pending and count <= _SCHEMA_VALUES:
+        item, count = pending.pop(), count + 1
         if isinstance(item, bool):
             continue
-        if not isinstance(item, Mapping) or not _PLAIN.issuperset(item):
+        if not isinstance(item, Mapping) or not _PLAIN_KEYWORDS.issuperset(item):
             return False
         properties = item.get("properties", {})
         if not isinstance(properties, Mapping):
             return False
-        values.extend(properties.values())
-        values.extend(item[key] for key in ("items", "not", "additionalProperties") if key in item)
+        pending.extend(properties.values())
+        pending.extend(item[key] for key in ("items", "not", "additionalProperties") if key in item)
         for key in ("anyOf", "allOf", "oneOf"):
             if not isinstance(item.get(key, []), list):
                 return False
-            values.extend(item.get(key, []))
-    return not values
+            pending.extend(item.get(key, []))
+    return not pending

@@ -47,7 +47,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{"abs": abs, "max": max, "min": min, "round": _round},
 }
 #: How people write operators, and how Python does. Its own ^ binds less than +, so it is replaced here.
-_WRITTEN = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "^": "**"})
+_OPERATOR_SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "^": "**"})
 _PARAMETERS = schema_of(
     {"query": {"type": "string", "description": "an expression, such as (3 + 4) * 2 ** 5"}}
 )
@@ -61,7 +61,7 @@ class CalculatorOptions:
 def make_calculator(options: Mapping[str, Any], key: str) -> FunctionTool:
     """The tool. Raises OptionsError for any option."""
     options_from(CalculatorOptions, options, key)
-    words = "Calculates: + - * / // % **, " + ", ".join(sorted(_FUNCTIONS)) + "."
+    description = "Calculates: + - * / // % **, " + ", ".join(sorted(_FUNCTIONS)) + "."
 
     async def answer(query: str) -> str | Refusal:
         try:
@@ -69,7 +69,7 @@ def make_calculator(options: Mapping[str, Any], key: str) -> FunctionTool:
         except ValueError as error:
             return Refusal(f"The calculator cannot do that: {error}.")
 
-    return FunctionTool("calculator", words, _PARAMETERS, answer)
+    return FunctionTool("calculator", description, _PARAMETERS, answer)
 
 
 def calculate(expression: str) -> str:
@@ -77,7 +77,7 @@ def calculate(expression: str) -> str:
     if len(expression) > MAX_CHARS:
         raise ValueError(f"the expression has more than {MAX_CHARS} characters")
     try:
-        tree = ast.parse(expression.translate(_WRITTEN).strip(), mode="eval")
+        tree = ast.parse(expression.translate(_OPERATOR_SIGNS).strip(), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise ValueError("it is no arithmetic expression") from None
     try:

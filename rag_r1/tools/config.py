@@ -111,9 +111,9 @@ def make_tool(name: str, entry: ToolEntry) -> Any:
                 f"{key}: {keys.tool!r} is a plain async function: give its description and parameters"
             )
         tool = FunctionTool(name, keys.description, schema, tool)
-    kind = type(tool).__name__
+    type_name = type(tool).__name__
     if (tool := as_tool(name, tool)) is None:
-        raise ValueError(f"{key}: {keys.tool!r} gives neither a tool nor a searcher, but {kind}")
+        raise ValueError(f"{key}: {keys.tool!r} gives neither a tool nor a searcher, but {type_name}")
     limits = keys.limits or getattr(tool, "limits", None)
     if keys.description is None and schema is None and limits is None:
         return tool
@@ -133,8 +133,8 @@ def _option_faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionF
 
 
 def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
-    whole = keys.parameters is not None and keys.parameters.get("type") == "object"
-    if keys.required is not None and (whole or set(keys.required) - set(keys.parameters or {})):
+    is_schema = keys.parameters is not None and keys.parameters.get("type") == "object"
+    if keys.required is not None and (is_schema or set(keys.required) - set(keys.parameters or {})):
         raise ValueError(
             f"{key}.required names properties under {key}.parameters; a whole schema has its own `required`; "
             f"found {keys.required}"
@@ -194,8 +194,8 @@ class ConfiguredTool:
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, or None."""
         args = named_arguments(arguments, self.parameters)
-        declared = None if self._validator is None else self._validator.fault(args)
-        return declared or self.tool.fault(arguments)
+        fault = None if self._validator is None else self._validator.fault(args)
+        return fault or self.tool.fault(arguments)
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
         """The same; the event loop goes on meanwhile."""
@@ -208,14 +208,14 @@ class ConfiguredTool:
     async def call(
         self, arguments: Sequence[Mapping[str, Any]]
     ) -> Sequence[Sequence[Document] | Failure | Refusal]:
-        """The answers, of which those in the cache are not asked for again. Raises what the tool raises."""
+        """A result for each call, from the cache or from the tool. Raises what the tool raises."""
         keys = [json.dumps(dict(args), sort_keys=True, default=str) for args in arguments]
         entries = map(self._cache.get, keys)
-        answers: list[Any] = [None if answer is None else CachedDocuments(answer) for answer in entries]
-        new = [i for i, answer in enumerate(answers) if answer is None]
-        results = await self.tool.call([arguments[i] for i in new]) if new else []
-        for i, answer in zip(new, results, strict=True):
-            answers[i] = answer
-            if isinstance(answer, list | tuple) and all(isinstance(item, Document) for item in answer):
-                self._cache[keys[i]] = tuple(answer)
-        return answers
+        results: list[Any] = [None if entry is None else CachedDocuments(entry) for entry in entries]
+        missing = [i for i, result in enumerate(results) if result is None]
+        new_results = await self.tool.call([arguments[i] for i in missing]) if missing else []
+        for i, result in zip(missing, new_results, strict=True):
+            results[i] = result
+            if isinstance(result, list | tuple) and all(isinstance(item, Document) for item in result):
+                self._cache[keys[i]] = tuple(result)
+        return results

@@ -51,7 +51,7 @@ _MEMORY, _ANSWER = 100, 32
 _NUMBERS = {"http://www.w3.org/2001/XMLSchema#" + kind for kind in ("integer", "decimal", "double", "float")}
 _NUMBER = re.compile(r"[-+]?[0-9]{1,15}(\.[0-9]{1,15})?([eE][-+]?[0-9]{1,2})?")
 #: Longest name or value that is shown, in characters.
-_SHOWN = 300
+_MAX_CHARS = 300
 _WORD = re.compile(r"\w+")
 
 
@@ -108,12 +108,12 @@ class FactGraph:
         self._terms, self._language = terms, language
         self._facts_of: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (predicate, object)
         self._mentions: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (subject, predicate)
-        for place in range(0, len(triples), 3):
-            subject, predicate, value = triples[place : place + 3]
+        for start in range(0, len(triples), 3):
+            subject, predicate, value = triples[start : start + 3]
             self._facts_of[subject].append((predicate, value))
             self._mentions[value].append((subject, predicate))
         self._names: dict[int, list[str]] = defaultdict(list)
-        self._with_word: dict[str, set[int]] = defaultdict(set)
+        self._things_by_word: dict[str, set[int]] = defaultdict(set)
         self._read_names()
 
     @classmethod
@@ -132,34 +132,34 @@ class FactGraph:
         except LimitError as error:
             raise ValueError(terminal_text(f"{path}: {error}: repair it or split it", 600)) from None
         except JobError as error:
-            kind = OSError if error.kind == "OSError" else ValueError
-            raise kind(terminal_text(f"{path}: {error}", 600)) from None
+            error_type = OSError if error.kind == "OSError" else ValueError
+            raise error_type(terminal_text(f"{path}: {error}", 600)) from None
         finally:
             workers.close()
         return cls(terms, triples, language)
 
-    def search(self, query: str, topk: int, most_facts: int) -> list[Document]:
+    def search(self, query: str, topk: int, max_facts: int) -> list[Document]:
         """The things whose name has all words of the query, those with the fewest other words first."""
         query_words = set(_words(query))
         if not query_words:
             return []
-        things = set.intersection(*(self._with_word.get(word, set()) for word in query_words))
+        things = set.intersection(*(self._things_by_word.get(word, set()) for word in query_words))
         ranked = sorted(things, key=lambda thing: (self._distance(thing, query_words), self._text(thing)))
-        return [self._document(thing, most_facts) for thing in ranked[:topk]]
+        return [self._document(thing, max_facts) for thing in ranked[:topk]]
 
     def _read_names(self) -> None:
         labels = {self._text(term): term for term in range(len(self._terms)) if self._is_label(term)}
         for label in (labels[address] for address in _LABELS if address in labels):
             for thing, facts in self._facts_of.items():
                 for predicate, name in facts:
-                    if predicate == label and self._is_text(name) and self._is_ours(name):
+                    if predicate == label and self._is_text(name) and self._is_in_language(name):
                         self._names[thing].append(_line(self._text(name)))
         for thing in (*self._facts_of, *self._mentions):
             if self._is_address(thing) and thing not in self._names:
                 self._names[thing].append(_last_part(self._text(thing)))
         for thing, names in self._names.items():
             for word in {word for name in names for word in _words(name)}:
-                self._with_word[word].add(thing)
+                self._things_by_word[word].add(thing)
 
     def _text(self, term: int) -> str:
         return self._terms[term][0]
@@ -173,7 +173,7 @@ class FactGraph:
     def _is_label(self, term: int) -> bool:
         return self._is_address(term) and self._text(term) in _LABELS
 
-    def _is_ours(self, text: int) -> bool:
+    def _is_in_language(self, text: int) -> bool:
         language = self._terms[text][1]
         return not language or language.partition("-")[0] == self._language
 
@@ -182,27 +182,27 @@ class FactGraph:
         sizes = [len(words) for name in self._names[thing] if query_words <= (words := set(_words(name)))]
         return min(sizes, default=1 << 16)
 
-    def _document(self, thing: int, most: int) -> Document:
+    def _document(self, thing: int, limit: int) -> Document:
         lines: dict[str, None] = {}
         for line in self._lines(thing):
-            if len(lines) == most:
+            if len(lines) == limit:
                 break
             lines.setdefault(line)
         return Document(self._text(thing)[:2000], "\n".join([f'"{self._name(thing)}"', *lines]))
 
     def _lines(self, thing: int) -> Iterator[str]:
         """A thing's facts; those in which it is the subject come first."""
-        for predicate, value in sorted(self._facts_of.get(thing, ()), key=self._order):
-            foreign = self._is_text(value) and not self._is_ours(value)
-            if not self._is_label(predicate) and not foreign:
+        for predicate, value in sorted(self._facts_of.get(thing, ()), key=self._sort_keys):
+            is_foreign = self._is_text(value) and not self._is_in_language(value)
+            if not self._is_label(predicate) and not is_foreign:
                 yield f"{self._name(predicate)}: {self._name(value)}"
-        for subject, predicate in sorted(self._mentions.get(thing, ()), key=self._order):
+        for subject, predicate in sorted(self._mentions.get(thing, ()), key=self._sort_keys):
             yield f"{self._name(predicate)} of: {self._name(subject)}"
 
-    def _order(self, pair: tuple[int, int]) -> list[tuple[int, float, str, str]]:
-        return [self._place(term) for term in pair]
+    def _sort_keys(self, pair: tuple[int, int]) -> list[tuple[int, float, str, str]]:
+        return [self._sort_key(term) for term in pair]
 
-    def _place(self, term: int) -> tuple[int, float, str, str]:
+    def _sort_key(self, term: int) -> tuple[int, float, str, str]:
         """Of nameless things, then addresses, then texts; of these, numbers by their value."""
         if not self._is_text(term):
             return int(self._is_address(term)), 0.0, self._text(term), ""
@@ -226,4 +226,4 @@ def _last_part(address: str) -> str:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())[:_SHOWN]
+    return " ".join(text.split())[:_MAX_CHARS]

@@ -51,8 +51,8 @@ class PageTool(FunctionTool):
     """Reads pages from a retrieval server."""
 
     def __init__(self, options: PageOptions, server: JsonClient):
-        words = "Opens a page by its address and shows its text; a long page in parts."
-        super().__init__("page", words, _PARAMETERS, self.read)
+        description = "Opens a page by its address and shows its text; a long page in parts."
+        super().__init__("page", description, _PARAMETERS, self.read)
         self.options, self.server = options, server
 
     async def read(self, url: str, part: int = 1) -> str | Refusal:
@@ -65,11 +65,11 @@ class PageTool(FunctionTool):
         if not isinstance(contents, str):
             return Refusal(f"There is no page {url[:100]!r}. Open an address that a search has shown.")
         size, part = self.options.part_chars, int(part)  # 2.0 is an integer in JSON schemas
-        parts = max(1, -(-len(contents) // size))
-        if part > parts:
-            return Refusal(f"The page has {parts} parts.")
+        n_parts = max(1, -(-len(contents) // size))
+        if part > n_parts:
+            return Refusal(f"The page has {n_parts} parts.")
         text = contents[(part - 1) * size : part * size]
-        return text if parts == 1 else f"(part {part} of {parts})\n{text}"
+        return text if n_parts == 1 else f"(part {part} of {n_parts})\n{text}"
 
     async def close(self) -> None:
         """Close the connections."""

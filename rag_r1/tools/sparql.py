@@ -25,10 +25,10 @@ from rag_r1.tools.http import HttpFailure, HttpRefusal, JsonClient
 from rag_r1.tools.secret_option import Variable, read_secret
 
 #: Longest value that is shown, in characters.
-_SHOWN = 300
+_MAX_CHARS = 300
 
 
-def _with_words(template: str) -> str:
+def _has_words(template: str) -> str:
     if "{words}" not in template:
         raise ValueError("no {words}")
     return template
@@ -42,7 +42,7 @@ class SparqlOptions:
     url: Address
     #: A query with {words}, for policies that write words; null: the policy writes queries.
     template: Annotated[
-        Annotated[Text, AfterValidator(_with_words)] | None, Constraint("a query with {words} in it, or null")
+        Annotated[Text, AfterValidator(_has_words)] | None, Constraint("a query with {words} in it, or null")
     ] = None
     #: Rows that are shown.
     rows: PositiveCount = 20
@@ -82,13 +82,13 @@ class SparqlTool(FunctionTool):
             answer = await self._server.ask("POST", self.options.url, data={"query": query})
         except HttpRefusal as error:
             return Refusal(f"The endpoint does not accept the query: {error}")
-        return self._in_words(answer)
+        return self._text_of(answer)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._server.close()
 
-    def _in_words(self, answer: Any) -> str:
+    def _text_of(self, answer: Any) -> str:
         if isinstance(answer, dict) and isinstance(answer.get("boolean"), bool):
             return "yes" if answer["boolean"] else "no"
         results = answer.get("results") if isinstance(answer, dict) else None
@@ -103,7 +103,7 @@ class SparqlTool(FunctionTool):
 
 def _row(row: Mapping[str, Any]) -> str:
     values = {name: cell.get("value") for name, cell in row.items() if isinstance(cell, dict)}
-    return "; ".join(f"{name}: {' '.join(str(value).split())[:_SHOWN]}" for name, value in values.items())
+    return "; ".join(f"{name}: {' '.join(str(value).split())[:_MAX_CHARS]}" for name, value in values.items())
 
 
 def literal(words: str) -> str:

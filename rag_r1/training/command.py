@@ -23,16 +23,15 @@ from rag_r1.config.recipes import KINDS, QUOTING, UNREADABLE, Recipe, kind_of, s
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
-from rag_r1.options.problems import PreflightReport, error
+from rag_r1.options.problems import PreflightReport, error, print_report
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartError
-from rag_r1.training.metrics_files import RAY_VARIABLES, metrics_file, metrics_override
+from rag_r1.training.added_overrides import added_overrides, vllm_threads
+from rag_r1.training.metrics_files import metrics_file, metrics_override
 from rag_r1.training.time_limit import Hours, check_resume
 
-#: veRL's key for modules that its processes import at start, and ours.
-SESSION_TRAINERS = f"{RAY_VARIABLES}.VERL_USE_EXTERNAL_MODULES=rag_r1.session_trainers"
 #: Keys whose values may be the user's files or folders.
 _PATHS = (
     "rag_r1.protocol",
@@ -57,23 +56,6 @@ example:
       data.train_files=/data/train.parquet data.val_files=/data/test.parquet \\
       rag_r1.retriever.url=http://127.0.0.1:8000 trainer.total_training_steps=10
 """
-
-
-def trainer_overrides(config: Any) -> list[str]:
-    """Overrides that make veRL's processes load our trainers; none for veRL's own. The shipped recipes have
-    these keys, a recipe that builds on veRL's alone may not."""
-    if not str(config.trainer.v1.trainer_mode).startswith(("search_", "sessions_")):
-        return []
-    return [f"++{SESSION_TRAINERS}"]
-
-
-def config_overrides(config: Any, overrides: Sequence[str]) -> list[str]:
-    """Overrides that make Hydra write the composed configuration into the run's folder, where `rag-r1 eval`
-    reads it, unless the user names another place."""
-    if any(override.lstrip("+").startswith("hydra.run.dir=") for override in overrides):
-        return []
-    folder = Path(config.trainer.default_local_dir).expanduser().absolute()
-    return [f"hydra.run.dir={hydra_quoted(folder / 'hydra')}"]
 
 
 def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
@@ -109,8 +91,8 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
 def _yaml_fault(recipe: Recipe, error: Exception) -> str:
     """What is wrong with the YAML of a recipe, or of a file that it is built on."""
     mark = getattr(error, "problem_mark", None)
-    where = f"{mark.name}, line {mark.line + 1}" if mark is not None else str(recipe.path)
-    return f"{where}: no YAML ({getattr(error, 'problem', None) or error}): correct it"
+    location = f"{mark.name}, line {mark.line + 1}" if mark is not None else str(recipe.path)
+    return f"{location}: no YAML ({getattr(error, 'problem', None) or error}): correct it"
 
 
 def check_training(recipe: Recipe, config: Any) -> None:
@@ -130,11 +112,11 @@ def compose_valid(recipe: Recipe, overrides: Sequence[str]):
         try:
             config = compose_recipe(recipe, valid)
         except RunError as error:
-            wrong = next((override for override in valid if _is_at_fault(override, error.__cause__)), None)
-            if wrong is None:
+            culprit = next((override for override in valid if _is_at_fault(override, error.__cause__)), None)
+            if culprit is None:
                 raise
-            valid.remove(wrong)
-            faults.append((wrong, error.__cause__))
+            valid.remove(culprit)
+            faults.append((culprit, error.__cause__))
         else:
             return config, [_override_fault(config, *fault) for fault in faults]
 
@@ -153,8 +135,8 @@ def _is_at_fault(override: str, error: BaseException | None) -> bool:
     key, _, value = override.lstrip("+~").partition("=")
     if getattr(error, "override", None) == override:
         return True
-    named = (f"'{key}'", f"'{key}/{value}'", f"/{key}/{value}'", override)  # the third: + and a group
-    return any(name in str(error) for name in named)
+    quotations = (f"'{key}'", f"'{key}/{value}'", f"/{key}/{value}'", override)  # the third: + and a group
+    return any(name in str(error) for name in quotations)
 
 
 def _override_fault(config: Any, override: str, error: BaseException) -> tuple[str, str, str]:
@@ -169,25 +151,25 @@ def _override_fault(config: Any, override: str, error: BaseException) -> tuple[s
     if key == "preset" and "Could not override" in message:
         entries = f"[the recipe, /preset: {override.partition('=')[2]}, _self_]"
         return key, "this recipe has no room for a preset", f"in a file of your own: defaults: {entries}"
-    node, known, names = config, [], key.split(".")
+    node, path, names = config, [], key.split(".")
     while len(names) > 1 and OmegaConf.is_dict(node) and names[0] in node:
         node = node.get(names[0])
-        known.append(names.pop(0))
+        path.append(names.pop(0))
     if "Could not override" in message and OmegaConf.is_dict(node):
-        near = get_close_matches(names[0], map(str, node), n=1)
-        hint = f"did you mean {'.'.join([*known, near[0], *names[1:]])}? " if near else ""
-        there = f"{'.'.join(known) or 'the configuration'} has {', '.join(map(str, node))}"
-        return key, "there is no such key", f"{hint}{there}"
+        matches = get_close_matches(names[0], map(str, node), n=1)
+        hint = f"did you mean {'.'.join([*path, matches[0], *names[1:]])}? " if matches else ""
+        keys = f"{'.'.join(path) or 'the configuration'} has {', '.join(map(str, node))}"
+        return key, "there is no such key", f"{hint}{keys}"
     if "Could not override" in message:
-        return key, "there is no such key", f"{'.'.join(known)} is a value, and has no keys"
+        return key, "there is no such key", f"{'.'.join(path)} is a value, and has no keys"
     return key, " ".join(message.split()), "correct the override"
 
 
-def whole_paths(config: Any) -> list[str]:
+def absolute_paths(config: Any) -> list[str]:
     """Overrides that replace relative paths of files and folders, and those with `~`, by absolute ones."""
     from omegaconf import ListConfig, OmegaConf
 
-    def whole(key: str, name: str) -> str:
+    def absolute(key: str, name: str) -> str:
         # The name of a shipped protocol is not a path, even if there is a folder of that name.
         is_file = key != "rag_r1.protocol" or name.endswith((".yaml", ".yml"))
         path = Path(name).expanduser()
@@ -199,7 +181,7 @@ def whole_paths(config: Any) -> list[str]:
         names = list(value) if isinstance(value, ListConfig) else [value]
         if not all(isinstance(name, str) for name in names):
             continue
-        if (paths := [whole(key, name) for name in names]) != names:
+        if (paths := [absolute(key, name) for name in names]) != names:
             quoted = ",".join(map(hydra_quoted, paths))
             overrides.append(f"{key}={quoted if isinstance(value, str) else f'[{quoted}]'}")
     return overrides
@@ -210,6 +192,9 @@ class TrainArguments(Arguments):
 
     recipe: str = argument("a shipped recipe (`rag-r1 recipes`), e.g. rag_r1/grpo, or a YAML file", "RECIPE")
     check_only: bool = argument("run the checks and stop", default=False)
+    estimate: bool = argument(
+        "run the checks, measure for a minute how long a step takes on this CPU, and stop", default=False
+    )
     leave_model: bool = argument(
         "refuse settings with which the training leaves no model, as rag-r1 stages does", default=False
     )
@@ -222,7 +207,7 @@ class TrainArguments(Arguments):
     overrides: Overrides = argument("any key of veRL or of `rag_r1:`", "key=value", default=[])
 
 
-def _examined(args: TrainArguments) -> tuple[Recipe, Any, PreflightReport]:
+def _check_recipe(args: TrainArguments) -> tuple[Recipe, Any, PreflightReport]:
     """The recipe, its configuration, and what the preflight finds. Raises RunError."""
     add_working_directory()
     recipe = Recipe.find(args.recipe)
@@ -243,14 +228,31 @@ def _examined(args: TrainArguments) -> tuple[Recipe, Any, PreflightReport]:
         report.problems += check_supervision(config)
     elif args.hours is not None:
         report.problems += check_resume(config)
+    if config.trainer.get("device") == "cpu" and not report.errors:
+        report.notes.append(f"threads of vLLM: {vllm_threads(config)}")
     return recipe, config, report
 
 
 def _check_start(args: TrainArguments) -> None:
     """Raises StartError with all that the preflight refuses, or RunError."""
-    _, _, report = _examined(args)
+    _, _, report = _check_recipe(args)
     if report.errors:
         raise StartError(report.sentences)
+
+
+def _launch_command(args: TrainArguments, recipe: Recipe, config: Any) -> list[str]:
+    from rag_r1.training.guard.watched_run import WatchedRun
+
+    overrides = [*args.overrides, *absolute_paths(config), *added_overrides(config, args.overrides)]
+    flags = [] if args.hours is None else [f"--hours={args.hours}"]
+    if args.supervise:
+        flags.append("--supervise")  # it gives each attempt a file of its own
+    elif (metrics := metrics_file(config)) is not None:
+        flags.append(f"--metrics={metrics}")
+        overrides.append(metrics_override(metrics))
+    run = WatchedRun.from_config(config).to_json()
+    command = [sys.executable, "-m", "rag_r1.training.launch", *flags, run, str(recipe.folder), recipe.name]
+    return [*command, *overrides]
 
 
 @command_main(RunError)
@@ -259,39 +261,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = read_arguments(
         TrainArguments, arguments, prog="rag-r1 train", description=_DESCRIPTION, check=_check_start
     )
-    recipe, config, report = _examined(args)
-    from rag_r1.training.guard.watched_run import WatchedRun
-
-    for note in report.notes:
-        print(f"checked: {note}")
-    for problem in report.problems:
-        print(problem, file=sys.stderr)
-    if args.check_only:
-        print(*report.tables, sep="\n\n")
-    if report.errors:
-        print(f"{len(report.errors)} error(s): the run was not started", file=sys.stderr)
+    recipe, config, report = _check_recipe(args)
+    if not print_report(report, tables=args.check_only):
         return 1
-    print("preflight: all is well")
-    if args.check_only:
+    if args.estimate:
+        from rag_r1.training.step_estimate import print_estimate
+
+        print_estimate(config)
+    if args.check_only or args.estimate:
         return 0
     sys.stdout.flush()
-    overrides = [*args.overrides, *whole_paths(config), *trainer_overrides(config)]
-    overrides += config_overrides(config, args.overrides)
     folder = Path(config.trainer.default_local_dir).expanduser()
-    flags = [] if args.hours is None else [f"--hours={args.hours}"]
-    if args.supervise:
-        flags.append("--supervise")  # it gives each attempt a file of its own
-    elif (metrics := metrics_file(config)) is not None:
-        flags.append(f"--metrics={metrics}")
-        overrides.append(metrics_override(metrics))
-    command = [
-        sys.executable,
-        "-m",
-        "rag_r1.training.launch",
-        *flags,
-        WatchedRun.from_config(config).to_json(),
-    ]
-    command += [str(recipe.folder), recipe.name, *overrides]
+    command = _launch_command(args, recipe, config)
     with recorded_settings("rag-r1 train", args, folder, other="trainer.default_local_dir=OTHER"):
         os.execv(command[0], command)
 

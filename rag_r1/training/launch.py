@@ -68,11 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _supervise(
-    run: WatchedRun,
-    recipe: Recipe,
-    overrides: Sequence[str],
-    band: BandCheck | None,
-    limit: TimeLimit | None,
+    run: WatchedRun, recipe: Recipe, overrides: Sequence[str], band: BandCheck | None, limit: TimeLimit | None
 ) -> int | None:
     def command(changes: Sequence[str], metrics: Path) -> list[str]:
         return recipe.command([*overrides, *changes, metrics_override(metrics)])

@@ -19,7 +19,7 @@ from rag_r1.options.command_line import hydra_quoted
 from rag_r1.runs.rollout_metrics import FILE_VARIABLE, METRICS, rollouts_file
 
 #: A line of a step has some hundred numbers; a longer one is none of veRL's.
-_MOST_BYTES = 1 << 20
+_MAX_LINE_BYTES = 1 << 20
 #: The environment of Ray's processes, in which veRL's trainer runs.
 RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 #: Where the logger writes: the file itself, or the folder of all projects.
@@ -31,17 +31,17 @@ class MetricsFile:
     """Follows one file, which need not exist yet."""
 
     def __init__(self, path: Path):
-        self.path, self._at = path, 0
+        self.path, self._position = path, 0
 
     def new_lines(self) -> Iterator[Line]:
         """The lines that were finished since the last call: step and metrics. NaN is read as such."""
         try:
             with self.path.open("rb") as file:
-                file.seek(self._at)
-                while (line := file.readline(_MOST_BYTES)).endswith(b"\n"):
-                    self._at = file.tell()
-                    if (read := _read(line)) is not None:
-                        yield read
+                file.seek(self._position)
+                while (line := file.readline(_MAX_LINE_BYTES)).endswith(b"\n"):
+                    self._position = file.tell()
+                    if (entry := _parsed(line)) is not None:
+                        yield entry
         except FileNotFoundError:
             return
 
@@ -69,7 +69,7 @@ class StartMetrics:
             yield StepMetrics(step, metrics, is_whole=False)
 
 
-def _read(line: bytes) -> Line | None:
+def _parsed(line: bytes) -> Line | None:
     try:
         entry = json.loads(line)
         step, metrics = entry["step"], entry["data"]
@@ -94,7 +94,7 @@ def metrics_file(config: Any) -> Path | None:
     """Where veRL's logger `file` writes at the next start: below the run's folder. veRL empties its file at
     each start, so each start gets one of its own: metrics-1.jsonl, metrics-2.jsonl, ... None without that
     logger, and if the user names another place."""
-    if not logs_to_file(config) or log_place(config):
+    if not logs_to_file(config) or log_variable(config):
         return None
     return next_metrics_file(Path(config.trainer.default_local_dir).expanduser().absolute())
 
@@ -105,12 +105,12 @@ def logs_to_file(config: Any) -> bool:
     return "file" in ([logger] if isinstance(logger, str) else logger or ())
 
 
-def log_place(config: Any) -> str | None:
+def log_variable(config: Any) -> str | None:
     """The variable with which the user has named a place for the file; None if there is none."""
     from omegaconf import OmegaConf
 
-    set_for_ray = OmegaConf.select(config, RAY_VARIABLES) or {}
-    return next((name for name in _LOG_VARIABLES if name in os.environ or name in set_for_ray), None)
+    ray_variables = OmegaConf.select(config, RAY_VARIABLES) or {}
+    return next((name for name in _LOG_VARIABLES if name in os.environ or name in ray_variables), None)
 
 
 def metrics_override(path: Path) -> str:

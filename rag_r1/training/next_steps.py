@@ -29,26 +29,23 @@ def after_training(config: Any) -> list[str]:
     folder = Path(config.trainer.default_local_dir).expanduser()
     checkpoint = newest_checkpoint(folder)
     if checkpoint is None:
-        why = f"trainer.save_freq is {config.trainer.save_freq}; above 0, the last step is saved"
-        return [f"no checkpoint was saved in {folder}: {why}", *_inspection(config)]
+        reason = f"trainer.save_freq is {config.trainer.save_freq}; above 0, the last step is saved"
+        return [f"no checkpoint was saved in {folder}: {reason}", *_inspection(config)]
     if is_nf4(config):
-        return [f"checkpoint: {checkpoint}", *_after_nf4(config, checkpoint, folder), *_inspection(config)]
+        return [f"checkpoint: {checkpoint}", *_nf4_lines(config, checkpoint, folder), *_inspection(config)]
     return [
         f"checkpoint: {checkpoint}",
         _EVALUATE,
-        command(["rag-r1", "eval", *_evaluation(config, checkpoint, folder)]),
+        command(["rag-r1", "eval", *_evaluation_arguments(config, checkpoint, folder)]),
         *_inspection(config),
-        *_export(config, checkpoint),
+        *_export_lines(config, checkpoint),
     ]
 
 
 def after_sft(model: Path) -> list[str]:
     """The last lines of a supervised fine-tuning; `model`: the chosen one, a Hugging Face folder."""
     evaluation = EvalArguments(
-        questions=[Path("QUESTIONS")],
-        model=str(model),
-        protocol="PROTOCOL",
-        out=model.parent / "evaluation",
+        questions=[Path("QUESTIONS")], model=str(model), protocol="PROTOCOL", out=model.parent / "evaluation"
     )
     overrides = [
         f"actor_rollout_ref.model.path={model}",
@@ -88,7 +85,7 @@ def finished_model(stage: Path) -> Path:
     return stage.joinpath(*folder.parts[folder.parts.index("checkpoints") :])
 
 
-def _evaluation(config: Any, checkpoint: Path, folder: Path) -> list[str]:
+def _evaluation_arguments(config: Any, checkpoint: Path, folder: Path) -> list[str]:
     """The arguments that evaluate a model as the training's own validation does it: the training's folder, if
     its configuration is there."""
     if config_file(folder) is not None:
@@ -97,10 +94,10 @@ def _evaluation(config: Any, checkpoint: Path, folder: Path) -> list[str]:
     return EvalArguments(model=str(checkpoint), out=out, **validation_arguments(config)).to_argv()
 
 
-def _after_nf4(config: Any, checkpoint: Path, folder: Path) -> list[str]:
+def _nf4_lines(config: Any, checkpoint: Path, folder: Path) -> list[str]:
     """The commands that export adapters over nf4 as one model, and evaluate it."""
     values = validation_arguments(config)
-    evaluation = EvalArguments(model=str(_exported(checkpoint)), out=folder / "evaluation", **values)
+    evaluation = EvalArguments(model=str(_export_folder(checkpoint)), out=folder / "evaluation", **values)
     return [
         "export it as one model (without --merged: the dequantised weights, and the adapters):",
         _export_nf4(checkpoint, str(config.actor_rollout_ref.model.path)),
@@ -111,10 +108,10 @@ def _after_nf4(config: Any, checkpoint: Path, folder: Path) -> list[str]:
 
 def _export_nf4(checkpoint: Path, base: str) -> str:
     words = ["rag-r1", "model", "export-nf4", str(checkpoint), "--base", base, "--merged"]
-    return command([*words, "--out", str(_exported(checkpoint))])
+    return command([*words, "--out", str(_export_folder(checkpoint))])
 
 
-def _exported(checkpoint: Path) -> Path:
+def _export_folder(checkpoint: Path) -> Path:
     return checkpoint.with_name(f"{checkpoint.name}_huggingface")
 
 
@@ -132,7 +129,7 @@ def _reports(folder: Path) -> list[str]:
         command(["rag-r1", "view", str(run)]),
     ]
     splits = {path.name: _last_step(path) for path in sorted(folder.glob("*")) if path.name != "train"}
-    probes = [name for name in splits if any(name.startswith(f"{other}_") for other in splits)]
+    probes = [name for name in splits if any(name.startswith(f"{split_name}_") for split_name in splits)]
     for split, step in splits.items():
         if step is not None and split not in probes:
             words = ["rag-r1", "eval", "report", str(folder / split), "--step", str(step)]
@@ -146,14 +143,14 @@ def _last_step(split: Path) -> int | None:
     return max((int(match[1]) for path in files if (match := _RECORDS.match(path.name))), default=None)
 
 
-def _export(config: Any, checkpoint: Path) -> list[str]:
+def _export_lines(config: Any, checkpoint: Path) -> list[str]:
     """The exported model, or the command that exports it with veRL's merger."""
     actor = checkpoint / "actor"
     exported = actor / "huggingface"
     if any(exported.glob("*.safetensors")):
         return [f"exported as a Hugging Face model: {exported}"]
     backend = "megatron" if config.actor_rollout_ref.actor.strategy == "megatron" else "fsdp"
-    target = _exported(checkpoint)
+    target = _export_folder(checkpoint)
     words = ["TORCH_FORCE_WEIGHTS_ONLY_LOAD=1"] if backend == "fsdp" else []  # its files are pickles
     words += ["python", "-m", "verl.model_merger", "merge", "--backend", backend]
     words += ["--local_dir", str(actor), "--target_dir", str(target)]

@@ -41,7 +41,7 @@ def train(command: Sequence[str], out: Path, timeout_s: float = math.inf) -> Non
 
 def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    read = 0
+    n_read = 0
     # A progress bar on a terminal; one line per step in a file or a pipe.
     with tqdm(
         desc="starting up (one to two minutes)", bar_format="{desc} {elapsed}{postfix}", disable=None
@@ -51,16 +51,16 @@ def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
                 raise RunError(f"the training took longer than {timeout_s:.0f} s and was stopped")
             time.sleep(0.5)
             lines = metrics.read_bytes().split(b"\n")[:-1] if metrics.exists() else []
-            for line in lines[read:]:
+            for line in lines[n_read:]:
                 _show(bar, json.loads(line))
-            read = len(lines)
+            n_read = len(lines)
             bar.refresh()
 
 
 def _show(bar: tqdm, entry: dict) -> None:
     data = entry["data"]
     scores = {key: value for key, value in data.items() if key.startswith("val-")}
-    held_out = [v for key, v in scores.items() if key.endswith("/em/mean@1") and "/probe_" not in key]
+    held_out = [value for key, value in scores.items() if key.endswith("/em/mean@1") and "/probe_" not in key]
     if held_out:
         bar.write(f"  step {entry['step']:>3}  held-out exact match {sum(held_out) / len(held_out):.2f}")
     if "search/score" in data:

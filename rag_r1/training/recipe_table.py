@@ -47,7 +47,7 @@ Compose = Callable[[str, Sequence[str]], DictConfig]
 
 def size_for(name: str) -> str:
     """The size of the model that a shipped recipe is for, a key of SHAPES."""
-    return next((size for start, size in _SIZES.items() if name.startswith(start)), "7B")
+    return next((size for prefix, size in _SIZES.items() if name.startswith(prefix)), "7B")
 
 
 def recipe_row(name: str, config: DictConfig, size: str) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def recipe_row(name: str, config: DictConfig, size: str) -> tuple[str, ...]:
     if config.get("actor_rollout_ref") is None:
         dtype, lora, rates = str(config.engine.model_dtype), "-", _rate(config.optim.lr)
     else:
-        dtype, lora, rates = _trained(config)
+        dtype, lora, rates = _trained_columns(config)
     count = "-" if config.trainer.device == "cpu" else str(gpu_count(config))
     return (
         name,
@@ -64,7 +64,7 @@ def recipe_row(name: str, config: DictConfig, size: str) -> tuple[str, ...]:
         lora,
         rates,
         count,
-        *_figures(memory_for(config, size, _CRITICS.get(name.strip("`").rpartition("/")[2], ""))),
+        *_memory_columns(memory_for(config, size, _CRITICS.get(name.strip("`").rpartition("/")[2], ""))),
     )
 
 
@@ -77,7 +77,7 @@ def memory_for(config: DictConfig, size: str, critic: str = "") -> MemoryEstimat
     return memory_of(config, SHAPES[size], gpu, SHAPES.get(critic))
 
 
-def _trained(config: DictConfig) -> tuple[str, str, str]:
+def _trained_columns(config: DictConfig) -> tuple[str, str, str]:
     """Dtypes, adapters and rates of policy and critic, in words."""
     policy, critic = config.actor_rollout_ref, config.critic if needs_critic(config) else None
     dtypes = [
@@ -96,7 +96,7 @@ def _rate(value: Any) -> str:
     return f"{float(value):.0e}".replace("e-0", "e-")
 
 
-def _figures(memory: MemoryEstimate) -> tuple[str, ...]:
+def _memory_columns(memory: MemoryEstimate) -> tuple[str, ...]:
     """Memory in GB; a dash for what there is not."""
     update, critic = memory.bytes_of("update"), memory.bytes_of("critic")
     of_update = f"{update / 1e9:.0f}" if update else "-"
@@ -116,8 +116,8 @@ def recipe_table(rows: Sequence[Sequence[str]]) -> str:
 
 def folder_of(name: str) -> str:
     """The folder whose README has a recipe's line; the demo's are in the README of all."""
-    first = name.partition("/")[0]
-    return "" if first == "demo" else first
+    folder = name.partition("/")[0]
+    return "" if folder == "demo" else folder
 
 
 def recipe_tables(compose: Compose, folders: Sequence[str] = ()) -> Iterator[tuple[str, str]]:

@@ -161,11 +161,11 @@ def copy_recipe(arguments: Sequence[str]) -> int:
     )
     source, target = _check_copy(args)
     if args.check_only:
-        print(f"all checks passed: {_named(source)} would be copied to {target}")
+        print(f"all checks passed: {_recipe_name(source)} would be copied to {target}")
         return 0
-    header, _, rest = text_of(source).partition("\n")
-    origin = f"# Copied from the recipe {_named(source)} of rag-r1 {version()}."
-    lines = [header, origin, rest] if header.startswith("# @package") else [origin, header, rest]
+    header, _, body = text_of(source).partition("\n")
+    origin = f"# Copied from the recipe {_recipe_name(source)} of rag-r1 {version()}."
+    lines = [header, origin, body] if header.startswith("# @package") else [origin, header, body]
     target.parent.mkdir(parents=True, exist_ok=True)
     write_text(target, "\n".join(lines))
     print(target)
@@ -200,9 +200,9 @@ def _new_file(to: Path, name: str) -> Path:
     return target
 
 
-def _named(path: Path) -> str:
-    inside = path.is_relative_to(RECIPES)
-    return (path.relative_to(RECIPES) if inside else path).with_suffix("").as_posix()
+def _recipe_name(path: Path) -> str:
+    is_shipped = path.is_relative_to(RECIPES)
+    return (path.relative_to(RECIPES) if is_shipped else path).with_suffix("").as_posix()
 
 
 class PathArguments(Arguments):

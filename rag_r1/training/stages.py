@@ -106,20 +106,20 @@ def _check_override(override: str, stages: int) -> None:
 def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: Path | None) -> list[str]:
     """The overrides of one stage: those given for all stages, those given for it, and last, so that they
     cannot be overridden, its checkpoint folder and its initial model, which connect the stages."""
-    every, single = [], []
+    shared, specific = [], []
     for override in overrides:
         match = _ONE_STAGE.fullmatch(override)
         if match is None:
-            every.append(override)
+            shared.append(override)
         elif int(match[1]) == number:
-            single.append(match[2])
-    start = [] if model is None else [f"{MODEL_KEY}={hydra_quoted(model)}"]
+            specific.append(match[2])
+    model_override = [] if model is None else [f"{MODEL_KEY}={hydra_quoted(model)}"]
     return [
         f"rag_r1.trajectory_dir={hydra_quoted(folder / 'trajectories')}",
         f"hydra.run.dir={hydra_quoted(folder / 'hydra')}",
-        *(override.replace("{stage}", str(number)) for override in every + single),
+        *(override.replace("{stage}", str(number)) for override in shared + specific),
         f"trainer.default_local_dir={hydra_quoted(folder / 'checkpoints')}",
-        *start,
+        *model_override,
     ]
 
 
@@ -149,24 +149,24 @@ def exported_model(checkpoints: Path) -> Path:
 
 
 def check_stages(
-    recipes: Sequence[str], out: Path, overrides: Sequence[str], check: Train, *, every: bool = False
+    recipes: Sequence[str], out: Path, overrides: Sequence[str], check: Train, *, all_stages: bool = False
 ) -> None:
-    """Run `check(recipe, overrides)` for each stage that is not finished, or for `every` one, so that a later
+    """Run `check(recipe, overrides)` for each stage that is not finished, or for all, so that a later
     stage's problems are known before the first is trained. Raises RunError naming the stages with problems. A
     later stage is checked with the initial model of the first one. One stage alone checks itself."""
     numbers = range(1, len(recipes) + 1)
-    open_stages = [n for n in numbers if every or not (out / f"stage{n}" / "finished").exists()]
-    if len(open_stages) < 2 and not every:
+    open_stages = [n for n in numbers if all_stages or not (out / f"stage{n}" / "finished").exists()]
+    if len(open_stages) < 2 and not all_stages:
         return
     first = stage_overrides(overrides, 1, out / "stage1", None)
     start = [override for override in first if override.startswith(f"{MODEL_KEY}=")][-1:]
-    wrong = []
+    failed = []
     for n in open_stages:
         print(f"stage {n}: {recipes[n - 1]}", flush=True)
         if check(recipes[n - 1], [*start, *stage_overrides(overrides, n, out / f"stage{n}", None)]):
-            wrong.append(str(n))
-    if wrong:
-        raise RunError(f"nothing was started: correct the problems above, of stage {', '.join(wrong)}")
+            failed.append(str(n))
+    if failed:
+        raise RunError(f"nothing was started: correct the problems above, of stage {', '.join(failed)}")
 
 
 def run_training(recipe: str, overrides: Sequence[str], *flags: str) -> int:
@@ -183,11 +183,11 @@ def run_check(recipe: str, overrides: Sequence[str]) -> int:
 def lock_folder(folder: Path) -> AbstractContextManager[None]:
     """Holds the folder's lock. The training inherits it, so it is held as long as either process lives;
     RunError if it is held already."""
-    busy = RunError(
+    error = RunError(
         f"a training is still running in {folder} (perhaps that of a killed command): "
         "wait for it or end it, then run the same command again"
     )
-    return hold_lock(folder, busy, inherited=True)
+    return hold_lock(folder, error, inherited=True)
 
 
 class StagesArguments(Arguments):
@@ -206,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         StagesArguments, arguments, prog="rag-r1 stages", description=_DESCRIPTION, check=check_start
     )
     check_start(args)
-    check_stages(args.recipe, Path(realpath(args.out)), args.overrides, run_check, every=args.check_only)
+    check_stages(args.recipe, Path(realpath(args.out)), args.overrides, run_check, all_stages=args.check_only)
     if args.check_only:
         print(f"all checks passed: {len(args.recipe)} stages would be trained into {args.out}")
         return 0

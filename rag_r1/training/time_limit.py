@@ -43,11 +43,11 @@ class TimeLimit:
     folder: Path
     keep: int | None = None
     clock: Callable[[], float] = time.monotonic
-    _last: float = field(init=False)
-    _longest: float = field(init=False, default=0.0)
+    _last_time: float = field(init=False)
+    _longest_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
-        self._last = self._start = self.clock()
+        self._last_time = self._start = self.clock()
         self._step = last_checkpoint(self.folder)
         remove_older(self.folder, self.keep)
 
@@ -57,18 +57,18 @@ class TimeLimit:
         end = self._start + 3600 * self.hours
         if step == self._step:
             return now >= end
-        self._longest = max(self._longest, now - self._last)
-        self._last, self._step = now, step
-        return now + self._longest > end
+        self._longest_s = max(self._longest_s, now - self._last_time)
+        self._last_time, self._step = now, step
+        return now + self._longest_s > end
 
     def report(self) -> str:
         """What to do next; for a training that was ended. Older checkpoints are removed first."""
         self._step = last_checkpoint(self.folder)
         remove_older(self.folder, self.keep)
         hours = (self.clock() - self._start) / 3600
-        at = "no checkpoint yet" if self._step is None else f"the checkpoint of step {self._step}"
+        place = "no checkpoint yet" if self._step is None else f"the checkpoint of step {self._step}"
         return (
-            f"ended after {hours:.2f} of {self.hours:g} hours, with {at}. The same command goes on; on "
+            f"ended after {hours:.2f} of {self.hours:g} hours, with {place}. The same command goes on; on "
             f"another machine, with the folder {self.folder} ({folder_bytes(self.folder) / 1e9:.1f} GB)"
         )
 
@@ -94,8 +94,8 @@ def remove_older(folder: Path, keep: int | None) -> None:
     if not keep or last is None:
         return
     steps = {int(match[1]): path for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))}
-    whole = sorted((step for step in steps if step <= last), reverse=True)
-    for step in steps.keys() - set(whole[:keep]):
+    whole_steps = sorted((step for step in steps if step <= last), reverse=True)
+    for step in steps.keys() - set(whole_steps[:keep]):
         shutil.rmtree(steps[step])
 
 

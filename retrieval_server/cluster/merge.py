@@ -13,5 +13,5 @@ def merge(lists: Sequence[Sequence[ScoredPassage]], topk: int) -> tuple[ScoredPa
     ``lists`` has a list for each shard, in row order; lists are best first, with unrounded scores. The sort
     is stable, so equal scores stay in corpus order.
     """
-    every = [hit for hits in lists for hit in hits]
-    return tuple(round_score(hit) for hit in sorted(every, key=lambda hit: -hit.score)[:topk])
+    hits_of_all = [hit for hits in lists for hit in hits]
+    return tuple(round_score(hit) for hit in sorted(hits_of_all, key=lambda hit: -hit.score)[:topk])

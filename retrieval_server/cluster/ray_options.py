@@ -7,17 +7,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from retrieval_server.command_line import Flag, Group, Options
+from retrieval_server.options import Flag, Group, Options
 
 From0 = Annotated[float, Field(ge=0)]
 
 
 def _replicas(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]+)(?::([0-9]+))?", text)
-    least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if not 1 <= least <= most:
+    lower, upper = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= lower <= upper:
         raise ValueError(f"{text!r} is neither a number from 1 on, nor a range such as 1:4")
-    return least, most
+    return lower, upper
 
 
 class RayOptions(Options):

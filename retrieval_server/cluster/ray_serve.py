@@ -48,13 +48,13 @@ class ShardedSource(StagedSource):
         shards: Sequence[Any],
         *,
         deadline_s: float,
-        at_once: tuple[int, int] = (1, 1),
+        replicas: tuple[int, int] = (1, 1),
         on_close: Callable[[], None] = lambda: None,
     ):
         self._description = description
         self._encoder, self._shards = encoder, list(shards)
         self._deadline_s = deadline_s
-        self.encoders, self.searchers = at_once
+        self.encoders, self.searchers = replicas
         self._on_close = on_close
         self._probes: set[ProbeResult] = set()
 
@@ -70,22 +70,22 @@ class ShardedSource(StagedSource):
     def prepare(self, queries: Sequence[str]) -> Any:
         if self._encoder is None:
             return list(queries)
-        ((vectors, probed),) = self._ask([self._encoder], list(queries))
+        ((vectors, probed),) = self._call_all([self._encoder], list(queries))
         self._probes.add(probed)
         return vectors
 
     def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
-        answers = self._ask(self._shards, prepared, list(topks))
+        answers = self._call_all(self._shards, prepared, list(topks))
         # Of each query, its hits in every shard.
         return [
-            merge([[_scored_passage(*hit) for hit in hits] for hits in of_query], topk)
-            for of_query, topk in zip(zip(*answers, strict=True), topks, strict=True)
+            merge([[_scored_passage(*hit) for hit in hits] for hits in query_hits], topk)
+            for query_hits, topk in zip(zip(*answers, strict=True), topks, strict=True)
         ]
 
     def close(self) -> None:
         self._on_close()
 
-    def _ask(self, handles: Sequence[Any], *arguments: Any) -> list[Any]:
+    def _call_all(self, handles: Sequence[Any], *arguments: Any) -> list[Any]:
         """The answers of all handles, called at once. Raises SearchFailedError when the deadline has
         passed."""
         deadline = time.monotonic() + self._deadline_s
@@ -136,10 +136,10 @@ class RayServe:
         if self._local:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             # Workers inherit the environment, and so find this package in the same place.
-            here = str(Path(__file__).resolve().parents[2])
+            package_root = str(Path(__file__).resolve().parents[2])
             paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-            os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([here, *paths]))
-            cpus = sum(self._most_replicas(folder) for folder in folders) * options.replica_cpus
+            os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([package_root, *paths]))
+            cpus = sum(self._max_replicas(folder) for folder in folders) * options.replica_cpus
             # Twice: during a reload, old and new replicas run side by side.
             settings["num_cpus"] = max(os.cpu_count() or 1, 1 + int(2 * cpus))
             settings["include_dashboard"] = False
@@ -148,10 +148,10 @@ class RayServe:
             serve.start(proxy_location="Disabled")
         except Exception as error:  # a plain Exception if Ray's own processes do not start in time
             ray.shutdown()
-            place = "on this machine" if self._local else f"at {options.ray_address}"
-            raise UserError(f"--serve ray: Ray does not start {place} ({error}).") from error
+            address = "on this machine" if self._local else f"at {options.ray_address}"
+            raise UserError(f"--serve ray: Ray does not start {address} ({error}).") from error
 
-    def _most_replicas(self, folder: Path) -> int:
+    def _max_replicas(self, folder: Path) -> int:
         shards = read_shards(folder)
         encoders = self._options.encoder_replicas[1] if shards[0][1].dense else 0
         return encoders + len(shards) * self._options.shard_replicas[1]
@@ -173,21 +173,10 @@ class RayServe:
         shards = read_shards(folder)
         for path, manifest in shards:
             check_files(path, manifest, verify=False)
-        whole = shards[0][1]
-        if whole.backend not in ("dense", "bm25"):
-            raise UserError(f"{folder}: --serve ray serves dense and bm25, not {whole.backend}.")
-        name, options = f"retrieval-{uuid.uuid4().hex[:8]}", self._options
-        targets = []
-        if whole.dense is not None:
-            deployment = self._deployment(
-                QueryEncoder, "encoder", options.encoder_replicas, options.encoder_gpus
-            )
-            bound = deployment.bind(whole.dense.encoder.model_dump(), opening)
-            targets.append(serve.RunTarget(bound, name=f"{name}-encoder", route_prefix=None))
-        for number, (path, _) in enumerate(shards):
-            deployment = self._deployment(Shard, f"shard-{number}", options.shard_replicas, 0.0)
-            bound = deployment.bind(str(path.absolute()), verify, opening)
-            targets.append(serve.RunTarget(bound, name=f"{name}-shard-{number}", route_prefix=None))
+        first = shards[0][1]
+        if first.backend not in ("dense", "bm25"):
+            raise UserError(f"{folder}: --serve ray serves dense and bm25, not {first.backend}.")
+        targets = self._targets(shards, opening, verify)
 
         def delete() -> None:
             for target in targets:
@@ -198,14 +187,32 @@ class RayServe:
         except Exception as error:  # Ray raises RuntimeError for whatever went wrong in a replica
             delete()
             raise UserError(f"{folder}: a replica does not start ({error}). See the logs of Ray.") from error
+        has_encoder = first.dense is not None
         return ShardedSource(
             describe(shards, opening.dtype),
-            handles[0] if whole.dense is not None else None,
-            handles[1:] if whole.dense is not None else handles,
+            handles[0] if has_encoder else None,
+            handles[1:] if has_encoder else handles,
             deadline_s=deadline_s,
-            at_once=(options.encoder_replicas[1], options.shard_replicas[1]),
+            replicas=(self._options.encoder_replicas[1], self._options.shard_replicas[1]),
             on_close=delete,
         )
+
+    def _targets(
+        self, shards: Sequence[tuple[Path, Manifest]], opening: OpenOptions, verify: bool | None
+    ) -> list[Any]:
+        """The deployments of an index: its encoder first, if it has one, and its shards."""
+        from ray import serve
+
+        name, options, dense = f"retrieval-{uuid.uuid4().hex[:8]}", self._options, shards[0][1].dense
+        bound = {}
+        if dense is not None:
+            replicas, gpus = options.encoder_replicas, options.encoder_gpus
+            encoder = self._deployment(QueryEncoder, "encoder", replicas, gpus)
+            bound["encoder"] = encoder.bind(dense.encoder.model_dump(), opening)
+        for number, (path, _) in enumerate(shards):
+            shard = self._deployment(Shard, f"shard-{number}", options.shard_replicas, 0.0)
+            bound[f"shard-{number}"] = shard.bind(str(path.absolute()), verify, opening)
+        return [serve.RunTarget(app, name=f"{name}-{part}", route_prefix=None) for part, app in bound.items()]
 
     def close(self) -> None:
         """Disconnect from the cluster; end it if it is this server's own."""
@@ -219,14 +226,14 @@ class RayServe:
     def _deployment(self, kind: type, name: str, replicas: tuple[int, int], gpus: float) -> Any:
         from ray import serve
 
-        least, most = replicas
+        least, limit = replicas
         # A replica works on one batch at a time; if a second one waits, Ray starts another replica.
-        scaling = {"min_replicas": least, "max_replicas": most, "target_ongoing_requests": 1}
+        scaling = {"min_replicas": least, "max_replicas": limit, "target_ongoing_requests": 1}
         return serve.deployment(
             kind,
             name=name,
             ray_actor_options={"num_cpus": self._options.replica_cpus, "num_gpus": gpus},
-            **({"autoscaling_config": scaling} if most > least else {"num_replicas": least}),
+            **({"autoscaling_config": scaling} if limit > least else {"num_replicas": least}),
         )
 
 

@@ -36,18 +36,18 @@ def probe_model(model: torch.nn.Module) -> ProbeResult:
 
     linear = (module for module in model.modules() if isinstance(module, torch.nn.Linear))
     layers = {layer.weight.shape: layer for layer in linear}
-    otherwise = Determinism.ORDER
+    fallback = Determinism.ORDER
     if any(layer.weight.dtype != torch.float32 for layer in layers.values()):
-        otherwise = Determinism.NONE
+        fallback = Determinism.NONE
     if any(layer.weight.device.type != "cpu" for layer in layers.values()):
-        return ProbeResult(otherwise)
+        return ProbeResult(fallback)
     digests = []
     for layer in layers.values():
         if (digest := product_digest(layer.weight, layer.bias)) is None:
-            return ProbeResult(otherwise)
+            return ProbeResult(fallback)
         digests.append(digest)
     fingerprint = hashlib.sha256("".join(digests).encode()).hexdigest()
-    return ProbeResult(Determinism.BITS, fingerprint, otherwise)
+    return ProbeResult(Determinism.BITS, fingerprint, fallback)
 
 
 def product_digest(

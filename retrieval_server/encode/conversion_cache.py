@@ -33,67 +33,67 @@ class _ConversionManifest(BaseModel):
     files: dict[str, FileEntry]
 
 
-def cached_conversion(place: Path, convert: Callable[[Path], None]) -> Path:
-    """``place``, with the files that ``convert`` writes into the folder it is given, unless they are there.
+def cached_conversion(folder: Path, convert: Callable[[Path], None]) -> Path:
+    """``folder``, with the files that ``convert`` writes into the folder it is given, unless they are there.
 
     Raises UserError if the folder cannot be written. What ``convert`` raises is passed on, and nothing is
     kept.
     """
     try:
-        if _whole(place):
-            return place
-        log.warning("converting the encoder, once; it is kept in %s", place)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        work = _folder_beside(place)
+        if _is_complete(folder):
+            return folder
+        log.warning("converting the encoder, once; it is kept in %s", folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        work = _sibling_folder(folder)
         try:
             convert(work)
             work.chmod(0o755)  # mkdtemp keeps it from other users
-            _publish(work, place)
+            _publish(work, folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
-        raise UserError(f"{place}: cannot be kept ({error}). Name another --encoder-cache.") from error
-    return place
+        raise UserError(f"{folder}: cannot be kept ({error}). Name another --encoder-cache.") from error
+    return folder
 
 
-def _whole(place: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     """Whether a conversion is there, with the files that were written."""
-    if not place.exists():
+    if not folder.exists():
         return False
     try:
-        manifest = _ConversionManifest.model_validate_json(json_file_bytes(place / MANIFEST))
-        if manifest.files == describe_files(place):
+        manifest = _ConversionManifest.model_validate_json(json_file_bytes(folder / MANIFEST))
+        if manifest.files == describe_files(folder):
             return True
     except (FileNotFoundError, ValueError):
         pass
-    log.warning("%s: a converted encoder that is damaged; it is made again", place)
+    log.warning("%s: a converted encoder that is damaged; it is made again", folder)
     return False
 
 
-def _publish(work: Path, place: Path) -> None:
+def _publish(work: Path, folder: Path) -> None:
     """Give a finished conversion its name, unless another process was faster."""
     manifest = _ConversionManifest(files=describe_files(work))
     write_json(work / MANIFEST, manifest.model_dump(mode="json"))
     try:
-        os.rename(work, place)  # fails where there is a folder that is not empty
+        os.rename(work, folder)  # fails where there is a folder that is not empty
         return
     except OSError:
-        if _whole(place):
+        if _is_complete(folder):
             return
     # Another process may put a good one there at any moment, so nothing is removed under this name: what is
     # there goes aside first, and this one, which is as good, takes its place.
-    aside = _folder_beside(place)
+    aside = _sibling_folder(folder)
     try:
         with suppress(FileNotFoundError):  # the other process has put it aside
-            os.rename(place, aside)
+            os.rename(folder, aside)
         try:
-            os.rename(work, place)
+            os.rename(work, folder)
         except OSError:
-            if not _whole(place):
+            if not _is_complete(folder):
                 raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _folder_beside(place: Path) -> Path:
-    return Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=place.parent))
+def _sibling_folder(folder: Path) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))

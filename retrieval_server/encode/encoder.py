@@ -67,17 +67,17 @@ class Encoder:
         ``dtype`` is what the model computes in: float32, bfloat16, float16, or int8, which ``openvino`` must
         compute. Vectors are always float32.
         """
-        kept_name, folder = resolve_model(name)
+        recorded_name, folder = resolve_model(name)
         config = read_folder_settings(folder)
-        pooling = choose_pooling(name, options, config, find_family(kept_name))
-        device, of_torch = ("cpu", "float32") if openvino else (device, dtype)
-        model = _load(folder, pooling, bare=config.pooling is None, device=device, dtype=of_torch)
+        pooling = choose_pooling(name, options, config, find_family(recorded_name))
+        device, torch_dtype = ("cpu", "float32") if openvino else (device, dtype)
+        model = _load(folder, pooling, bare=config.pooling is None, device=device, dtype=torch_dtype)
         if options.max_length is None:
             special = getattr(model.tokenizer, "num_special_tokens_to_add", lambda: 0)()
             check_length(folder, config, special=special, positions=_positions(model))
         sha256 = hash_model(folder)
         section = resolve_settings(
-            kept_name,
+            recorded_name,
             sha256,
             config,
             options,
@@ -109,8 +109,8 @@ class Encoder:
         folder = check_model(section, override)
         log.info("loading the encoder %s from %s", section.name, folder)
         bare = read_folder_settings(folder).pooling is None
-        device, of_torch = ("cpu", "float32") if openvino else (device, dtype)
-        model = _load(folder, section.pooling, bare=bare, device=device, dtype=of_torch)
+        device, torch_dtype = ("cpu", "float32") if openvino else (device, dtype)
+        model = _load(folder, section.pooling, bare=bare, device=device, dtype=torch_dtype)
         model.max_seq_length = section.max_length
         converted = _convert(model, section.sha256, dtype, openvino) if openvino else None
         encoder = cls(model, section, converted)
@@ -244,7 +244,7 @@ def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: 
             return model.to(getattr(torch, dtype))
     except Exception as error:  # whatever a damaged or hostile folder makes of three libraries
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:400].removesuffix('.')}"
-        other = f"another --encoder, or another --device than {device}" if device else "another --encoder"
+        remedy = f"another --encoder, or another --device than {device}" if device else "another --encoder"
         raise UserError(
-            f"{folder}: the model does not load ({why}). Fetch it again, or give {other}."
+            f"{folder}: the model does not load ({why}). Fetch it again, or give {remedy}."
         ) from error

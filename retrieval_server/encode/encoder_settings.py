@@ -73,9 +73,9 @@ def choose_pooling(
     if not poolings:
         raise UserError(f"{name}: its pooling is unknown. Give --pooling {'|'.join(POOLINGS)}.")
     if len(set(poolings.values())) > 1:
-        both = ", ".join(f"{source} says {pooling!r}" for source, pooling in poolings.items())
+        conflict = ", ".join(f"{source} says {pooling!r}" for source, pooling in poolings.items())
         raise UserError(
-            f"{name}: pooling is contradictory: {both}. Correct 1_Pooling/config.json in the folder, "
+            f"{name}: pooling is contradictory: {conflict}. Correct 1_Pooling/config.json in the folder, "
             "rename the folder, or drop the flag."
         )
     return next(iter(poolings.values()))

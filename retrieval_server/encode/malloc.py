@@ -46,16 +46,16 @@ def limit_heaps(heaps: int | None = None) -> None:
         _set(_TRIM_THRESHOLD, _NEVER)
 
 
-def trim_heap_regularly(every_s: float = 60.0) -> threading.Event:
-    """Call ``trim_heap`` every ``every_s`` seconds, in a thread of its own, until the event is set.
+def trim_heap_regularly(interval_s: float = 60.0) -> threading.Event:
+    """Call ``trim_heap`` every ``interval_s`` seconds, in a thread of its own, until the event is set.
 
     For processes that encode or search until they are stopped: the server, and the replicas on Ray.
     """
-    done = threading.Event()
+    stop = threading.Event()
 
     def work() -> None:
-        while not done.wait(every_s):
+        while not stop.wait(interval_s):
             trim_heap()
 
     threading.Thread(target=work, name="give-back-memory", daemon=True).start()
-    return done
+    return stop

@@ -88,16 +88,16 @@ def is_hub_name(name: str) -> bool:
     return not (folder.is_dir() or folder.is_absolute() or name.count("/") != 1 or name.startswith("."))
 
 
-def check_model(section: EncoderSection, override: str | None = None, most_bytes: int | None = None) -> Path:
+def check_model(section: EncoderSection, override: str | None = None, max_bytes: int | None = None) -> Path:
     """The folder of an index's encoder, or of `override`, another place of the same files. Raises UserError
     if it is not there, or is not the model that the index was built with; of files with more bytes in all
-    than `most_bytes` the contents are not read."""
+    than `max_bytes` the contents are not read."""
     _, folder = resolve_model(override or section.name)
     remedy = (
         "An index answers only to the encoder of its vectors: give that one with --encoder, "
         "or build the index again with this one."
     )
-    if most_bytes is None or sum(path.stat().st_size for path in _model_files(folder)) <= most_bytes:
+    if max_bytes is None or sum(path.stat().st_size for path in _model_files(folder)) <= max_bytes:
         require_equal(f"{folder}: encoder sha256", section.sha256, hash_model(folder), remedy)
     return folder
 
@@ -183,7 +183,7 @@ def read_folder_settings(folder: Path) -> FolderSettings:
     config_file = folder / "config_sentence_transformers.json"
     prompts = (_json(config_file).get("prompts") or {}) if config_file.is_file() else {}
     passage = next((prompts[key] for key in ("passage", "document", "corpus") if prompts.get(key)), None)
-    separator, longest, mode = _trained(folder / TRAINED)
+    separator, longest, mode = _trained_settings(folder / TRAINED)
     return FolderSettings(
         separator=separator,
         max_length=longest,
@@ -195,7 +195,7 @@ def read_folder_settings(folder: Path) -> FolderSettings:
     )
 
 
-def _trained(path: Path) -> tuple[str | None, int | None, str | None]:
+def _trained_settings(path: Path) -> tuple[str | None, int | None, str | None]:
     """Separator, length limit and mode of the query of a trained retriever; None where it does not say.
 
     What the model can do with that length is checked when it is loaded (encoder_settings.py).
@@ -218,17 +218,19 @@ def _modules(path: Path) -> list[dict[str, str]]:
     """The modules of a model, checked: their classes would be imported and their paths read."""
     modules = _json(path)
     for module in modules if isinstance(modules, list) else [None]:
-        kind, place = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
-        if not isinstance(kind, str) or not isinstance(place, str):
+        kind, module_path = (
+            (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
+        )
+        if not isinstance(kind, str) or not isinstance(module_path, str):
             raise UserError(f"{path}: no list of modules with 'type' and 'path'. Fetch the model again.")
         if not kind.startswith("sentence_transformers."):
             raise UserError(
                 f"{path}: names the class {kind!r}, which is not sentence-transformers' own. Models that "
                 "need code of their own are not loaded; take another, or save this one without it."
             )
-        inside = PurePosixPath(place)
+        inside = PurePosixPath(module_path)
         if inside.is_absolute() or ".." in inside.parts:
-            raise UserError(f"{path}: the module at {place!r} lies outside the model's folder.")
+            raise UserError(f"{path}: the module at {module_path!r} lies outside the model's folder.")
     return modules
 
 

@@ -41,11 +41,11 @@ from retrieval_server.encode.options import OpenVinoOptions
 from retrieval_server.errors import UserError
 
 log = logging.getLogger(__name__)
-_one_at_a_time = threading.Lock()  # torch traces one model at a time in a process
+_conversion_lock = threading.Lock()  # torch traces one model at a time in a process
 _FORMAT = 1  # of a conversion: one more whenever this module makes another graph of the same model
 _GRAPH = "model.xml"
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_NUMBERS_OF_A_SCALE = 32  # of a token's, rounded with one scale: OpenVINO's own default
+_SCALE_GROUP_SIZE = 32  # of a token's, rounded with one scale: OpenVINO's own default
 #: The least cosine between a text's mean state in torch and in OpenVINO. A graph in float32 that is further
 #: off was traced wrongly; 8 bits usually give .99 and more.
 _LEAST_COSINE = {"float32": 0.9999, "int8": 0.9}
@@ -77,8 +77,8 @@ class OpenVinoTransformer(torch.nn.Module):
         digest = stable_digest(
             lambda shape, generator: torch.randint(vocabulary, shape, generator=generator), compute
         )
-        otherwise = Determinism.ORDER if self._dtype == "float32" else Determinism.NONE
-        return ProbeResult(otherwise) if digest is None else ProbeResult(Determinism.BITS, digest, otherwise)
+        fallback = Determinism.ORDER if self._dtype == "float32" else Determinism.NONE
+        return ProbeResult(fallback) if digest is None else ProbeResult(Determinism.BITS, digest, fallback)
 
 
 def use_openvino(
@@ -106,7 +106,7 @@ def use_openvino(
     accepted, features = inspect.signature(transformer.model.forward).parameters, model.tokenizer(["probe"])
     inputs = [name for name in _INPUTS if name in accepted and name in features]
     weights = "int8" if dtype == "int8" else "float32"
-    with _one_at_a_time:
+    with _conversion_lock:
         folder = _conversion(transformer.model, inputs, sha256, weights, settings)
     try:
         compiled = _compile(core, core.read_model(folder / _GRAPH), dtype, settings.threads)
@@ -153,7 +153,7 @@ def _compile(core: Any, graph: Any, dtype: str, threads: int | None) -> Any:
     options = {
         "PERFORMANCE_HINT": "LATENCY",  # one batch at a time, by all threads
         "INFERENCE_PRECISION_HINT": "bf16" if dtype == "bfloat16" else "f32",
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": _NUMBERS_OF_A_SCALE if dtype == "int8" else 0,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": _SCALE_GROUP_SIZE if dtype == "int8" else 0,
     }
     if threads is not None:
         options["INFERENCE_NUM_THREADS"] = threads
@@ -166,29 +166,19 @@ def _conversion(
     """The folder of the conversion, made if it is not there or not whole."""
     libraries = [f"{name} {version(name)}" for name in ("openvino", "torch", "transformers")]
     key = hashlib.sha256("\n".join([str(_FORMAT), sha256, weights, *libraries]).encode()).hexdigest()
-    place = settings.folder / f"{key[:32]}-{weights}"
-    return cached_conversion(place, partial(_convert, transformer, inputs, weights))
+    folder = settings.folder / f"{key[:32]}-{weights}"
+    return cached_conversion(folder, partial(_convert, transformer, inputs, weights))
 
 
 def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work: Path) -> None:
     """Trace the transformer into ``work``. Raises UserError if the result computes something else."""
     openvino = _import_openvino()
 
-    class States(torch.nn.Module):
-        """The transformer with the inputs by position and one output, as a tracer needs it."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.transformer = transformer
-
-        def forward(self, *values: torch.Tensor) -> torch.Tensor:
-            return self.transformer(**dict(zip(inputs, values, strict=True))).last_hidden_state
-
     vocabulary = _vocabulary(transformer.config)
     ids = torch.randint(vocabulary, (4, 24), generator=torch.Generator().manual_seed(0))
     mask = (torch.arange(24) < torch.tensor([[24], [3], [17], [8]])).long()
     example = _features(ids, mask, inputs)
-    states = States().eval()
+    states = _states(transformer, inputs)
     try:
         with torch.inference_mode(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the tracer's, about branches that do not depend on the texts
@@ -207,8 +197,10 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
         raise
     except Exception as error:  # tracing raises whatever the model's code does
         raise UserError(f"OpenVINO does not convert the encoder ({error!r}). Use --runtime torch.") from error
-    kept = mask[..., None]
-    cosines = torch.nn.functional.cosine_similarity((converted * kept).sum(1), (reference * kept).sum(1))
+    token_mask = mask[..., None]
+    cosines = torch.nn.functional.cosine_similarity(
+        (converted * token_mask).sum(1), (reference * token_mask).sum(1)
+    )
     if not cosines.min() >= _LEAST_COSINE[weights]:
         raise UserError(
             f"OpenVINO computes other vectors than torch: a cosine of {cosines.min():.4f} in {weights}, "
@@ -225,9 +217,23 @@ def _vocabulary(config: Any) -> int:
     return size
 
 
+def _states(transformer: torch.nn.Module, inputs: list[str]) -> torch.nn.Module:
+    """The transformer with its inputs by position and one output, as a tracer needs it."""
+
+    class States(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.transformer = transformer
+
+        def forward(self, *values: torch.Tensor) -> torch.Tensor:
+            return self.transformer(**dict(zip(inputs, values, strict=True))).last_hidden_state
+
+    return States().eval()
+
+
 def _features(ids: torch.Tensor, mask: torch.Tensor, inputs: list[str]) -> dict[str, torch.Tensor]:
-    every = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
-    return {name: every[name] for name in inputs}
+    features = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    return {name: features[name] for name in inputs}
 
 
 def _quantise(graph: Any) -> None:

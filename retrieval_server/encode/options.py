@@ -9,8 +9,8 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator
 
-from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
 from retrieval_server.errors import UserError
+from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
 DENSE = Group("dense")
 

@@ -44,29 +44,30 @@ def encode_rows(
     layout = RowLayout(encoder.section.dimension, kind)
     row_bytes = layout.row_bytes
     stored = path.stat().st_size // row_bytes if path.exists() else 0
-    done = min(stored, stop - start) // BLOCK * BLOCK
-    texts = store.iter_contents(start + done, stop)
+    encoded = min(stored, stop - start) // BLOCK * BLOCK
+    texts = store.iter_contents(start + encoded, stop)
     with (
         path.open("ab") as stream,
-        tqdm(total=stop - start, initial=done, desc=label, unit=" passages", disable=not progress) as bar,
+        tqdm(total=stop - start, initial=encoded, desc=label, unit=" passages", disable=not progress) as bar,
     ):
-        stream.truncate(done * row_bytes)
-        for first in range(start + done, stop, BLOCK):
+        stream.truncate(encoded * row_bytes)
+        for first in range(start + encoded, stop, BLOCK):
             block = list(islice(texts, BLOCK))
             vectors = encoder.encode_passages(block, batch_size)
-            try:
-                stream.write(layout.encode(vectors, first))
-            except ValueTooLargeError as error:
-                raise UserError(
-                    f"{encoder.section.name}: of the passages, {error}. Take --preset small or exact."
-                ) from None
-            except ValueError as error:
-                raise UserError(
-                    f"{encoder.section.name}: of the passages, {error}. Encode with --dtype float32."
-                ) from None
+            stream.write(_encode_block(layout, vectors, first, encoder.section.name))
             stream.flush()
             bar.update(len(block))
         os.fsync(stream.fileno())
+
+
+def _encode_block(layout: RowLayout, vectors: np.ndarray, first: int, encoder: str) -> bytes:
+    """The bytes of these rows, from row `first` on. Raises UserError."""
+    try:
+        return layout.encode(vectors, first)
+    except ValueTooLargeError as error:
+        raise UserError(f"{encoder}: of the passages, {error}. Take --preset small or exact.") from None
+    except ValueError as error:
+        raise UserError(f"{encoder}: of the passages, {error}. Encode with --dtype float32.") from None
 
 
 class VectorFiles:

@@ -146,10 +146,10 @@ class Engine:
         self._metrics.queries.inc(searched)
         self._metrics.cache_hits.inc(cached)
         self._metrics.joined.inc(searched - cached - len(fresh))
-        await self._answered(fresh, joined)
+        await self._wait_for_answers(fresh, joined)
         return [wait.future.result() if isinstance(wait, QueryJob) else wait for wait in waits]
 
-    async def _answered(self, fresh: list[QueryJob], jobs: set[QueryJob]) -> None:
+    async def _wait_for_answers(self, fresh: list[QueryJob], jobs: set[QueryJob]) -> None:
         """Returns when all ``jobs`` are answered; the ``fresh`` ones among them enter the queue."""
         self._queue.add(fresh)
         for job in jobs:
@@ -180,9 +180,9 @@ class Engine:
         if seconds > options.deadline_s:
             message = f"the answer could take {seconds:.0f} s; the deadline is {options.deadline_s:g} s"
             return OverloadedError("deadline", message, retry_after)
-        most = options.max_delay_s
-        if most is not None and seconds > most:
-            message = f"the answer could take {seconds:.2f} s; --max-delay is {most:g} s"
+        max_delay_s = options.max_delay_s
+        if max_delay_s is not None and seconds > max_delay_s:
+            message = f"the answer could take {seconds:.2f} s; --max-delay is {max_delay_s:g} s"
             return OverloadedError("delay", message, retry_after)
         return None
 
@@ -194,12 +194,12 @@ class Engine:
         for stage, seconds in batch.seconds.items():
             self._metrics.stage_seconds[stage].observe(seconds)
         if batch.answers is not None:
-            self._succeed(batch, batch.answers)
+            self._set_answers(batch, batch.answers)
         else:
             assert batch.error is not None
             self._fail(batch, batch.error)
 
-    def _succeed(self, batch: JobBatch, answers: Sequence[Answer]) -> None:
+    def _set_answers(self, batch: JobBatch, answers: Sequence[Answer]) -> None:
         self._pace.batch_done(len(batch.jobs), batch.started, now())
         self._queue.batch_done()
         for job, answer in zip(batch.jobs, answers, strict=True):

@@ -13,7 +13,7 @@ from retrieval_server.engine.batching import BatchFormer
 from retrieval_server.engine.jobs import JobBatch, QueryJob, now
 
 #: Turns of the event loop within which a request that has arrived at the socket reaches the queue.
-_TURNS_TO_READ = 3
+_READ_CYCLES = 3
 
 
 class JobQueue:
@@ -63,17 +63,17 @@ class JobQueue:
 
     async def next_batch(self) -> JobBatch:
         """The next batch, when it is due. Several callers may wait; each batch goes to one of them."""
-        await self._until_due()
+        await self._wait_until_due()
         return JobBatch(self._former.take(), now())
 
-    async def _until_due(self) -> None:
+    async def _wait_until_due(self) -> None:
         loop = asyncio.get_running_loop()
         free_since = now()
         while True:
             seconds = self._due_in(free_since)
             if seconds == 0.0:
                 # The loop may have been busy with answers while others asked: read before the batch is cut.
-                for _ in range(_TURNS_TO_READ):
+                for _ in range(_READ_CYCLES):
                     await asyncio.sleep(0)
                 if self._due_in(free_since) == 0.0:
                     return

@@ -42,17 +42,17 @@ class LatencyModel:
         self._variance = self._covariance = 0.0  # of the queries; of queries and seconds
         self._deviation = 0.0  # of a batch from its expected time, as a share of that
 
-    def batch_done(self, queries: int, started: float, ended: float) -> None:
+    def batch_done(self, queries: int, started: float, finished: float) -> None:
         """Note a batch of so many queries, and when it began and ended.
 
         Stages may overlap, so its time is counted from the end of the batch before it.
         """
-        seconds = ended - max(started, self._last_end)
+        seconds = finished - max(started, self._last_end)
         if expected := self.expected(queries):
-            missed_by = abs(seconds - expected) / expected
-            self._deviation += _SCATTER_WEIGHT * (missed_by - self._deviation)
+            error = abs(seconds - expected) / expected
+            self._deviation += _SCATTER_WEIGHT * (error - self._deviation)
         newest = _AVERAGE_WEIGHT if self._queries else 1.0
-        self._last_end = ended
+        self._last_end = finished
         queries_off, seconds_off = queries - self._queries, seconds - self._seconds
         self._queries += newest * queries_off
         self._seconds += newest * seconds_off

@@ -80,18 +80,20 @@ class Metrics:
 class IndexMetrics:
     """The instruments of one index, with its name filled in; all of them are on the page from now on."""
 
-    def __init__(self, every: Metrics, index: str):
-        self._every, self._index = every, index
-        self.queries = every.queries.labels(index)
-        self.cache_hits = every.cache_hits.labels(index)
-        self.joined = every.joined.labels(index)
-        self.dropped = every.dropped.labels(index)
-        self.batch_size = every.batch_size.labels(index)
-        self.stage_seconds = {s: every.stage_seconds.labels(index, s) for s in ("queue", "encode", "search")}
+    def __init__(self, metrics: Metrics, index: str):
+        self._metrics, self._index = metrics, index
+        self.queries = metrics.queries.labels(index)
+        self.cache_hits = metrics.cache_hits.labels(index)
+        self.joined = metrics.joined.labels(index)
+        self.dropped = metrics.dropped.labels(index)
+        self.batch_size = metrics.batch_size.labels(index)
+        self.stage_seconds = {
+            s: metrics.stage_seconds.labels(index, s) for s in ("queue", "encode", "search")
+        }
 
     def reloaded(self, outcome: str) -> None:
-        self._every.reloads.labels(self._index, outcome).inc()
+        self._metrics.reloads.labels(self._index, outcome).inc()
 
     def watch(self, gauge: str, value: Callable[[], float]) -> None:
         """Let a gauge call ``value`` whenever the page is made."""
-        self._every.gauges[gauge].labels(self._index).set_function(value)
+        self._metrics.gauges[gauge].labels(self._index).set_function(value)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
+from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
 
 class EngineOptions(Options):

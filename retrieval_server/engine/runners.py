@@ -79,12 +79,14 @@ class StagedRunner:
         while True:
             batch = await self._next_batch()
             try:
-                await asyncio.get_running_loop().run_in_executor(self._stages.encoding, self._both, batch)
+                await asyncio.get_running_loop().run_in_executor(
+                    self._stages.encoding, self._run_stages, batch
+                )
             except Exception as error:
                 batch.error = error
             self._deliver(batch)
 
-    def _both(self, batch: JobBatch) -> None:
+    def _run_stages(self, batch: JobBatch) -> None:
         """Both stages, in the thread that calls: between them nothing waits for the event loop."""
         source, jobs = self._source, batch.jobs
         began = now()
@@ -99,7 +101,9 @@ class StagedRunner:
             batch = await self._next_batch()
             queries = [job.query for job in batch.jobs]
             try:
-                prepared = await _timed(batch, "encode", self._stages.encoding, self._source.prepare, queries)
+                prepared = await _measure(
+                    batch, "encode", self._stages.encoding, self._source.prepare, queries
+                )
             except Exception as error:
                 batch.error = error
                 self._deliver(batch)
@@ -111,13 +115,13 @@ class StagedRunner:
             batch, prepared = await encoded.get()
             topks, searching = [job.topk for job in batch.jobs], self._stages.searching
             try:
-                batch.answers = await _timed(batch, "search", searching, self._source.find, prepared, topks)
+                batch.answers = await _measure(batch, "search", searching, self._source.find, prepared, topks)
             except Exception as error:
                 batch.error = error
             self._deliver(batch)
 
 
-async def _timed(
+async def _measure(
     batch: JobBatch, stage: str, threads: ThreadPoolExecutor, work: Callable[..., Made], *arguments: Any
 ) -> Made:
     started = now()
@@ -135,9 +139,9 @@ class RemoteRunner:
         self._free = asyncio.Semaphore(source.concurrency)
 
     def work(self) -> Work:
-        return [self._call_for_each()]
+        return [self._call_batches()]
 
-    async def _call_for_each(self) -> None:
+    async def _call_batches(self) -> None:
         under_way: set[asyncio.Task] = set()
         try:
             while True:

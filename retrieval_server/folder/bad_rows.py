@@ -23,15 +23,15 @@ class BadRows:
     count: int = 0
     first: list[str] = field(default_factory=list)
 
-    def add(self, place: str, reason: object) -> None:
+    def add(self, location: str, reason: object) -> None:
         """Count a row; the first ones are kept to be named."""
         self.count += 1
         if len(self.first) < NAMED:
-            self.first.append(f"{place}: {reason}")
+            self.first.append(f"{location}: {reason}")
 
     def refusal(self) -> str:
         """The sentence of the error with which a file is refused."""
-        more = self.count - len(self.first)
-        text = "; ".join(self.first) + (f"; and {more} more" if more else "")
+        unnamed = self.count - len(self.first)
+        text = "; ".join(self.first) + (f"; and {unnamed} more" if unnamed else "")
         rows = "1 bad row" if self.count == 1 else f"{self.count} bad rows"
         return f"{rows}: {text}. Repair them, or leave them out with --skip-bad-rows."

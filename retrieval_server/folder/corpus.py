@@ -36,7 +36,7 @@ MAX_LINE_BYTES = 16 * 2**20  # of one row, unpacked; a whole article of Wikipedi
 _LINES: dict[str, Callable[[str], Passage]] = {".jsonl": parse_jsonl_row, ".tsv": parse_tsv_row}
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
 _COLUMNS = ("id", "contents", "title", "text", "url")
-_AT_ONCE = 1024  # rows of a parquet file in memory
+_PARQUET_BATCH_ROWS = 1024  # rows of a parquet file in memory
 
 
 def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
@@ -78,7 +78,7 @@ class CorpusReader:
         self.skip_bad_rows = skip_bad_rows
         self.progress = progress
         self.bad = BadRows()
-        self._before: list[int] = []  # for each file begun, how many places lie before it
+        self._starts: list[int] = []  # for each file begun, how many places lie before it
 
     @property
     def skipped(self) -> int:
@@ -91,57 +91,57 @@ class CorpusReader:
         names = [path.name for path in self.files]
         return names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)} files)"
 
-    def locate(self, place: int) -> str:
+    def locate(self, position: int) -> str:
         """``FILE, line N`` of a place that has been read."""
-        file = bisect_right(self._before, place - 1) - 1
-        return _place(self.files[file], place - self._before[file])
+        file = bisect_right(self._starts, position - 1) - 1
+        return _location(self.files[file], position - self._starts[file])
 
     def __iter__(self) -> Iterator[tuple[int, Passage]]:
-        self._before, self.bad = [], BadRows()
-        place = 0
+        self._starts, self.bad = [], BadRows()
+        position = 0
         # Progress is counted in bytes on disk: their number is known, that of the rows is not.
         sizes = [path.stat().st_size for path in self.files]
         with tqdm(
             total=sum(sizes), unit="B", unit_scale=True, desc="reading corpus", disable=not self.progress
         ) as bar:
             for number, path in enumerate(self.files):
-                self._before.append(place)
+                self._starts.append(position)
                 for row in _rows(path, bar):
-                    place += 1
+                    position += 1
                     if isinstance(row, BadRowError):
-                        self._bad(place, str(row))
+                        self._bad(position, str(row))
                     elif row is not None:
-                        yield place, row
+                        yield position, row
                 bar.update(sum(sizes[: number + 1]) - bar.n)
         if self.bad.count > NAMED:
             log.warning("%d bad rows in all", self.bad.count)
         if self.bad.count and not self.skip_bad_rows:
             raise UserError(self.bad.refusal())
 
-    def _bad(self, place: int, fault: str) -> None:
-        self.bad.add(self.locate(place), fault)
+    def _bad(self, position: int, fault: str) -> None:
+        self.bad.add(self.locate(position), fault)
         if self.bad.count <= NAMED:  # at once: the end of a large corpus may be minutes away
-            log.warning("bad row: %s: %s", self.locate(place), fault)
+            log.warning("bad row: %s: %s", self.locate(position), fault)
 
 
-def check_first_rows(corpus: Path, *, skip_bad_rows: bool = False, most: int = 1000) -> None:
+def check_first_rows(corpus: Path, *, skip_bad_rows: bool = False, max_rows: int = 1000) -> None:
     """Raise UserError if a file of the corpus cannot be read, or if one of its first rows is malformed."""
-    check_all(*(partial(_check_file, path, skip_bad_rows, most) for path in corpus_files(corpus)))
+    check_all(*(partial(_check_file, path, skip_bad_rows, max_rows) for path in corpus_files(corpus)))
 
 
-def _check_file(path: Path, skip_bad_rows: bool, most: int) -> None:
-    bad, first = BadRows(), dict[str, int]()
+def _check_file(path: Path, skip_bad_rows: bool, max_rows: int) -> None:
+    bad, first_rows = BadRows(), dict[str, int]()
     with tqdm(disable=True) as bar:
-        for number, row in enumerate(islice(_rows(path, bar), most), start=1):
+        for number, row in enumerate(islice(_rows(path, bar), max_rows), start=1):
             if isinstance(row, BadRowError):
-                bad.add(_place(path, number), row)
-            elif row is not None and (at := first.setdefault(row.id, number)) != number:
-                raise UserError(same_id(_place(path, at), _place(path, number), row.id))
+                bad.add(_location(path, number), row)
+            elif row is not None and (first := first_rows.setdefault(row.id, number)) != number:
+                raise UserError(same_id(_location(path, first), _location(path, number), row.id))
     if bad.count and not skip_bad_rows:
         raise UserError(bad.refusal())
 
 
-def _place(path: Path, number: int) -> str:
+def _location(path: Path, number: int) -> str:
     return f"{path}, {'row' if _is_parquet(path) else 'line'} {number}"
 
 
@@ -187,7 +187,7 @@ def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError]:
         with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
             columns = [name for name in _COLUMNS if name in file.schema_arrow.names]
             share = path.stat().st_size / max(file.metadata.num_rows, 1)
-            for batch in file.iter_batches(_AT_ONCE, columns=columns, use_threads=False):
+            for batch in file.iter_batches(_PARQUET_BATCH_ROWS, columns=columns, use_threads=False):
                 for row in batch.to_pylist():
                     try:
                         yield passage_of(row)
@@ -205,8 +205,8 @@ def write_passages(reader: CorpusReader, path: Path) -> tuple[CorpusSection, int
     """
     try:
         with PassageWriter(path) as writer:
-            for place, passage in reader:
-                writer.add(passage, place)
+            for position, passage in reader:
+                writer.add(passage, position)
         if writer.count == 0:
             skipped = f" ({reader.skipped} malformed rows were skipped)" if reader.skipped else ""
             raise UserError(f"{reader.source}: no passage in it{skipped}. An index needs at least one.")

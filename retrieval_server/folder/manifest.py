@@ -164,7 +164,7 @@ class Manifest(_Section):
 
     @field_validator("files")
     @classmethod
-    def _inside(cls, files: dict[str, FileEntry]) -> dict[str, FileEntry]:
+    def _check_inside(cls, files: dict[str, FileEntry]) -> dict[str, FileEntry]:
         # The message that refuses a file shows its size and hash: so no file outside of the folder may be
         # named.
         for name in files:
@@ -174,13 +174,13 @@ class Manifest(_Section):
         return files
 
 
-def sha256_of_file(path: Path, read: Callable[[int], object] = lambda size: None) -> str:
-    """The file's hash, in hexadecimal; ``read`` is called with the size of each block, for a progress bar."""
+def sha256_of_file(path: Path, on_read: Callable[[int], object] = lambda size: None) -> str:
+    """The file's hash, in hexadecimal; ``on_read`` is called with the size of each block."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(2**20):
             digest.update(chunk)
-            read(len(chunk))
+            on_read(len(chunk))
     return digest.hexdigest()
 
 

@@ -33,7 +33,7 @@ BATCH_BYTES = 16 * 2**20  # a batch's column must stay far below Arrow's 2 GiB l
 # Passages read before the mapped pages are released. A passage touches up to seven places, and Linux maps
 # 64 KiB around each: 2,048 of them are 0.9 GB at worst.
 RELEASE_AFTER = 2048
-_OPEN_AT_ONCE = 64  # batches whose pages are mapped while their metadata are read at opening
+_MAX_MAPPED_BATCHES = 64  # batches whose pages are mapped while their metadata are read at opening
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class PassageWriter:
         self._id_hashes = array("q")
         # The corpus may have lines without a passage. The first row after each such gap, and its place.
         self._gap_rows: list[int] = []
-        self._gap_places: list[int] = []
+        self._gap_positions: list[int] = []
 
     @property
     def sha256(self) -> str:
@@ -80,11 +80,11 @@ class PassageWriter:
             self._flush()
         self._writer.close()
 
-    def add(self, passage: Passage, place: int) -> None:
-        """Append the passage at ``place`` of the corpus, counted from 1; places must increase."""
-        if not self._gap_rows or place != self._place(self.count):
+    def add(self, passage: Passage, position: int) -> None:
+        """Append the passage at ``position`` of the corpus, counted from 1; places must increase."""
+        if not self._gap_rows or position != self._position(self.count):
             self._gap_rows.append(self.count)
-            self._gap_places.append(place)
+            self._gap_positions.append(position)
         for text in (passage.id, passage.contents):
             encoded = text.encode("utf-8")
             self._digest.update(len(encoded).to_bytes(8, "little"))
@@ -104,9 +104,9 @@ class PassageWriter:
             self._writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
         self._ids, self._contents, self._urls, self._bytes = [], [], [], 0
 
-    def _place(self, row: int) -> int:
+    def _position(self, row: int) -> int:
         gap = bisect_right(self._gap_rows, row) - 1
-        return self._gap_places[gap] + row - self._gap_rows[gap]
+        return self._gap_positions[gap] + row - self._gap_rows[gap]
 
     def refuse_duplicate_ids(self, locate: Callable[[int], str]) -> None:
         """Raise UserError naming both places if two rows share an id. Call after the writer has closed.
@@ -125,11 +125,11 @@ class PassageWriter:
             id_ = store[row].id
             first = first_rows.setdefault(id_, row)
             if first != row:
-                raise UserError(same_id(locate(self._place(first)), locate(self._place(row)), id_))
+                raise UserError(same_id(locate(self._position(first)), locate(self._position(row)), id_))
 
 
 def same_id(first: str, second: str, id_: str) -> str:
-    """The sentence for two places in a corpus with one id."""
+    """The sentence for two locations in a corpus with one id."""
     return f"{first} and {second} have the same id {id_!r}. Make ids unique."
 
 
@@ -155,7 +155,7 @@ class PassageStore(Sequence[Passage]):
     def _read_batches(self, reader: pa.RecordBatchFileReader) -> Iterator[pa.RecordBatch]:
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
-            if number % _OPEN_AT_ONCE == 0:
+            if number % _MAX_MAPPED_BATCHES == 0:
                 self.release()
 
     def __len__(self) -> int:
@@ -188,7 +188,7 @@ class PassageStore(Sequence[Passage]):
             for offset in pc.indices_nonzero(pc.is_in(columns[0], value_set=keys)).to_pylist():
                 passage = self._passage(number, offset)
                 passages[passage.id] = passage
-            if number % _OPEN_AT_ONCE == 0:
+            if number % _MAX_MAPPED_BATCHES == 0:
                 self.release()
         return [passages.get(key) for key in ids]
 

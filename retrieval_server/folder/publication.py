@@ -26,7 +26,7 @@ from retrieval_server.folder.locks import exclusive_lock
 from retrieval_server.folder.manifest import MANIFEST, replaced_folder
 
 log = logging.getLogger(__name__)
-_COPIED_AT_ONCE = 16 * 2**20  # bytes
+_COPY_BLOCK_BYTES = 16 * 2**20  # bytes
 
 
 def check_target(out: Path, *, overwrite: bool) -> None:
@@ -101,12 +101,12 @@ def link_or_copy(source: Path, target: Path, *, progress: bool = False) -> None:
         return
     size = source.stat().st_size
     with (
-        source.open("rb") as read,
-        target.open("xb") as written,
+        source.open("rb") as reader,
+        target.open("xb") as writer,
         tqdm(total=size, desc="copying", unit="B", unit_scale=True, disable=not progress) as bar,
     ):
-        while block := read.read(_COPIED_AT_ONCE):
-            written.write(block)
+        while block := reader.read(_COPY_BLOCK_BYTES):
+            writer.write(block)
             bar.update(len(block))
 
 

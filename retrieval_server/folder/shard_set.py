@@ -12,8 +12,8 @@ from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import MANIFEST, Manifest, read_manifest, require_equal
 
 
-def shard_folder(out: Path, number: int, of: int) -> Path:
-    return out / f"shard-{number}-of-{of}"
+def shard_folder(out: Path, number: int, count: int) -> Path:
+    return out / f"shard-{number}-of-{count}"
 
 
 def read_shards(folder: Path) -> list[tuple[Path, Manifest]]:

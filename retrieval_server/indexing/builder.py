@@ -9,10 +9,8 @@ the index keeps, and a half-built FAISS index is continued too.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,9 +34,10 @@ from retrieval_server.folder.manifest import (
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.publication import check_target, link_or_copy, work_folder
 from retrieval_server.folder.row_layout import RowLayout
+from retrieval_server.indexing.index_manifest import finish_index, library_versions
 from retrieval_server.indexing.options import BuildOptions, require_encoder
 from retrieval_server.indexing.work_files import (
-    KEPT,
+    KEPT_FILES,
     PARTIAL_INDEX,
     PROGRESS,
     VECTORS,
@@ -49,70 +48,68 @@ from retrieval_server.indexing.work_files import (
 if TYPE_CHECKING:
     from retrieval_server.encode.encoder import Encoder
 
-_LIBRARIES = {
-    "dense": ("faiss-cpu", "sentence-transformers", "torch"),
-    "bm25": ("bm25s",),
-    "lucene": ("pyserini",),
-}
-
 
 def build_index(options: BuildOptions) -> Manifest:
     """Build the index and return its manifest.
 
     Raises a UserError that names the remedy; ``out`` is then as it was before.
     """
-    out = options.out
-    check_target(out, overwrite=options.overwrite)
+    check_target(options.out, overwrite=options.overwrite)
     encoder = None
     # First: what is missing shows before the corpus is read.
-    if options.backend in ("bm25", "lucene"):
-        require_packages(f"--backend {options.backend}", options.backend, WORDS)
-    if options.backend == "lucene":
-        from retrieval_server.search.lucene import java
-
-        java()
     if options.backend == "dense":
         encoder = open_encoder(options)
-    with work_folder(out, KEPT, partial(estimate_disk, options, encoder and encoder.section)) as work:
+    else:
+        _check_word_libraries(options.backend)
+    disk = partial(estimate_disk, options, encoder and encoder.section)
+    with work_folder(options.out, KEPT_FILES, disk) as work:
         reader = CorpusReader(options.corpus, skip_bad_rows=options.skip_bad_rows, progress=options.progress)
         corpus, _ = write_passages(reader, work / PASSAGES)
         store = PassageStore(work / PASSAGES)
-        sections: dict[str, BM25Section | DenseSection] = {}
+        section: BM25Section | DenseSection = options.bm25
         if encoder is not None:
-            from retrieval_server.encode.vector_files import VectorFiles, encode_rows
-            from retrieval_server.indexing.dense_build import check_cells, keep_partial_index, make_dense
-            from retrieval_server.indexing.presets import row_type
-
-            check_cells(options, encoder.section.dimension, len(store))
-            kind = row_type(options)
-            name = VECTORS if kind == "float32" else ROWS
-            keep_if_unchanged(work, name, origin_of_rows(corpus, encoder.section, kind))
-            keep_partial_index(options, work, len(store), encoder.section, corpus)
-            remove_except(work, [name] if kind == "float32" else [name, PARTIAL_INDEX])
-            print_resources(options, store, encoder.section.dimension, encoder, encodes=True)
-            encode_rows(
-                store,
-                encoder,
-                work / name,
-                kind=kind,
-                batch_size=options.batch_size,
-                progress=options.progress,
-            )
-            vectors = VectorFiles([work / name], encoder.section.dimension, kind)
-            sections["dense"] = make_dense(options, work, store, encoder.section, vectors, encoder)
+            section = _build_dense(options, work, store, corpus, encoder)
         elif options.backend == "lucene":
             from retrieval_server.search.lucene import build_lucene
 
-            sections["lucene"] = options.bm25
             texts, folder = store.iter_contents(), work / LUCENE_FOLDER
             build_lucene(texts, options.bm25, folder, total=len(store), progress=options.progress)
         else:
             from retrieval_server.search.bm25 import build_bm25
 
-            sections["bm25"] = options.bm25
             build_bm25(store.iter_contents(), options.bm25, work / BM25_FOLDER, progress=options.progress)
-        by_openvino = encoder is not None and options.openvino is not None
-        return finish_index(options, work, corpus, len(store), sections, by_openvino)
+        used_openvino = encoder is not None and options.openvino is not None
+        return finish_index(options, work, corpus, len(store), {options.backend: section}, used_openvino)
+
+
+def _check_word_libraries(backend: str) -> None:
+    """Raises UserError if the packages of bm25 or lucene, or Java, are missing."""
+    if backend in ("bm25", "lucene"):
+        require_packages(f"--backend {backend}", backend, WORDS)
+    if backend == "lucene":
+        from retrieval_server.search.lucene import java
+
+        java()
+
+
+def _build_dense(
+    options: BuildOptions, work: Path, store: PassageStore, corpus: CorpusSection, encoder: Encoder
+) -> DenseSection:
+    """Encode the passages and write the FAISS index, both from where an interrupted build stopped."""
+    from retrieval_server.encode.vector_files import VectorFiles, encode_rows
+    from retrieval_server.indexing.dense_build import check_cells, keep_partial_index, make_dense
+    from retrieval_server.indexing.presets import row_type
+
+    dimension, kind, progress = encoder.section.dimension, row_type(options), options.progress
+    check_cells(options, dimension, len(store))
+    name = VECTORS if kind == "float32" else ROWS
+    keep_if_unchanged(work, name, origin_of_rows(corpus, encoder.section, kind))
+    keep_partial_index(options, work, len(store), encoder.section, corpus)
+    remove_except(work, [name] if kind == "float32" else [name, PARTIAL_INDEX])
+    print_resources(options, store, dimension, encoder, encodes=True)
+    encode_rows(store, encoder, work / name, kind=kind, batch_size=options.batch_size, progress=progress)
+    vectors = VectorFiles([work / name], dimension, kind)
+    return make_dense(options, work, store, encoder.section, vectors, encoder)
 
 
 def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
@@ -141,7 +138,7 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
     loaded = None
     if needs_recall(options, encoder.dimension):  # now: that it is missing shows before the index is built
         loaded = Encoder.open(encoder, options.encoder, options.device, options.dtype, options.openvino)
-    with work_folder(options.out, KEPT, partial(estimate_disk, options, encoder)) as work:
+    with work_folder(options.out, KEPT_FILES, partial(estimate_disk, options, encoder)) as work:
         link_or_copy(parts / PASSAGES, work / PASSAGES)
         vectors, store = VectorFiles(files, encoder.dimension, kind), PassageStore(work / PASSAGES)
         keep_if_unchanged(work, ROWS, origin_of_rows(record.corpus, encoder, row_type(options), kind))
@@ -173,40 +170,9 @@ def build_hybrid(
             dense=member.dense,
             hybrid=section,
             files=describe_files(work),
-            built_with=_versions("hybrid"),
+            built_with=library_versions("hybrid"),
         )
         write_manifest(work, manifest)
-    return manifest
-
-
-def finish_index(
-    options: BuildOptions,
-    work: Path,
-    corpus: CorpusSection,
-    count: int,
-    sections: dict[str, BM25Section | DenseSection],
-    by_openvino: bool = False,
-) -> Manifest:
-    """Write the manifest of what is in ``work``, the last file before ``work_folder`` publishes it.
-
-    ``by_openvino``: whether OpenVINO encoded the passages here, so that its version is recorded.
-    What only a continued build needs is removed first, also where a build of another kind has left it.
-    """
-    dense = sections.get("dense")
-    rescores = isinstance(dense, DenseSection) and dense.rescoring is not None
-    for name in KEPT:
-        if name != ROWS or not rescores:
-            (work / name).unlink(missing_ok=True)
-    manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        backend=options.backend,
-        count=count,
-        corpus=corpus,
-        files=describe_files(work, options.progress),
-        built_with=_versions(options.backend, *(("openvino",) if by_openvino else ())),
-        **sections,
-    )
-    write_manifest(work, manifest)
     return manifest
 
 
@@ -261,7 +227,7 @@ def print_resources(
     )
 
     work = options.out.with_name(options.out.name + ".building")
-    files = [work / name for name in KEPT if name != PROGRESS]
+    files = [work / name for name in KEPT_FILES if name != PROGRESS]
     stored = sum(path.stat().st_size for path in files if path.exists())
     if (preset := chosen_preset(options)) is not None:
         needs = estimate_times(preset, store, dimension, encoder, options.batch_size, encodes=encodes)
@@ -281,13 +247,3 @@ def origin_of_rows(
         "rows": kind,
         "encoded_as": encoded_as or kind,
     }
-
-
-def _versions(backend: str, *more: str) -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in ("pyarrow", *_LIBRARIES.get(backend, ()), *more):
-        try:
-            versions[name] = version(name)
-        except ImportError:  # faiss comes under several names
-            continue
-    return versions

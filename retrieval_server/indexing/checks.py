@@ -79,10 +79,10 @@ def check_encoder(name: str | None, options: EncoderOptions) -> None:
     settled; a name on the Hub is not looked up."""
     name = require_encoder(name)
     if not is_hub_name(name):
-        kept_name, folder = resolve_model(name)
+        recorded_name, folder = resolve_model(name)
         if are_installed(MODEL):
             check_weights(folder)
-        choose_pooling(name, options, read_folder_settings(folder), find_family(kept_name))
+        choose_pooling(name, options, read_folder_settings(folder), find_family(recorded_name))
 
 
 def import_checks(

@@ -21,6 +21,7 @@ from retrieval_server.folder.manifest import (
     CorpusSection,
     DenseSection,
     EncoderSection,
+    RecallSection,
     SearchSection,
 )
 from retrieval_server.folder.passages import PassageStore
@@ -105,13 +106,8 @@ def make_dense(
     preset = chosen_preset(options)
     rescoring = preset.rescoring if preset else None
     factory = preset.factory(len(vectors), vectors.dimension) if preset else options.factory
-    section = DenseSection(
-        encoder=encoder,
-        metric="inner_product",
-        factory=factory,
-        preset=options.preset,
-        rescoring=rescoring,
-    )
+    kind = {"metric": "inner_product", "factory": factory, "preset": options.preset, "rescoring": rescoring}
+    section = DenseSection(encoder=encoder, **kind)
     saved = None
     if rescoring is not None:
         vectors = keep_rows(vectors, work / ROWS, rescoring.rows, options.progress)
@@ -120,25 +116,33 @@ def make_dense(
     if not needs_recall(options, vectors.dimension):
         return section
     assert loaded is not None, "the queries of an approximate index must be encoded"
-    if options.recall_queries is None:
-        queries, source = sample_queries(store), "first sentences of passages"
-    else:
-        queries, source = read_queries(options.recall_queries), options.recall_queries.name
-    requested = SearchParameters(options.nprobe, options.ef_search)
     scoring = None
     if rescoring is not None:
         stored = StoredRows(work / ROWS, RowLayout(vectors.dimension, rescoring.rows), len(vectors))
         scoring = RescoringRows(stored, rescoring.candidates)
+    requested = SearchParameters(options.nprobe, options.ef_search)
+    queries, source = _recall_queries(options, store)
     recall = measure_recall(path, vectors, loaded.encode_queries(queries), source, requested, scoring)
     print(recall_table(recall))
-    good = preset.good if preset else GOOD
+    search = _search_settings(requested, recall, preset.good if preset else GOOD)
+    return section.model_copy(update={"search": search, "recall": recall})
+
+
+def _recall_queries(options: BuildOptions, store: PassageStore) -> tuple[list[str], str]:
+    """The queries by which recall is measured, and where they are from."""
+    if options.recall_queries is None:
+        return sample_queries(store), "first sentences of passages"
+    return read_queries(options.recall_queries), options.recall_queries.name
+
+
+def _search_settings(requested: SearchParameters, recall: RecallSection, good: float) -> SearchSection:
+    """The default settings of a search: those that are asked for, or the best by recall, with a warning."""
     best = requested
     if requested == SearchParameters():
         best = choose_default(recall.rows, good)
         if warning := recall_warning(recall.rows, good):
             print(warning)
-    search = SearchSection(nprobe=best.nprobe, ef_search=best.ef_search)
-    return section.model_copy(update={"search": search, "recall": recall})
+    return SearchSection(nprobe=best.nprobe, ef_search=best.ef_search)
 
 
 def _empty(options: BuildOptions, dimension: int) -> faiss.Index:
@@ -155,13 +159,15 @@ def keep_rows(vectors: VectorFiles, path: Path, kind: RowType, progress: bool = 
     layout = RowLayout(vectors.dimension, kind)
     if getattr(vectors, "files", None) == [path]:
         return vectors
-    done = min(path.stat().st_size // layout.row_bytes if path.exists() else 0, len(vectors))
+    stored = min(path.stat().st_size // layout.row_bytes if path.exists() else 0, len(vectors))
     with (
         path.open("ab") as stream,
-        tqdm(total=len(vectors), initial=done, desc="storing", unit=" vectors", disable=not progress) as bar,
+        tqdm(
+            total=len(vectors), initial=stored, desc="storing", unit=" vectors", disable=not progress
+        ) as bar,
     ):
-        stream.truncate(done * layout.row_bytes)
-        for first in range(done, len(vectors), _BLOCK):
+        stream.truncate(stored * layout.row_bytes)
+        for first in range(stored, len(vectors), _BLOCK):
             rows = slice(first, min(first + _BLOCK, len(vectors)))
             try:
                 stream.write(layout.encode(vectors[rows], first))

@@ -25,12 +25,12 @@ from retrieval_server.search.vectors.faiss_search import cell_count, widen_cell_
 
 log = logging.getLogger(__name__)
 #: Vectors to train on, at least: FAISS uses no more of them for 256 centroids.
-TRAIN_AT_LEAST = 65_536
+MIN_TRAINING_VECTORS = 65_536
 #: ... and for each cell of an IVF index: FAISS warns below 39.
 TRAIN_PER_CELL = 40
 _BLOCK = 65_536  # vectors added at once
 #: Vectors after which a half-built index is saved: 0.4 GB at 2 bits and 768 dimensions, some minutes of work.
-SAVE_EVERY = 2_097_152
+SAVE_INTERVAL = 2_097_152
 _SEED = 0
 
 
@@ -78,15 +78,7 @@ def write_faiss_index(
                 index.train(_sample(vectors, train_sample or sample_size(cell_count(index))))
             widen_cell_search(index)
             _save(index, saved)
-        with tqdm(
-            total=len(vectors), initial=index.ntotal, desc="adding", unit=" vectors", disable=not progress
-        ) as bar:
-            for first in range(index.ntotal, len(vectors), _BLOCK):
-                block = vectors[first : first + _BLOCK]
-                index.add(block)
-                bar.update(len(block))
-                if index.ntotal % SAVE_EVERY < _BLOCK or index.ntotal == len(vectors):
-                    _save(index, saved)
+        _add_vectors(index, vectors, saved, progress)
     except RuntimeError as error:
         raise UserError(
             f"--factory {factory}: FAISS could not build it from {len(vectors)} passages ("
@@ -99,9 +91,21 @@ def write_faiss_index(
         link_or_copy(saved, path)
 
 
+def _add_vectors(index: faiss.Index, vectors: VectorFiles, saved: Path | None, progress: bool) -> None:
+    """Add the vectors that the index does not have, and save it from time to time."""
+    total, first = len(vectors), index.ntotal
+    with tqdm(total=total, initial=first, desc="adding", unit=" vectors", disable=not progress) as bar:
+        for start in range(first, total, _BLOCK):
+            block = vectors[start : start + _BLOCK]
+            index.add(block)
+            bar.update(len(block))
+            if index.ntotal % SAVE_INTERVAL < _BLOCK or index.ntotal == total:
+                _save(index, saved)
+
+
 def sample_size(cells: int) -> int:
     """The number of vectors to train on, for an index of so many cells."""
-    return max(TRAIN_AT_LEAST, TRAIN_PER_CELL * cells)
+    return max(MIN_TRAINING_VECTORS, TRAIN_PER_CELL * cells)
 
 
 def _save(index: faiss.Index, path: Path | None) -> None:
@@ -129,12 +133,12 @@ def _half_built(path: Path | None, vectors: VectorFiles) -> faiss.Index | None:
     return index
 
 
-def _sample(vectors: VectorFiles, most: int) -> np.ndarray:
-    if len(vectors) <= most:
+def _sample(vectors: VectorFiles, max_vectors: int) -> np.ndarray:
+    if len(vectors) <= max_vectors:
         return vectors[:]
-    rows = np.random.default_rng(_SEED).choice(len(vectors), most, replace=False, shuffle=False)
+    rows = np.random.default_rng(_SEED).choice(len(vectors), max_vectors, replace=False, shuffle=False)
     rows.sort()  # so that the file is read once, from its beginning to its end
-    sample = np.empty((most, vectors.dimension), np.float32)
+    sample = np.empty((max_vectors, vectors.dimension), np.float32)
     for first in range(0, len(vectors), _BLOCK):
         low, high = np.searchsorted(rows, (first, first + _BLOCK))
         sample[low:high] = vectors[first : first + _BLOCK][rows[low:high] - first]

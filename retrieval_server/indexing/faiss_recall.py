@@ -179,9 +179,11 @@ def exact_best(
     rows = np.empty((len(queries), 0), np.int64)
     for first in range(0, len(vectors), _BLOCK):
         block = vectors[first : first + _BLOCK]
-        block_scores, at = faiss.knn(queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
+        block_scores, block_rows = faiss.knn(
+            queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT
+        )
         scores = np.concatenate([scores, block_scores], axis=1)
-        rows = np.concatenate([rows, at + first], axis=1)
+        rows = np.concatenate([rows, block_rows + first], axis=1)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         scores, rows = (np.take_along_axis(array, best, axis=1) for array in (scores, rows))
     return scores, rows

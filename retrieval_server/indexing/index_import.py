@@ -27,27 +27,29 @@ from retrieval_server.folder.manifest import (
     FAISS_INDEX,
     PASSAGES,
     DenseSection,
+    EncoderSection,
     Manifest,
     SearchSection,
 )
 from retrieval_server.folder.passages import Passage, PassageStore
 from retrieval_server.folder.publication import check_target, link_or_copy, work_folder
-from retrieval_server.indexing.builder import finish_index, open_encoder, print_resources
+from retrieval_server.indexing.builder import open_encoder, print_resources
 from retrieval_server.indexing.dense_build import make_dense
 from retrieval_server.indexing.embedding_files import Embeddings
 from retrieval_server.indexing.faiss_build import faiss_message
+from retrieval_server.indexing.index_manifest import finish_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.vectors.faiss_files import INNER_PRODUCT, open_index, read_header, write_exact
 from retrieval_server.search.vectors.faiss_search import SearchParameters, is_exact
 
 log = logging.getLogger(__name__)
-_ROWS_AT_ONCE = 65_536
-_PROBED = 24  # passages that are encoded again
+_BLOCK_ROWS = 65_536
+_PROBE_ROWS = 24  # passages that are encoded again
 _SEED = 0
 # The share of the probed passages that must be nearest to the vector of their own row, and the median cosine
 # where vectors are stored as they are: 16 bits cost 1e-3; another limit of tokens costs more, for a few.
-_OWN = 0.9
-_NEAR = 0.98
+_MIN_MATCHING_SHARE = 0.9
+_MIN_COSINE = 0.98
 
 
 def import_index(
@@ -96,13 +98,13 @@ class _NumberedCorpus(CorpusReader):
     """A corpus whose ids must be its row numbers."""
 
     def __iter__(self) -> Iterator[tuple[int, Passage]]:
-        for row, (place, passage) in enumerate(super().__iter__()):
+        for row, (position, passage) in enumerate(super().__iter__()):
             if passage.id != str(row):
                 raise UserError(
-                    f"{self.locate(place)}: id {passage.id!r} in row {row}, but ids must be row numbers. If "
-                    "the corpus is in the order of the vectors, add --trust."
+                    f"{self.locate(position)}: id {passage.id!r} in row {row}, but ids must be row numbers. "
+                    "If the corpus is in the order of the vectors, add --trust."
                 )
-            yield place, passage
+            yield position, passage
 
 
 def check_kind(path: Path) -> None:
@@ -128,11 +130,11 @@ def _take_index(
         if ivf is not None:
             ivf.make_direct_map(True)
         # A quantised index gives back vectors that are only near the encoded ones.
-        whole = is_exact(index) or type(faiss.downcast_index(index)) in (
+        keeps_vectors = is_exact(index) or type(faiss.downcast_index(index)) in (
             faiss.IndexHNSWFlat,
             faiss.IndexIVFFlat,
         )
-        _probe(encoder, store, index.reconstruct_batch, exact=whole, trust=trust)
+        _probe(encoder, store, index.reconstruct_batch, exact=keeps_vectors, trust=trust)
     except RuntimeError as error:
         raise UserError(
             f"--faiss {source}: FAISS returns no vectors ({faiss_message(error)}). Import its embeddings."
@@ -162,8 +164,8 @@ def _make_index(
 
     def blocks() -> Iterator[np.ndarray]:
         with tqdm(total=len(vectors), desc="writing", unit=" vectors", disable=not options.progress) as bar:
-            for first in range(0, len(vectors), _ROWS_AT_ONCE):
-                block = vectors[first : first + _ROWS_AT_ONCE]
+            for first in range(0, len(vectors), _BLOCK_ROWS):
+                block = vectors[first : first + _BLOCK_ROWS]
                 yield block
                 bar.update(len(block))
 
@@ -181,36 +183,40 @@ def _probe(
     trust: bool,
 ) -> None:
     """Compare some rows, ``stored(rows)``, with their passages encoded again. Raises UserError."""
-    rows = np.random.default_rng(_SEED).permutation(len(store))[:_PROBED].astype(np.int64)
+    rows = np.random.default_rng(_SEED).permutation(len(store))[:_PROBE_ROWS].astype(np.int64)
     fresh = encoder.encode_passages([store[row].contents for row in rows.tolist()])
     imported = stored(rows)
+    if fault := _probe_fault(encoder.section, fresh, imported, exact):
+        if not trust:
+            raise UserError(f"{fault}. Correct that, or accept them as they are with --trust.")
+        log.warning("%s; accepted all the same (--trust)", fault)
+
+
+def _probe_fault(section: EncoderSection, fresh: np.ndarray, imported: np.ndarray, exact: bool) -> str | None:
+    """What is wrong with imported vectors, beside those of the encoder, (rows, dimensions) each."""
     lengths = np.linalg.norm(imported, axis=1)
-    fresh /= np.linalg.norm(fresh, axis=1, keepdims=True)
+    fresh = fresh / np.linalg.norm(fresh, axis=1, keepdims=True)
     cosines = fresh @ (imported / np.maximum(lengths, 1e-9)[:, None]).T
-    own_cosines = np.diagonal(cosines)
-    at_home = int((own_cosines >= cosines.max(axis=1) - 1e-3).sum())
-    near = float(np.median(own_cosines))
-    if at_home < _OWN * len(rows):
-        fault = (
-            f"of {len(rows)} passages encoded again, {len(rows) - at_home} are nearer to the vector of "
-            f"another row: not the vectors of {encoder.section.name} for this corpus in this order"
+    row_cosines, rows = np.diagonal(cosines), len(fresh)
+    matching = int((row_cosines >= cosines.max(axis=1) - 1e-3).sum())
+    cosine, length = float(np.median(row_cosines)), float(np.median(lengths))
+    if matching < _MIN_MATCHING_SHARE * rows:
+        return (
+            f"of {rows} passages encoded again, {rows - matching} are nearer to the vector of "
+            f"another row: not the vectors of {section.name} for this corpus in this order"
         )
-    elif exact and near < _NEAR:
-        fault = (
-            f"{len(rows)} passages encoded again have a cosine of {near:.3f} with their vectors: another "
-            f"encoder than {encoder.section.name}, another pooling ({encoder.section.pooling}) or prefix "
-            f"({encoder.section.passage_prefix!r})"
+    if exact and cosine < _MIN_COSINE:
+        return (
+            f"{rows} passages encoded again have a cosine of {cosine:.3f} with their vectors: another "
+            f"encoder than {section.name}, another pooling ({section.pooling}) or prefix "
+            f"({section.passage_prefix!r})"
         )
-    elif exact and encoder.section.normalize and abs(float(np.median(lengths)) - 1) > 0.01:
-        fault = (
-            f"the vectors have lengths of about {float(np.median(lengths)):.3g}, and {encoder.section.name} "
+    if exact and section.normalize and abs(length - 1) > 0.01:
+        return (
+            f"the vectors have lengths of about {length:.3g}, and {section.name} "
             "gives vectors of length 1: inner products would not be cosines"
         )
-    else:
-        return
-    if not trust:
-        raise UserError(f"{fault}. Correct that, or accept them as they are with --trust.")
-    log.warning("%s; accepted all the same (--trust)", fault)
+    return None
 
 
 def _factory(index: faiss.Index) -> str:

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
 from retrieval_server.encode.options import (
     DENSE,
     Device,
@@ -20,6 +19,7 @@ from retrieval_server.encode.options import (
 )
 from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import BM25Section
+from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
 #: Indexes by name; see presets.py.
 PresetName = Literal["exact", "balanced", "small"]

@@ -122,7 +122,7 @@ def open_corpus(folder: Path) -> tuple[CorpusRecord, PassageStore]:
     """What ``prepare_corpus`` made. Raises UserError if it is missing or incomplete."""
     if not (folder / CORPUS).is_file():
         raise UserError(f"{folder}: no {CORPUS}. Use: rag-r1 index build passages --corpus PATH --parts DIR")
-    record = _read(folder / CORPUS, CorpusRecord)
+    record = _read_record(folder / CORPUS, CorpusRecord)
     store = PassageStore(folder / PASSAGES)
     if len(store) != record.count:
         raise UserError(
@@ -153,16 +153,8 @@ def encode_part(
     )
     # One lock whatever the type: with --overwrite the files of the other types are removed.
     with named_lock(part.lock(folder), f"part {part}: another process is encoding it in {folder}."):
-        if part.record(folder).exists() and not overwrite:
-            record = _read(part.record(folder), PartRecord)
-            if difference := _difference(record, expected):
-                raise UserError(f"part {part}: vectors of another {difference}. Start over with --overwrite.")
-            if record.sha256 is not None:
-                return record
-        else:
-            for kind in SUFFIXES:
-                part.vectors(folder, kind).unlink(missing_ok=True)
-            _write(part.record(folder), expected)
+        if finished := _begin_part(folder, part, expected, overwrite):
+            return finished
         path = part.vectors(folder, rows)
         encode_rows(
             store,
@@ -180,6 +172,19 @@ def encode_part(
     return finished
 
 
+def _begin_part(folder: Path, part: EncodingPart, expected: PartRecord, overwrite: bool) -> PartRecord | None:
+    """Write the part's record, unless it goes on; returns that of a finished part. Raises UserError."""
+    if part.record(folder).exists() and not overwrite:
+        record = _read_record(part.record(folder), PartRecord)
+        if difference := _difference(record, expected):
+            raise UserError(f"part {part}: vectors of another {difference}. Start over with --overwrite.")
+        return record if record.sha256 is not None else None
+    for kind in SUFFIXES:
+        part.vectors(folder, kind).unlink(missing_ok=True)
+    _write(part.record(folder), expected)
+    return None
+
+
 def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection, list[Path], RowType]:
     """The encoder, the files of vectors in the order of rows, and the type of their rows.
 
@@ -188,40 +193,46 @@ def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection,
     Raises UserError naming the part that is missing, unfinished, damaged, or of another corpus or encoder.
     """
     corpus, _ = open_corpus(folder)
-    matches = filter(None, (_NAME.fullmatch(path.name) for path in sorted(folder.iterdir())))
-    present = [EncodingPart(*map(int, match.groups())) for match in matches]
     command = f"rag-r1 index build encode --parts {folder} --part"
 
-    def refused(part: EncodingPart, problem: str, flag: str = "") -> UserError:
+    def refusal(part: EncodingPart, problem: str, flag: str = "") -> UserError:
         return UserError(f"part {part} {problem}. Encode it: {command} {part}{flag} --encoder NAME")
 
+    present = _find_parts(folder, command)
+    records: list[PartRecord] = []
+    files = []
+    parts = [EncodingPart(number, present[0].of) for number in range(1, present[0].of + 1)]
+    for part in tqdm(parts, desc="checking parts", unit="part", disable=not progress):
+        if part not in present:
+            raise refusal(part, "is missing")
+        record = _read_record(part.record(folder), PartRecord)
+        if record.sha256 is None:
+            raise refusal(part, "is not finished")
+        start, stop = part.rows(corpus.count)
+        expected = (records or [record])[0].model_copy(
+            update={"corpus_sha256": corpus.corpus.sha256, "start": start, "stop": stop}
+        )
+        if difference := _difference(record, expected):
+            raise refusal(part, f"has vectors of another {difference}", " --overwrite")
+        path = part.vectors(folder, record.rows)
+        if not path.is_file() or sha256_of_file(path) != record.sha256:
+            raise refusal(part, f"is damaged: {path} is absent, or its hash differs", " --overwrite")
+        records.append(record)
+        files.append(path)
+    return records[0].encoder, files, records[0].rows
+
+
+def _find_parts(folder: Path, command: str) -> list[EncodingPart]:
+    """The parts in the folder, all of one division. `command`: what makes them. Raises UserError."""
+    matches = filter(None, (_NAME.fullmatch(path.name) for path in sorted(folder.iterdir())))
+    present = [EncodingPart(*map(int, match.groups())) for match in matches]
     if not present:
         raise UserError(f"{folder}: no part in this folder. Make them with: {command} 1/N --encoder NAME")
     divisions = sorted({part.of for part in present})
     if len(divisions) > 1:
         example = ", ".join(str(next(part for part in present if part.of == of)) for of in divisions)
         raise UserError(f"{folder}: parts of different divisions ({example}). Remove all but one division.")
-    records: list[PartRecord] = []
-    files = []
-    parts = [EncodingPart(number, divisions[0]) for number in range(1, divisions[0] + 1)]
-    for part in tqdm(parts, desc="checking parts", unit="part", disable=not progress):
-        if part not in present:
-            raise refused(part, "is missing")
-        record = _read(part.record(folder), PartRecord)
-        if record.sha256 is None:
-            raise refused(part, "is not finished")
-        start, stop = part.rows(corpus.count)
-        expected = (records or [record])[0].model_copy(
-            update={"corpus_sha256": corpus.corpus.sha256, "start": start, "stop": stop}
-        )
-        if difference := _difference(record, expected):
-            raise refused(part, f"has vectors of another {difference}", " --overwrite")
-        path = part.vectors(folder, record.rows)
-        if not path.is_file() or sha256_of_file(path) != record.sha256:
-            raise refused(part, f"is damaged: {path} is absent, or its hash differs", " --overwrite")
-        records.append(record)
-        files.append(path)
-    return records[0].encoder, files, records[0].rows
+    return present
 
 
 def _difference(record: PartRecord, expected: PartRecord) -> str | None:
@@ -243,7 +254,7 @@ def _write(path: Path, record: BaseModel) -> None:
     write_json(path, record.model_dump(exclude_none=True))
 
 
-def _read(path: Path, kind):
+def _read_record(path: Path, kind):
     try:
         return kind.model_validate_json(json_file_bytes(path))
     except (OSError, ValueError) as error:

@@ -21,7 +21,7 @@ from retrieval_server.folder.row_layout import RowType
 from retrieval_server.indexing.faiss_build import TRAIN_PER_CELL
 from retrieval_server.indexing.options import DenseOptions, PresetName
 
-MOST_CELLS = 16_384
+MAX_CELLS = 16_384
 #: From this many cells on it is faster to find the nearest in a graph than to compare all.
 GRAPH_FROM = 2048
 
@@ -62,7 +62,7 @@ PRESETS: dict[PresetName, Preset] = {
 
 def cells_for(passages: int) -> int:
     """The power of two at or below four times the root, with enough passages to train each; at least 1."""
-    cells = min(4 * math.sqrt(passages), passages / TRAIN_PER_CELL, MOST_CELLS)
+    cells = min(4 * math.sqrt(passages), passages / TRAIN_PER_CELL, MAX_CELLS)
     return 2 ** math.floor(math.log2(cells)) if cells >= 1 else 1
 
 

@@ -43,7 +43,7 @@ from retrieval_server.folder.shard_set import shard_folder
 from retrieval_server.search.vectors.faiss_files import open_index
 
 _EXACT = re.compile(r"(IVF\d+,)?Flat")
-_VECTORS_AT_ONCE = 65536
+_BLOCK_VECTORS = 65536
 
 
 def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) -> None:
@@ -57,7 +57,7 @@ def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) 
 def check_split(folder: Path, out: Path, shards: int) -> Manifest:
     """The manifest of the index. Raises UserError, or UserErrors, if it cannot be split so."""
     manifest, *_ = check_all(
-        partial(check_whole, folder), partial(refuse_out, out), partial(check_number, shards)
+        partial(check_splittable, folder), partial(refuse_out, out), partial(check_number, shards)
     )
     if shards > manifest.count:
         raise UserError(f"--shards {shards}: choose from 1 to {manifest.count}, the number of passages.")
@@ -77,7 +77,7 @@ def check_number(shards: int) -> None:
         raise UserError(f"--shards {shards}: choose from 1 to the number of passages.")
 
 
-def check_whole(folder: Path) -> Manifest:
+def check_splittable(folder: Path) -> Manifest:
     """The manifest of an index that can be split. Raises UserError."""
     manifest = read_manifest(folder)
     check_files(folder, manifest, verify=False)
@@ -130,13 +130,13 @@ def _write_shards(folder: Path, manifest: Manifest, work: Path, shards: int, pro
 def _split_faiss(path: Path, rows: range, out: Path) -> None:
     import faiss
 
-    whole = faiss.read_index(str(path))
-    shard = faiss.clone_index(whole)
+    source = faiss.read_index(str(path))
+    shard = faiss.clone_index(source)
     shard.reset()  # removes the vectors, keeps what was trained
-    if hasattr(whole, "make_direct_map"):
-        whole.make_direct_map()
-    for first in range(rows.start, rows.stop, _VECTORS_AT_ONCE):
-        shard.add(whole.reconstruct_n(first, min(_VECTORS_AT_ONCE, rows.stop - first)))
+    if hasattr(source, "make_direct_map"):
+        source.make_direct_map()
+    for first in range(rows.start, rows.stop, _BLOCK_VECTORS):
+        shard.add(source.reconstruct_n(first, min(_BLOCK_VECTORS, rows.stop - first)))
     faiss.write_index(shard, str(out))
 
 
@@ -149,23 +149,23 @@ def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout
 
     with (folder / ROWS).open("rb") as source, (target / ROWS).open("wb") as stream:
         source.seek(rows.start * layout.row_bytes)
-        for first in range(rows.start, rows.stop, _VECTORS_AT_ONCE):
-            some = min(_VECTORS_AT_ONCE, rows.stop - first)
-            stream.write(source.read(some * layout.row_bytes))
+        for first in range(rows.start, rows.stop, _BLOCK_VECTORS):
+            count = min(_BLOCK_VECTORS, rows.stop - first)
+            stream.write(source.read(count * layout.row_bytes))
     shard = faiss.read_index(str(folder / FAISS_INDEX))
     shard.reset()  # removes the codes, keeps what was trained
-    whole = open_index(folder / FAISS_INDEX, mapped=True)
-    source_cells, cells = (faiss.extract_index_ivf(index) for index in (whole, shard))
+    source_index = open_index(folder / FAISS_INDEX, mapped=True)
+    source_cells, cells = (faiss.extract_index_ivf(index) for index in (source_index, shard))
     for cell in range(cells.nlist):
-        many = source_cells.invlists.list_size(cell)
-        if not many:
+        count_in_cell = source_cells.invlists.list_size(cell)
+        if not count_in_cell:
             continue
-        ids = faiss.rev_swig_ptr(source_cells.invlists.get_ids(cell), many)
-        codes = faiss.rev_swig_ptr(source_cells.invlists.get_codes(cell), many * cells.code_size)
+        ids = faiss.rev_swig_ptr(source_cells.invlists.get_ids(cell), count_in_cell)
+        codes = faiss.rev_swig_ptr(source_cells.invlists.get_codes(cell), count_in_cell * cells.code_size)
         selected = (ids >= rows.start) & (ids < rows.stop)
         # In variables, so that the arrays live as long as FAISS reads them.
         new_ids = ids[selected] - rows.start
-        new_codes = codes.reshape(many, cells.code_size)[selected]
+        new_codes = codes.reshape(count_in_cell, cells.code_size)[selected]
         cells.invlists.add_entries(cell, len(new_ids), faiss.swig_ptr(new_ids), faiss.swig_ptr(new_codes))
     cells.ntotal = shard.ntotal = len(rows)
     faiss.write_index(shard, str(target / FAISS_INDEX))
@@ -177,11 +177,11 @@ def _split_bm25(folder: Path, rows: range, out: Path) -> None:
     index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
     documents, borders = index.scores["indices"], index.scores["indptr"]
     selected = (documents >= rows.start) & (documents < rows.stop)
-    before = np.concatenate([[0], np.cumsum(selected)])  # how many of them come before each place
+    offsets = np.concatenate([[0], np.cumsum(selected)])  # how many of them come before each place
     index.scores = {
         "data": np.asarray(index.scores["data"][selected]),
         "indices": (documents[selected] - rows.start).astype(documents.dtype),
-        "indptr": before[borders].astype(borders.dtype),
+        "indptr": offsets[borders].astype(borders.dtype),
         "num_docs": len(rows),
     }
     index.save(out, show_progress=False)

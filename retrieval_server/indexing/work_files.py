@@ -22,12 +22,12 @@ VECTORS = "vectors.f32"
 #: The half-built FAISS index of a build with a preset.
 PARTIAL_INDEX = "faiss.index.unfinished"
 #: All that an interrupted build of any kind leaves; the rows are a part of the index if it rescores.
-KEPT = (VECTORS, ROWS, PARTIAL_INDEX, PROGRESS)
+KEPT_FILES = (VECTORS, ROWS, PARTIAL_INDEX, PROGRESS)
 
 
 def remove_except(work: Path, used: Collection[str]) -> None:
     """Remove what an interrupted build of another kind has left, all but the files that are ``used``."""
-    for name in KEPT:
+    for name in KEPT_FILES:
         if name not in used and name != PROGRESS:
             (work / name).unlink(missing_ok=True)
 
@@ -41,11 +41,11 @@ def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> No
     except (OSError, ValueError, RecursionError):
         recorded = {}
     # What is not set counts as what is not there: a setting that is new does not discard older builds' work.
-    before, now = _without_none(recorded.get(name)), _without_none(origin)
-    if before != now and (work / name).exists():
-        known = before if isinstance(before, dict) else {}
-        other = ", ".join(key for key in now if known.get(key) != now[key])
-        log.warning("%s: of another %s than before: it is removed, and made again", work / name, other)
+    earlier, current = _without_none(recorded.get(name)), _without_none(origin)
+    if earlier != current and (work / name).exists():
+        earlier_values = earlier if isinstance(earlier, dict) else {}
+        changed = ", ".join(key for key in current if earlier_values.get(key) != current[key])
+        log.warning("%s: of another %s than before: it is removed, and made again", work / name, changed)
         (work / name).unlink()
     write_json(path, {**recorded, name: origin})
 

@@ -34,9 +34,9 @@ def import_factory(path: str) -> Callable[[Path, Manifest], object]:
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise UserError(f"--backend {path}: write it as package.module:function.")
-    here = os.getcwd()
-    if here not in sys.path:  # behind all others, so that a file here takes no module's place
-        sys.path.append(here)
+    working_directory = os.getcwd()
+    if working_directory not in sys.path:  # behind all others, so that a file here takes no module's place
+        sys.path.append(working_directory)
     try:
         return getattr(importlib.import_module(module_name), name)
     except Exception as error:

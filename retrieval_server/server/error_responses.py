@@ -55,8 +55,8 @@ def add_error_handlers(app: FastAPI) -> None:
             where = f"{faults[0]['ctx']['error']} at character {faults[0]['loc'][-1]}"
             return error_response(422, "bad_input", f"the body is not JSON: {where}; correct it")
         named = list(dict.fromkeys(map(_sentence, faults)))
-        more = f"; and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        return error_response(422, "bad_input", "; ".join(named[:_NAMED]) + more)
+        suffix = f"; and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+        return error_response(422, "bad_input", "; ".join(named[:_NAMED]) + suffix)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
@@ -107,7 +107,9 @@ def _json_kind(value: object) -> str:
 
 def _no_such_path(request: Request) -> str:
     paths = list(request.app.openapi()["paths"])
-    near = get_close_matches(request.url.path[:100], paths, n=1)
+    similar = get_close_matches(request.url.path[:100], paths, n=1)
     if request.url.path == "/rerank":
         return "this server has no cross-encoder; it is started with --rerank NAME"
-    return f"no such path; {f'did you mean {near[0]}? ' if near else ''}this server has {', '.join(paths)}"
+    return (
+        f"no such path; {f'did you mean {similar[0]}? ' if similar else ''}this server has {', '.join(paths)}"
+    )

@@ -120,6 +120,12 @@ class Indexes:
         self._loaders = dict(loaders)
         self._refusals = refusals
 
+    @property
+    def guarantees(self) -> dict[str, Determinism]:
+        """What each index guarantees, without those that guarantee nothing."""
+        served = self.by_name.items()
+        return {name: index.guarantee for name, index in served if index.guarantee is not None}
+
     async def load(self) -> None:
         """Load one after the other, and warm each. Raises what a loader raises."""
         for name, load in self._loaders.items():

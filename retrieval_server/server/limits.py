@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
+from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
 #: Files that the process opens for other things than connections: indexes, logs, the recording.
-_OTHER_FILES = 128
+_RESERVED_FILES = 128
 
 
 class RequestLimits(Options):
@@ -27,7 +27,9 @@ class RequestLimits(Options):
 def connection_limit(connections: int) -> int:
     """``wanted``, or as many as the process may have files open (``ulimit -n``)."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return connections if files == resource.RLIM_INFINITY else max(16, min(connections, files - _OTHER_FILES))
+    return (
+        connections if files == resource.RLIM_INFINITY else max(16, min(connections, files - _RESERVED_FILES))
+    )
 
 
 class ConnectionLimits(Options):

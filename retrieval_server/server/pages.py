@@ -28,7 +28,7 @@ class PageStore:
     """
 
     def __init__(self, path: Path, *, progress: bool = True):
-        check_pages(path, most=0)
+        check_pages(path, max_lines=0)
         self._path = path
         hashes, offsets = array("Q"), array("Q")
         size = path.stat().st_size
@@ -91,12 +91,12 @@ class ServedPages:
         return self._store
 
 
-def check_pages(path: Path, most: int = 1000) -> None:
+def check_pages(path: Path, max_lines: int = 1000) -> None:
     """Raise UserError if there is no such file, or one of its first lines is no page."""
     if not path.is_file():
         raise UserError(f"--pages {path}: no such file. Give a JSONL file with 'url' and 'contents'.")
     with path.open("rb") as stream:
-        for number, line in enumerate(itertools.islice(stream, most), start=1):
+        for number, line in enumerate(itertools.islice(stream, max_lines), start=1):
             if line.strip():
                 _parse(line, f"{path}, line {number}")
 
@@ -106,12 +106,14 @@ def _hash(url: str) -> int:
     return int.from_bytes(digest, "little")
 
 
-def _parse(line: bytes, place: str) -> dict[str, str]:
+def _parse(line: bytes, location: str) -> dict[str, str]:
     try:
         row = read_json_line(line)
         page = {"url": row["url"], "contents": row["contents"]}
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise UserError(f"{place}: no JSON object with 'url' and 'contents' ({error}). Repair it.") from None
+        raise UserError(
+            f"{location}: no JSON object with 'url' and 'contents' ({error}). Repair it."
+        ) from None
     if not all(isinstance(value, str) for value in page.values()):
-        raise UserError(f"{place}: 'url' and 'contents' must be strings. Repair it.")
+        raise UserError(f"{location}: 'url' and 'contents' must be strings. Repair it.")
     return page

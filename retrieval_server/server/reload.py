@@ -35,41 +35,41 @@ class IndexLocation:
 class Reloader:
     """Makes loaders, and decides which places an order may name.
 
-    ``places`` are the indexes that the server was started with. ``root`` None: for each index, the folder
+    ``locations`` are the indexes that the server was started with. ``root`` None: for each index, the folder
     that contains it.
     """
 
     def __init__(
         self,
-        places: Mapping[str, IndexLocation],
+        locations: Mapping[str, IndexLocation],
         open_index: Callable[[IndexLocation], Source],
         root: Path | None = None,
     ):
-        self.places = dict(places)
+        self.locations = dict(locations)
         self._open = open_index
         self._roots = {
-            name: (root or place.path.absolute().parent).resolve() for name, place in places.items()
+            name: (root or location.path.absolute().parent).resolve() for name, location in locations.items()
         }
 
-    def loader(self, place: IndexLocation) -> Loader:
-        return lambda: self._open(place)
+    def loader(self, location: IndexLocation) -> Loader:
+        return lambda: self._open(location)
 
     def resolve(self, index: str, path: str | None, encoder: str | None) -> IndexLocation:
         """The place that an order means; relative paths begin at the root. Raises OutsideRootError.
 
         The encoder's place is kept only while the index's is: another index may have another encoder.
         """
-        now = self.places[index]
-        kept = now.encoder if path is None else None
-        folder = None if path is None else self._inside(index, "path", path)
+        current = self.locations[index]
+        kept_encoder = current.encoder if path is None else None
+        folder = None if path is None else self._path_inside(index, "path", path)
         for member in _members(folder):
-            self._inside(index, "path", str(member))
+            self._path_inside(index, "path", str(member))
         return IndexLocation(
-            path=folder or now.path,
-            encoder=kept if encoder is None else str(self._inside(index, "encoder", encoder)),
+            path=folder or current.path,
+            encoder=kept_encoder if encoder is None else str(self._path_inside(index, "encoder", encoder)),
         )
 
-    def _inside(self, index: str, key: str, name: str) -> Path:
+    def _path_inside(self, index: str, key: str, name: str) -> Path:
         root = self._roots[index]
         try:
             folder = (root / name).resolve()
@@ -103,20 +103,20 @@ class ReloadService:
         """
         index, _ = self._indexes.require(name)
         refused = self._refusals.refused
-        if self._reloader is None or index.name not in self._reloader.places:
+        if self._reloader is None or index.name not in self._reloader.locations:
             reason = f"this server cannot reload {index.name}"
             raise refused(404, "no_reload", reason, index=index.name)
         if index.reloading:
             reason = f"a reload of {index.name} is under way"
             raise refused(409, "reloading", reason, index=index.name)
         try:
-            place = self._reloader.resolve(index.name, path, encoder)
+            location = self._reloader.resolve(index.name, path, encoder)
         except OutsideRootError as error:
             raise refused(403, "forbidden", str(error), index=index.name) from None
         index.reloading = True
-        task = asyncio.create_task(self._replace(self._reloader, index, place))
+        task = asyncio.create_task(self._replace(self._reloader, index, location))
         self._running.add(task)
-        task.add_done_callback(self._finished)
+        task.add_done_callback(self._forget)
         try:
             return index.name, await asyncio.shield(task)
         except (UserError, OSError) as error:
@@ -125,9 +125,9 @@ class ReloadService:
             reason = f"{fault.rstrip('.')}. The old index keeps serving."
             raise refused(422, "reload_failed", reason, index=index.name) from None
 
-    async def _replace(self, reloader: Reloader, index: ServedIndex, place: IndexLocation) -> LoadedIndex:
+    async def _replace(self, reloader: Reloader, index: ServedIndex, location: IndexLocation) -> LoadedIndex:
         try:
-            serving = await index.load(reloader.loader(place))
+            serving = await index.load(reloader.loader(location))
         except Exception as error:
             index.metrics.reloaded("failed")
             expected = isinstance(error, UserError)
@@ -135,13 +135,13 @@ class ReloadService:
             raise
         else:
             index.metrics.reloaded("done")
-            reloader.places[index.name] = place
+            reloader.locations[index.name] = location
             log.info("index %s is now version %d", index.name, serving.version)
             return serving
         finally:
             index.reloading = False
 
-    def _finished(self, task: asyncio.Task) -> None:
+    def _forget(self, task: asyncio.Task) -> None:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()  # mark as seen: it was logged, and its caller may have gone

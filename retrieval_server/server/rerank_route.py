@@ -121,38 +121,38 @@ def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, 
             scores = iter(await services.search.until_disconnected(request, work))
         finally:
             waiting -= 1
-        result = [_ranked([(item, next(scores)) for item in documents], body) for _, documents in lists]
+        result = [_rank([(item, next(scores)) for item in documents], body) for _, documents in lists]
         return JSONResponse({"result": result} if body.queries is not None else {"results": result[0]})
 
 
 def _refuse_too_large(body: RerankRequest, services: Services) -> None:
     """Raises RequestError (413) for a request beyond the limits."""
     lists = body.lists()
-    refused, most = services.refusals.refused, services.search.limits.max_query_chars
+    refused, max_chars = services.refusals.refused, services.search.limits.max_query_chars
     pairs = sum(len(documents) for _, documents in lists)
     if pairs > MAX_PAIRS:
         raise refused(413, "too_large", f"{pairs} documents; at most {MAX_PAIRS} in one request")
     for i, (query, _) in enumerate(lists):
-        if len(query) > most:
+        if len(query) > max_chars:
             name = "query" if body.queries is None else f"queries[{i}]"
-            raise refused(413, "too_large", f"{name} has {len(query)} characters; at most {most}")
+            raise refused(413, "too_large", f"{name} has {len(query)} characters; at most {max_chars}")
 
 
-def _unscored(document: RerankInput) -> str | GivenDocument:
+def _without_score(document: RerankInput) -> str | GivenDocument:
     return document.document if isinstance(document, GivenScored) else document
 
 
 def _text(document: RerankInput) -> str:
-    document = _unscored(document)
+    document = _without_score(document)
     return document if isinstance(document, str) else document.contents
 
 
 def _as_sent(document: RerankInput) -> Any:
-    document = _unscored(document)
+    document = _without_score(document)
     return document if isinstance(document, str) else document.model_dump()
 
 
-def _ranked(scored: list[tuple[RerankInput, float]], body: RerankRequest) -> list[Any]:
+def _rank(scored: list[tuple[RerankInput, float]], body: RerankRequest) -> list[Any]:
     order = sorted(range(len(scored)), key=lambda i: -scored[i][1])[: body.topk]
     if body.queries is None:
         return [{"index": i, "relevance_score": scored[i][1]} for i in order]

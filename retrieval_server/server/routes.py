@@ -65,7 +65,7 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
         responses=ERRORS,
     )
     async def retrieve_from(name: _Name, body: RetrieveRequest, request: Request):
-        return await _answer_retrieve(services, body, request, _one_name(name, body.index))
+        return await _answer_retrieve(services, body, request, _consistent_name(name, body.index))
 
     @app.post(
         "/queries",
@@ -83,7 +83,7 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
         responses=ERRORS,
     )
     async def queries_from(name: _Name, body: QueriesRequest, request: Request):
-        return await _answer_queries(services, body, request, _one_name(name, body.index))
+        return await _answer_queries(services, body, request, _consistent_name(name, body.index))
 
 
 def add_document_routes(app: APIRouter, services: Services) -> None:
@@ -159,7 +159,7 @@ async def _answer_retrieve(
     topk = body.top_k if body.topk is None else body.topk
     result = await services.search.search(request, body.query_list(), topk, index)
     # Built as plain types: validating thousands of documents again would cost more than finding them.
-    shape = _scored if body.return_scores else _bare
+    shape = _with_score if body.return_scores else _bare
     answer: dict = {"result": [[shape(hit) for hit in hits] for hits in result.items]}
     if body.query is not None:
         answer |= {"query": body.query, "results": [_flat(hit) for hit in result.items[0]]}
@@ -174,7 +174,7 @@ async def _answer_queries(
     return JSONResponse({"queries": body.queries, "answers": answers}, headers=_source(result))
 
 
-def _one_name(in_path: str, in_body: str | None) -> str:
+def _consistent_name(in_path: str, in_body: str | None) -> str:
     if in_body not in (None, in_path):
         raise RequestError(422, "bad_input", "index: the path and the body name two different ones; name one")
     return in_path
@@ -197,9 +197,9 @@ def _bare(hit: ScoredPassage) -> dict[str, str]:
     return _document(hit.passage)
 
 
-def _scored(hit: ScoredPassage) -> dict:
+def _with_score(hit: ScoredPassage) -> dict:
     return {"document": _document(hit.passage), "score": hit.score}
 
 
 def _flat(hit: ScoredPassage) -> dict:
-    return _scored(hit) | {"id": hit.passage.id, "content": hit.passage.contents}
+    return _with_score(hit) | {"id": hit.passage.id, "content": hit.passage.contents}

@@ -65,9 +65,9 @@ class SearchService:
             answers = await self.until_disconnected(request, searching, index.name)
             return IndexResult(answers, index.name, serving.version)
         except OverloadedError as error:
-            raise self._overloaded(index.name, error) from None
+            raise self._overload_refusal(index.name, error) from None
         except SearchFailedError as error:
-            raise self._failed(index.name, error) from None
+            raise self._failure(index.name, error) from None
 
     async def documents(
         self, request: Request, ids: Sequence[str], name: str | None = None
@@ -82,7 +82,7 @@ class SearchService:
         try:
             passages = await self.until_disconnected(request, look_up(), index.name)
         except SearchFailedError as error:
-            raise self._failed(index.name, error) from None
+            raise self._failure(index.name, error) from None
         return IndexResult(passages, index.name, serving.version)
 
     async def until_disconnected(
@@ -91,7 +91,7 @@ class SearchService:
         """What ``work`` gives. It is cancelled if its client goes away first (ClientDisconnectedError) or the
         deadline passes (RequestError)."""
         working = asyncio.ensure_future(work)
-        leaving = asyncio.ensure_future(_disconnected(request))
+        leaving = asyncio.ensure_future(_wait_for_disconnect(request))
         try:
             await asyncio.wait(
                 {working, leaving}, timeout=self._deadline_s, return_when=asyncio.FIRST_COMPLETED
@@ -113,14 +113,14 @@ class SearchService:
 
     def refuse_overload(self, name: str | None, overload: OverloadedError) -> RequestError:
         """The refusal of a request that has not been read; counted."""
-        return self._overloaded(name or self._indexes.default, overload)
+        return self._overload_refusal(name or self._indexes.default, overload)
 
-    def _failed(self, index: str, error: SearchFailedError) -> RequestError:
+    def _failure(self, index: str, error: SearchFailedError) -> RequestError:
         return self._refusals.refused(
             error.status, error.error, error.reason, index=index, retry_after=error.retry_after
         )
 
-    def _overloaded(self, index: str, error: OverloadedError) -> RequestError:
+    def _overload_refusal(self, index: str, error: OverloadedError) -> RequestError:
         return self._refusals.refused(
             503, "overloaded", str(error), index=index, metric=error.reason, retry_after=error.retry_after
         )
@@ -130,22 +130,22 @@ class SearchService:
         limits = self.limits
         reason = None
         if len(queries) > limits.max_queries:
-            most = limits.max_queries
-            reason = f"{len(queries)} queries; at most {most} in one request: send several requests"
+            limit = limits.max_queries
+            reason = f"{len(queries)} queries; at most {limit} in one request: send several requests"
         elif topk is not None and topk > limits.max_topk:
             reason = f"topk is {topk}; at most {limits.max_topk}, the server's --max-topk"
         else:
             for position, query in enumerate(queries):
                 if len(query) > limits.max_query_chars:
-                    most = limits.max_query_chars
-                    reason = f"queries[{position}] has {len(query)} characters; at most {most}: shorten it"
+                    limit = limits.max_query_chars
+                    reason = f"queries[{position}] has {len(query)} characters; at most {limit}: shorten it"
                     break
         if reason is not None:
             raise self._refusals.refused(413, "too_large", reason, index=index)
         return self.topk if topk is None else topk
 
 
-async def _disconnected(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     """Returns when the client has closed the connection (the body was read before)."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

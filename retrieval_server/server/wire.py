@@ -28,7 +28,7 @@ DEFAULT_INDEX = "default"  # the name of an index that was given without one
 MAX_URLS = 64  # pages in one answer: a page can be long
 MAX_IDS = 64  # documents in one answer
 MAX_ID_CHARS = 1024
-_LOOKED_AT = 20  # other keys of a body, and characters of one
+_MAX_CHECKED = 20  # other keys of a body, and characters of one
 MAX_PATH = 1024  # characters of a folder's path in an order to reload
 _PASSAGE = {"id": "kafka-1", "contents": '"The Trial"\nThe Trial is a novel by Franz Kafka.'}
 _PAGE = {"url": "https://en.wikipedia.org/wiki/Ulm", "contents": "Ulm is a city."}
@@ -38,9 +38,9 @@ _LIMITS = {"max_queue": 4096, "deadline_s": 60.0, "max_queries": 2048, "max_topk
 _QUESTIONS = ["Who wrote the novel The Trial?", "In which river's valley lies Ulm?"]
 
 
-def example(body: dict, **more: Any) -> ConfigDict:
+def example(body: dict, **config: Any) -> ConfigDict:
     """The configuration of a body's class with an example for the API page."""
-    return ConfigDict(json_schema_extra={"examples": [body]}, **more)
+    return ConfigDict(json_schema_extra={"examples": [body]}, **config)
 
 
 def _encodable(query: str) -> str:
@@ -63,12 +63,12 @@ class _SearchRequest(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_slips(cls, body: Any) -> Any:
-        others = body.keys() - cls.model_fields.keys() if isinstance(body, dict) else ()
-        for key in (key for key in islice(others, _LOOKED_AT) if len(key) < _LOOKED_AT):
-            if near := get_close_matches(key, cls.model_fields.keys() - body.keys(), n=1, cutoff=0.75):
+    def _refuse_misspelled(cls, body: Any) -> Any:
+        unknown_keys = body.keys() - cls.model_fields.keys() if isinstance(body, dict) else ()
+        for key in (key for key in islice(unknown_keys, _MAX_CHECKED) if len(key) < _MAX_CHECKED):
+            if similar := get_close_matches(key, cls.model_fields.keys() - body.keys(), n=1, cutoff=0.75):
                 text = "{key}: there is no such key; did you mean {near}?"
-                raise PydanticCustomError("key", text, {"key": key, "near": near[0]})
+                raise PydanticCustomError("key", text, {"key": key, "near": similar[0]})
         return body
 
 
@@ -85,7 +85,7 @@ class RetrieveRequest(_SearchRequest):
     index: IndexName = None
 
     @model_validator(mode="after")
-    def _one_of_each(self) -> RetrieveRequest:
+    def _has_one_spelling(self) -> RetrieveRequest:
         if (self.queries is None) == (self.query is None):
             raise PydanticCustomError("queries", "give either queries (a list) or query (one string)")
         if self.topk is not None and self.top_k is not None and self.topk != self.top_k:

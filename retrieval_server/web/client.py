@@ -36,9 +36,9 @@ _now = time.monotonic
 class _TransientError(Exception):
     """An attempt failed, but another may succeed. ``after``: the engine's Retry-After, in seconds."""
 
-    def __init__(self, problem: str, after: float | None = None, limited: bool = False):
+    def __init__(self, problem: str, retry_after: float | None = None, limited: bool = False):
         super().__init__(problem)
-        self.after, self.limited = after, limited
+        self.after, self.limited = retry_after, limited
 
 
 class WebClient:
@@ -78,7 +78,7 @@ class WebClient:
             if attempt < self.options.retries:
                 await asyncio.sleep(retry.backoff_seconds(self.options.backoff_s, attempt))
         word = "web_limited" if failure.limited else "web_unavailable"
-        raise self._failed(503, word, str(failure), retry.whole_seconds(failure.after))
+        raise self._failure(503, word, str(failure), retry.whole_seconds(failure.after))
 
     async def close(self) -> None:
         if self._session is not None:
@@ -89,9 +89,9 @@ class WebClient:
             seconds = retry.whole_seconds(hold.seconds)
             if hold.down:
                 reason = f"not asked: its last requests all failed, the latest with: {self._problem}"
-                raise self._failed(503, "web_unavailable", reason, seconds)
+                raise self._failure(503, "web_unavailable", reason, seconds)
             if hold.seconds > self.options.timeout_s:
-                raise self._failed(503, "web_limited", f"it asked for a pause of {seconds} s", seconds)
+                raise self._failure(503, "web_limited", f"it asked for a pause of {seconds} s", seconds)
             # With jitter: all requests were given this pause, and must not end it at once.
             await asyncio.sleep(hold.seconds + random.uniform(0, self.options.backoff_s))
 
@@ -112,7 +112,7 @@ class WebClient:
             async with self._open().request(
                 self.engine.method, self._url, allow_redirects=False, **payload
             ) as response:
-                body = await _read(response)
+                body = await _read_body(response)
                 status, headers = response.status, response.headers
         except asyncio.TimeoutError:
             raise _TransientError(f"no answer within {self.options.timeout_s:g} s") from None
@@ -124,16 +124,16 @@ class WebClient:
             raise _TransientError(f"HTTP {status}{_detail(body)}", retry.retry_after(headers), limited)
         if status in self.engine.refusals or status in (401, 403):
             reason = f"HTTP {status}{_detail(body)}; {self._remedy()}"
-            raise self._failed(502, "web_refused", reason)
+            raise self._failure(502, "web_refused", reason)
         if 400 <= status:
-            raise self._failed(422, "web_bad_query", f"HTTP {status}{_detail(body)}")
+            raise self._failure(422, "web_bad_query", f"HTTP {status}{_detail(body)}")
         if status != 200:
-            raise self._failed(502, "web_bad_answer", f"HTTP {status} instead of 200; is its address right?")
+            raise self._failure(502, "web_bad_answer", f"HTTP {status} instead of 200; is its address right?")
         try:
             return self.engine.parse(read_json(body, MAX_ANSWER_VALUES))[:depth]
         except (ValueError, RecursionError) as error:
             text = "not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else str(error)
-            raise self._failed(502, "web_bad_answer", f"its answer is no search result: {text}") from None
+            raise self._failure(502, "web_bad_answer", f"its answer is no search result: {text}") from None
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -146,7 +146,7 @@ class WebClient:
                 connector=aiohttp.TCPConnector(limit=self.options.concurrency, ttl_dns_cache=300),
                 timeout=aiohttp.ClientTimeout(total=self.options.timeout_s),
                 headers=headers | (self.engine.headers(self._key) if self._key else {}),
-                auto_decompress=False,  # `_read` does it, within its limit
+                auto_decompress=False,  # `_read_body` does it, within its limit
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=True,  # HTTPS_PROXY and NO_PROXY, which clusters need
             )
@@ -157,7 +157,7 @@ class WebClient:
             return "the instance must allow format=json (search.formats in its settings.yml) and this client"
         return f"look at {self.engine.key_variable} and the account's quota"
 
-    def _failed(
+    def _failure(
         self, status: int, word: str, reason: str, retry_after: int | None = None
     ) -> SearchFailedError:
         return SearchFailedError(status, word, f"{self.engine.name}: {self._scrub(reason)}", retry_after)
@@ -166,16 +166,16 @@ class WebClient:
         return text.replace(self._key, "[key]") if self._key else text
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
+async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     body = bytearray()
     async for chunk in response.content.iter_chunked(2**16):
         body += chunk
         if len(body) > MAX_ANSWER_BYTES:
             raise ValueError("too long")
-    return _unpacked(bytes(body), response.headers.get("Content-Encoding", ""))
+    return _unpack(bytes(body), response.headers.get("Content-Encoding", ""))
 
 
-def _unpacked(body: bytes, encoding: str) -> bytes:
+def _unpack(body: bytes, encoding: str) -> bytes:
     """The body without its compression. Raises ValueError for one that was not asked for or is too long."""
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
@@ -201,15 +201,15 @@ def _root(error: BaseException) -> str:
 def _detail(body: bytes) -> str:
     """The engine's reason for a refusal, shortened: the first message in its JSON."""
     try:
-        at = read_json(body, MAX_ANSWER_VALUES)
+        value = read_json(body, MAX_ANSWER_VALUES)
     except (ValueError, RecursionError):
         return ""
     for name in ("error", "errors", "detail", "message"):
-        while isinstance(at, list) and at:
-            at = at[0]
-        if isinstance(at, dict) and at.get(name):
-            at = at[name]
-    return f" ({_printable(at)})" if isinstance(at, str) and at.strip() else ""
+        while isinstance(value, list) and value:
+            value = value[0]
+        if isinstance(value, dict) and value.get(name):
+            value = value[name]
+    return f" ({_printable(value)})" if isinstance(value, str) and value.strip() else ""
 
 
 def _printable(text: str) -> str:

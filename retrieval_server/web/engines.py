@@ -90,17 +90,17 @@ class WebEngine:
         http(s) address, or with neither title nor snippet, is left out. Raises ValueError if the answer is
         not this API's JSON.
         """
-        at = answer
+        value = answer
         for step in self.results:
-            if not isinstance(at, dict):
-                raise ValueError(f"a JSON object was expected around {step!r}, got {type(at).__name__}")
-            at = at.get(step)
-            if at is None:
+            if not isinstance(value, dict):
+                raise ValueError(f"a JSON object was expected around {step!r}, got {type(value).__name__}")
+            value = value.get(step)
+            if value is None:
                 return []
-        if not isinstance(at, list):
-            raise ValueError(f"{'.'.join(self.results)} should be a list, got {type(at).__name__}")
+        if not isinstance(value, list):
+            raise ValueError(f"{'.'.join(self.results)} should be a list, got {type(value).__name__}")
         documents: dict[str, WebDocument] = {}
-        for item in at:
+        for item in value:
             if not isinstance(item, dict):
                 raise ValueError(f"{'.'.join(self.results)} should hold objects, got {type(item).__name__}")
             title, link, snippet = (_text(item, name) for name in (self.title, self.link, self.snippet))

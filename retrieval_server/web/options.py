@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from retrieval_server.command_line import AtLeastOne, Flag, Group, Options
+from retrieval_server.options import AtLeastOne, Flag, Group, Options
 from retrieval_server.web.engines import ENGINES
 
 #: The name under which a web engine is served.

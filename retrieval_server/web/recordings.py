@@ -59,30 +59,30 @@ class Recording:
 
     def __init__(self, replay: Path | None = None, record: Path | None = None):
         self._lock = threading.Lock()
-        self._at: dict[bytes, tuple[int, int, int]] = {}  # digest -> descriptor, offset, bytes
+        self._entries: dict[bytes, tuple[int, int, int]] = {}  # digest -> descriptor, offset, bytes
         self._files: list[int] = []
         self._paths: dict[int, Path] = {}
         self._record: int | None = None
         self._end = 0
-        same = replay is not None and record is not None and _is_same(replay, record)
+        is_same = replay is not None and record is not None and _is_same_file(replay, record)
         try:
-            if replay is not None and not same:
-                self._read(self._open(replay, os.O_RDONLY), repair=False)
+            if replay is not None and not is_same:
+                self._read_lines(self._open(replay, os.O_RDONLY), repair=False)
             if record is not None:
-                self._start_recording(record, go_on=same)
+                self._start_recording(record, go_on=is_same)
         except BaseException:
             self.close()
             raise
 
     def __len__(self) -> int:
-        return len(self._at)
+        return len(self._entries)
 
     def get(self, question: RecordingKey) -> list[WebDocument] | None:
         """The recorded answer, or None. Raises UserError if the file was changed meanwhile."""
-        place = self._at.get(question.digest())
-        if place is None:
+        entry = self._entries.get(question.digest())
+        if entry is None:
             return None
-        descriptor, offset, length = place
+        descriptor, offset, length = entry
         try:
             row = _parse(os.pread(descriptor, length, offset))
         except _BROKEN as error:
@@ -109,7 +109,7 @@ class Recording:
                 os.ftruncate(self._record, self._end)
                 path = self._paths[self._record]
                 raise UserError(f"{path}: cannot record ({error.strerror or error}).") from None
-            self._at[question.digest()] = (self._record, self._end, len(line))
+            self._entries[question.digest()] = (self._record, self._end, len(line))
             self._end += len(line)
         return list(documents)
 
@@ -138,10 +138,10 @@ class Recording:
             raise UserError(f"{path}: another server is recording into it. Give each its own file.")
         if not go_on and os.fstat(descriptor).st_size:
             raise UserError(f"{path}: exists. To go on with it, add --replay {path}; else name a new file.")
-        self._end = self._read(descriptor, repair=True)
+        self._end = self._read_lines(descriptor, repair=True)
         self._record = descriptor
 
-    def _read(self, descriptor: int, repair: bool) -> int:
+    def _read_lines(self, descriptor: int, repair: bool) -> int:
         """Index the whole lines; returns where they end."""
         path, end = self._paths[descriptor], 0
         with open(os.dup(descriptor), "rb") as stream:
@@ -161,14 +161,14 @@ class Recording:
                     raise UserError(
                         f"{path}: line {number} is no recorded answer ({reason_of(error)}). Remove it."
                     ) from None
-                self._at.setdefault(question.digest(), (descriptor, end, len(line)))
+                self._entries.setdefault(question.digest(), (descriptor, end, len(line)))
                 end += len(line)
         if repair:
             os.ftruncate(descriptor, end)
         return end
 
 
-def _is_same(first: Path, second: Path) -> bool:
+def _is_same_file(first: Path, second: Path) -> bool:
     try:
         return first.samefile(second)
     except FileNotFoundError:

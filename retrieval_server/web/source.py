@@ -21,13 +21,13 @@ class WebSource(RemoteSource):
     """Documents of one engine. A document's id is its address, its score 1 / rank."""
 
     def __init__(
-        self, engine: WebEngine, options: WebOptions, client: WebClient | None, tape: Recording | None
+        self, engine: WebEngine, options: WebOptions, client: WebClient | None, recording: Recording | None
     ):
         self.engine = engine
         self.concurrency = options.concurrency
         self._params = dict(options.params)
         self._client = client
-        self._tape = tape
+        self._recording = recording
 
     @classmethod
     def open(
@@ -47,15 +47,15 @@ class WebSource(RemoteSource):
         """
         engine = ENGINES[name]
         options = options or WebOptions()
-        asks = replay is None or record is not None
-        *_, address, key, tape = check_all(
+        connects = replay is None or record is not None
+        *_, address, key, recording = check_all(
             lambda: _check_params(engine, options),
-            lambda: _url(engine, environment, url) if asks else None,
-            lambda: _key(engine, environment) if asks else None,
+            lambda: _url(engine, environment, url) if connects else None,
+            lambda: _key(engine, environment) if connects else None,
             lambda: Recording(replay, record) if replay or record else None,
         )
-        client = WebClient(engine, address, key, options) if asks else None
-        return cls(engine, options, client, tape)
+        client = WebClient(engine, address, key, options) if connects else None
+        return cls(engine, options, client, recording)
 
     @property
     def description(self) -> SourceDescription:
@@ -64,20 +64,22 @@ class WebSource(RemoteSource):
     @property
     def note(self) -> str:
         """Where the answers come from, for the log."""
-        recorded = f"{len(self._tape)} recorded answers" if self._tape is not None else "nothing recorded"
+        recorded = (
+            f"{len(self._recording)} recorded answers" if self._recording is not None else "nothing recorded"
+        )
         return recorded if self._client is not None else f"{recorded}, nothing else"
 
     async def answer(self, query: str, topk: int) -> tuple[ScoredPassage, ...]:
         question = RecordingKey(self.engine.name, query, self.engine.depth(topk), self._params)
         try:
-            documents = self._tape.get(question) if self._tape is not None else None
+            documents = self._recording.get(question) if self._recording is not None else None
             if documents is None:
                 if self._client is None:
                     reason = f"the recording has no answer of {self.engine.name} for {query[:100]!r}"
                     raise SearchFailedError(404, "not_recorded", f"{reason}, topk {topk}, these parameters")
                 documents = await self._client.search(query, question.depth)
-                if self._tape is not None:
-                    documents = self._tape.put(question, documents)
+                if self._recording is not None:
+                    documents = self._recording.put(question, documents)
         except UserError as error:
             raise SearchFailedError(503, "record_failed", str(error), retry_after=60) from None
         return tuple(
@@ -88,15 +90,17 @@ class WebSource(RemoteSource):
     async def close(self) -> None:
         if self._client is not None:
             await self._client.close()
-        if self._tape is not None:
-            self._tape.close()
+        if self._recording is not None:
+            self._recording.close()
 
 
 def open_web(choice: WebSelection) -> WebSource:
     """The source that the options ask for. Raises UserError."""
     assert choice.web is not None
-    read = _json_or_text if ENGINES[choice.web].method == "POST" else str
-    params = {name: read(value) for name, _, value in (pair.partition("=") for pair in choice.web_param)}
+    parse_value = _json_or_text if ENGINES[choice.web].method == "POST" else str
+    params = {
+        name: parse_value(value) for name, _, value in (pair.partition("=") for pair in choice.web_param)
+    }
     options = choice.client.model_copy(update={"params": params})
     return WebSource.open(
         choice.web, os.environ, options, url=choice.web_url, replay=choice.replay, record=choice.record
@@ -135,12 +139,12 @@ def _url(engine: WebEngine, environment: Mapping[str, str], url: str | None) -> 
     url = url or engine.url
     try:
         parts = urlsplit(url)
-        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         # An address is logged and shown, so it must not hold a password or a key; nor is it repeated here.
-        whole = whole and "@" not in parts.netloc and not set(url) & {"?", "#"}
+        is_valid = is_valid and "@" not in parts.netloc and not set(url) & {"?", "#"}
     except ValueError:
-        whole = False
-    if not whole:
+        is_valid = False
+    if not is_valid:
         raise UserError(f"{name} is no http(s) address without user, password, query and fragment.")
     return url
 

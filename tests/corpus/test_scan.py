@@ -86,7 +86,7 @@ def test_a_scan_that_was_killed_finds_the_same(tmp_path_factory, deaths, save_ev
 
     def run(corpus: Corpus, state: str) -> dict:
         targets = wanted("3", "22", "99", probe=("1",))
-        scan = scan_corpus(corpus, targets, folder / state, save_every=save_every, progress=False)
+        scan = scan_corpus(corpus, targets, folder / state, interval=save_every, progress=False)
         return facts(scan, targets)
 
     expected = run(corpus, "whole.json")
@@ -107,7 +107,7 @@ def test_every_repeated_id_is_found_also_over_a_kill(tmp_path_factory, ids, dies
     dying.rows_left = dies_after
     for corpus in (dying, Corpus([folder / "c.jsonl"])):
         with suppress(Killed):
-            scan = scan_corpus(corpus, wanted(), folder / "s.json", save_every=1, progress=False)
+            scan = scan_corpus(corpus, wanted(), folder / "s.json", interval=1, progress=False)
     assert scan.repeated.count == len(ids) - len(set(ids))
 
 
@@ -143,7 +143,7 @@ def test_a_scan_continues_after_sigkill(tmp_path):
         "folder = Path(sys.argv[1])\n"
         "args = CheckArguments(questions=[folder / 'q.jsonl'], corpus=[folder / 'c.jsonl'],\n"
         "                      out=folder / 'out', skip_bad_rows=True, no_progress=True)\n"
-        "print(check_corpus(args, save_every=5000).summary['passages'])\n"
+        "print(check_corpus(args, save_interval=5000).summary['passages'])\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     state = tmp_path / "out" / "scan.json"

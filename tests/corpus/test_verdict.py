@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.corpus.answer_matcher import COMMON_AT_LEAST, MAX_TOKENS, AnswerMatcher
+from rag_r1.corpus.answer_matcher import MAX_TOKENS, MIN_COMMON, AnswerMatcher
 from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.retrieval_check import RetrievalResult
 from rag_r1.corpus.scan import ScanResult
@@ -114,7 +114,7 @@ def test_every_signal_is_read_from_what_was_found():
     ],
 )
 def test_a_weak_answer_is_told_with_its_reason(golds, anywhere, weak):
-    known = evidence(answers={"1762": (1, "8"), "often": (COMMON_AT_LEAST + 1, "8")})
+    known = evidence(answers={"1762": (1, "8"), "often": (MIN_COMMON + 1, "8")})
     read = signals_of(asks(*golds), known)
     assert (read.anywhere, read.weak) == (anywhere, weak)
 

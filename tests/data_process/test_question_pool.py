@@ -40,13 +40,13 @@ def drawn(folder: Path, take: int, rows: list[Question], seed: int = 0, **named:
     with pool(folder, [(entry(take=take, **named), rows)], seed) as made:
         made.deduplicate()
         made.draw(0)
-        return [pooled.question.question for pooled in made.kept()]
+        return [pooled.question.question for pooled in made.questions()]
 
 
 def test_a_row_comes_back_as_it_was(tmp_path):
     row = Question("Wer “é”?\nA. x", ("a", "b; c"), "7", 3, {"hops": 2, "part_answers": [["a"], ["b"]]})
     with pool(tmp_path, [(entry(), [row])]) as made:
-        [pooled] = made.kept()
+        [pooled] = made.questions()
         assert pooled.question == row and pooled.question.row == 3
         assert made.at(pooled.seq) == pooled
 
@@ -98,7 +98,7 @@ def test_repetitions_and_overlap_are_those_that_the_scripts_find(tmp_path_factor
         pool_.deduplicate()
         pool_.drop_overlap()
         for split in expected:
-            kept = [pooled.question for pooled in pool_.kept() if pooled.split == split.name]
+            kept = [pooled.question for pooled in pool_.questions() if pooled.split == split.name]
             assert kept == split.questions
         removed = sum(repeat.is_removed for split in expected for repeat in split.repeats)
         outcomes = [outcome for _, _, outcome in pool_.repeats()]

@@ -9,6 +9,7 @@ import pytest
 
 from rag_r1.demo import names, world
 from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.world.__main__ import main
 
 
 def test_the_same_seed_gives_the_same_world_and_another_seed_other_facts():
@@ -88,7 +89,7 @@ def test_files_hold_the_corpus_and_verls_rows(tmp_path):
 
 
 def test_the_command_writes_the_same_files(tmp_path, capsys):
-    world.main(["--out", str(tmp_path / "a"), "--train", "8", "--val", "4", "--seed", "5"])
+    main(["--out", str(tmp_path / "a"), "--train", "8", "--val", "4", "--seed", "5"])
     world.write_demo(tmp_path / "b", world.demo_protocol("rag_r1_mq"), seed=5, train=8, val=4)
     assert "8 training, 4 held-out" in capsys.readouterr().out
     for name in ("corpus.jsonl", "train.parquet", "val.parquet"):

@@ -16,7 +16,7 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import TrainingInputs, run_demo
 from rag_r1.demo.world import PROMPT
 from rag_r1.protocols import load_protocol
-from rag_r1.training.command import SESSION_TRAINERS
+from rag_r1.training.added_overrides import SESSION_TRAINERS
 from tests.e2e.demo_training import recording
 from tests.e2e.memory_checks import CHECKS, SHARED, MemoryRun
 

@@ -12,7 +12,7 @@ import pytest
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import run_demo
-from rag_r1.training.command import SESSION_TRAINERS
+from rag_r1.training.added_overrides import SESSION_TRAINERS
 from tests.e2e.demo_training import recording
 from tests.e2e.rewriting_checks import CHECKS, RewritingRun
 

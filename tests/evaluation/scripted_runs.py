@@ -16,6 +16,7 @@ from rag_r1.rewards import RewardSum
 from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.rollouts.runner import EpisodeRunner
 from rag_r1.runs.folder import RunFolder
+from rag_r1.runs.response_cache import Usage
 from rag_r1.tools import search_tools
 from tests.fakes.scripted_engine import SEARCH, Searcher
 
@@ -33,6 +34,7 @@ class ScriptedEngine:
 
     def __init__(self, ask: EpisodeRequest, fate: str, pause: Pause):
         self.ask, self.fate, self.pause, self.turn = ask, fate, pause, 0
+        self.usage = Usage()
 
     async def generate(self, context, max_tokens, stop):
         await asyncio.sleep(self.pause(self.ask, self.turn))

@@ -45,7 +45,7 @@ def test_the_state_is_that_of_the_answer_and_what_has_none_is_counted():
     records = [record(3.0), record(1.0, 0.0), record(2.0), record(None), record(4.0, answer=None)]
     answers = states_of([*records, record(5.0, None), record(float("inf"))])
     assert (answers.right.tolist(), answers.wrong.tolist()) == ([2.0, 3.0], [1.0])
-    assert sorted(answers.left_out.values()) == [1, 1, 1, 1]
+    assert sorted(answers.excluded.values()) == [1, 1, 1, 1]
     assert states_of([record(1.0, 0.6)], right_from=0.5).right.tolist() == [1.0]
 
 

@@ -242,7 +242,7 @@ def test_a_text_is_found_wherever_the_parts_of_a_long_one_are_cut(read, tmp_path
 
 
 def test_a_passage_is_kept_once_and_found_in_every_trajectory_that_was_shown_it(read, tmp_path, monkeypatch):
-    monkeypatch.setattr(texts, "_MOST_RECENT", 3)
+    monkeypatch.setattr(texts, "_MAX_RECENT", 3)
     path = write(tmp_path / "a.jsonl", [record("a"), record("b"), record("c", turns=[])])
     store = read(tmp_path)
     assert store.query("SELECT count(*) FROM passages") == [(1,)]

@@ -43,14 +43,14 @@ def test_a_page_that_cannot_have_all_that_is_selected_says_so(tmp_path, capsys, 
 
 
 def test_a_record_that_changes_while_a_page_is_written_is_one_sentence(tmp_path, capsys, monkeypatch):
-    file, select = tmp_path / "a.jsonl", export.selected
+    file, select = tmp_path / "a.jsonl", export.select_trajectories
     write(file, [record("a")])
 
     def rewrite(*args):
         write(file, [record("b")])
         return select(*args)
 
-    monkeypatch.setattr(export, "selected", rewrite)
+    monkeypatch.setattr(export, "select_trajectories", rewrite)
     assert main([str(tmp_path), "--export", str(tmp_path / "page.html")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert str(file) in line and not (tmp_path / "page.html").exists()

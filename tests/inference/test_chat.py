@@ -15,6 +15,7 @@ from rag_r1.inference.chat import GO_ON, ChatEngine, close_at_stop, turn_seed
 from rag_r1.inference.client import EngineFailure
 from rag_r1.inference.episode_client import Reply
 from rag_r1.protocols import load_protocol
+from rag_r1.runs.response_cache import Usage
 from rag_r1.tools import search_tools
 from tests.fakes.scripted_engine import ANSWER, FOUND, OBSERVED, SEARCH, Searcher
 
@@ -26,7 +27,7 @@ class Said:
     """Exchanges that give these replies in turn, and keep the requests."""
 
     def __init__(self, replies: Sequence[Reply | str]):
-        self.replies, self.bodies, self.most = list(replies), [], []
+        self.replies, self.bodies, self.most, self.usage = list(replies), [], [], Usage()
 
     async def ask(self, path, body, read, most_tokens):
         assert path == "/chat/completions"

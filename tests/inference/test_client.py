@@ -280,7 +280,7 @@ def test_requests_under_way_come_back_before_a_stopped_run_ends():
         async with TestServer(app) as server:
             endpoint = Endpoint(EndpointOptions(str(server.make_url("/"))), CancelToken())
             first = asyncio.create_task(ask(endpoint))
-            while not endpoint._under_way:
+            while not endpoint._n_pending:
                 await asyncio.sleep(0.01)
             endpoint.stop("enough")
             second = asyncio.create_task(ask(endpoint))

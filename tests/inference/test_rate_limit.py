@@ -103,7 +103,7 @@ def test_the_limit_is_never_passed_and_what_fits_is_sent(limit, requests):
 
 def test_earlier_starts_count():
     async def main():
-        spending = CostTracker(CancelToken(), 2.0, 4.0, before=Usage(3, 1_000_000, 500_000))
+        spending = CostTracker(CancelToken(), 2.0, 4.0, earlier=Usage(3, 1_000_000, 500_000))
         spending.add(Usage(1, 500_000, 0))
         return spending.cost, spending.usage
 

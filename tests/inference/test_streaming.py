@@ -46,7 +46,7 @@ def test_however_the_bytes_arrive_the_answer_is_the_same(cuts):
     for start, end in zip(edges, edges[1:], strict=False):
         folded.feed(STREAM[start:end])
     folded.feed(b"data: [DONE]\n\ndata: not json")
-    assert json.loads(folded.whole()) == WHOLE
+    assert json.loads(folded.message()) == WHOLE
     assert pieces == ["<think> é", " </think>"]
 
 
@@ -55,7 +55,7 @@ def test_what_is_no_whole_stream_is_an_error(stream):
     with pytest.raises(ValueError):
         folded = StreamAssembler(lambda piece: None)
         folded.feed(stream)
-        folded.whole()
+        folded.message()
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)))
@@ -67,7 +67,7 @@ def test_chunks_of_any_shape_never_raise_anything_else(value):
     ):
         folded = StreamAssembler(lambda piece: None)
         folded.feed(f"data: {json.dumps(chunk)}\ndata: [DONE]\n".encode())
-        assert json.loads(folded.whole())["choices"]
+        assert json.loads(folded.message())["choices"]
 
 
 def event(**choice) -> bytes:
@@ -108,7 +108,7 @@ def test_lists_in_place_of_numbers_are_not_held():
     folded = StreamAssembler(lambda piece: None)
     folded.feed(event(text="a", token_ids=[1, []], logprobs={"token_logprobs": [0.5, [[]]]}))
     folded.feed(b"data: [DONE]\n")
-    [choice] = json.loads(folded.whole())["choices"]
+    [choice] = json.loads(folded.message())["choices"]
     assert choice["token_ids"] == [1, None] and choice["logprobs"]["token_logprobs"] == [0.5, None]
 
 
@@ -149,7 +149,7 @@ def test_an_answer_as_long_as_it_may_be_is_within_its_limits():
             piece["prompt_token_ids"] = [151643] * 100_000
         folded.feed(f"data: {json.dumps({**head, 'choices': [piece], 'usage': None})}\n\n".encode())
     folded.feed(b"data: [DONE]\n\n")
-    [choice] = json.loads(folded.whole())["choices"]
+    [choice] = json.loads(folded.message())["choices"]
     assert len(choice["token_ids"]) == len(choice["logprobs"]["token_logprobs"]) == 4096
     assert choice["text"] == "".join(pieces)
 

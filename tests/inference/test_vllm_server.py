@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rag_r1.inference.vllm_server import cpu_threads, vllm_server
+from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.runs.errors import RunError
-from rag_r1.system.cores import usable_cores
-
-
-def test_a_tiny_model_gets_one_thread_and_any_other_all_cores(tmp_path):
-    cores = usable_cores()
-    assert cpu_threads(tmp_path / "a name on the Hub") == cores
-    for size, threads in ((1000, 1), (200 << 20, cores)):
-        with (tmp_path / "model.safetensors").open("wb") as weights:
-            weights.truncate(size)
-        assert cpu_threads(tmp_path) == threads
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def test_an_honest_answer_is_read():
     ],
 )
 def test_a_long_or_compressed_answer_is_an_error_of_http(sent):
-    with answering(*sent) as url, bounded_http_client(10.0, most=1 << 20) as client:
+    with answering(*sent) as url, bounded_http_client(10.0, limit=1 << 20) as client:
         with pytest.raises(httpx.HTTPError):
             client.get(url)
 

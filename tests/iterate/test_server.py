@@ -23,7 +23,7 @@ def test_an_index_is_ordered_once_and_again_by_the_next_start(loop, server):
 
 
 def test_a_reload_that_is_under_way_is_waited_for(loop, server, monkeypatch):
-    monkeypatch.setattr("rag_r1.iterate.server._AGAIN_S", 0.01)
+    monkeypatch.setattr("rag_r1.iterate.server._RETRY_S", 0.01)
     server.busy = 1
     with LoopServer(ServerSpec(url=loop.url), loop.out) as service:
         service.serve(loop.folder / "first")

@@ -90,12 +90,12 @@ def test_a_key_of_a_step_that_has_not_begun_may_change(own: Own, prepared: Path)
 
 
 def test_the_requests_are_no_more_than_was_forecast(own: Own, tmp_path, prepared: Path, capsys):
-    from rag_r1.own.command import OwnArguments, checked
+    from rag_r1.own.command import OwnArguments, check_start
     from rag_r1.own.forecast import forecast_of
     from rag_r1.runs.steps import PipelineFolder
 
     args = read_arguments(OwnArguments, own.words(tmp_path / "new")[1:], description="")
-    forecast = forecast_of(checked(args), PipelineFolder(tmp_path / "new"))
+    forecast = forecast_of(check_start(args), PipelineFolder(tmp_path / "new"))
     used = [
         done(prepared, "questions")["facts"]["usage"],
         {"teacher": done(prepared, "traces")["facts"]["usage"]},

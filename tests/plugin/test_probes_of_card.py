@@ -76,7 +76,7 @@ def sides(file, tokenizer) -> tuple[_ProcessAgent, RunSetup, Passages]:
     setup = AgentSetup.of(settings, tokenizer, limits).for_validation(settings, limits)
     ready = RunSetup(QuestionSet(), settings, None, setup, settings.validation_retriever, None, None)
     training = _ProcessAgent(cfg, tokenizer)
-    return training, ready, training.probed.passages
+    return training, ready, training.probe_agent.passages
 
 
 def as_veRL_passes_it(row: QuestionRow, probe: str) -> dict:

@@ -34,7 +34,7 @@ def test_all_passages_of_a_document_are_in_one_split(seed, share, tmp_path_facto
     path = written(tmp_path_factory.mktemp("corpus"), pages(8))
     pool = read_pool([path], seed, share, 100)
     splits = {(passage.document, passage.split) for passage in pool.passages}
-    assert len(splits) == 8 and len(pool.passages) == pool.read == 24
+    assert len(splits) == 8 and len(pool.passages) == pool.n_read == 24
     if share in (0, 1):
         assert {split for _, split in splits} == {("train", "test")[int(share)]}
 
@@ -43,7 +43,7 @@ def test_of_a_large_corpus_only_some_documents_are_kept_and_always_the_same(tmp_
     rows = pages(40)
     pool = read_pool([written(tmp_path, rows)], 0, 0.2, 12)
     again = read_pool([written(tmp_path, rows[::-1])], 0, 0.2, 12)
-    assert len(pool.passages) == 12 and pool.read == 120
+    assert len(pool.passages) == 12 and pool.n_read == 120
     assert {passage.id for passage in pool.passages} == {passage.id for passage in again.passages}
     assert len({passage.document for passage in pool.passages}) <= 5, "whole documents, but for the last"
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rag_r1.protocols import Document
 from rag_r1.questions.documents import SourcePassage
-from rag_r1.questions.search import found_beside
+from rag_r1.questions.search import neighbours_of
 
 LISTS = st.lists(st.integers(0, 12), max_size=8)
 
@@ -21,20 +21,20 @@ def own(numbers):
 
 
 def test_the_question_comes_first_and_the_titles_in_turn():
-    found = found_beside(own([1]), documents([1, 2, 3, 4]), [documents([1, 5, 6]), documents([7, 2, 8])], 2)
+    found = neighbours_of(own([1]), documents([1, 2, 3, 4]), [documents([1, 5, 6]), documents([7, 2, 8])], 2)
     assert [document.id for document in found] == ["2", "3", "7"]
 
 
 def test_copies_of_ones_own_passages_are_not_beside_them():
     text = "Ann Lee was born in Ulm in 1903, and wrote many novels there."
     copy, other = Document("copy", f"{text} "), Document("other", "Bo Ray was born in Trier.")
-    assert found_beside([SourcePassage("1", text)], [copy, other], [[copy]], 5) == [other]
+    assert neighbours_of([SourcePassage("1", text)], [copy, other], [[copy]], 5) == [other]
 
 
 @given(mine=LISTS, question=LISTS, titles=st.lists(LISTS, max_size=4), most=st.integers(0, 6))
 def test_nothing_of_ones_own_is_shown_nothing_twice_and_no_more_than_is_wanted(mine, question, titles, most):
     names = {str(number) for number in mine}
-    found = found_beside(own(mine), documents(question), list(map(documents, titles)), most)
+    found = neighbours_of(own(mine), documents(question), list(map(documents, titles)), most)
     ids = [document.id for document in found]
     assert not names & set(ids) and len(set(ids)) == len(ids) <= most + most // 2
     assert set(ids) <= {str(number) for numbers in (question, *titles) for number in numbers}

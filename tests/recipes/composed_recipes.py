@@ -89,5 +89,5 @@ def refusals(config: DictConfig) -> list[str]:
         problems += check(config)
     problems += check_sessions(config, settings)
     problems += check_filtering(config, settings)
-    problems += check_verl(config, model_is_there=True)
+    problems += check_verl(config, has_model=True)
     return list(map(str, problems))

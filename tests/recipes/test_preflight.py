@@ -179,7 +179,7 @@ def test_a_wrong_key_of_ours_is_named(base_config, key: str, value: Any, named: 
 def test_a_batch_that_verl_refuses_is_reported_in_its_words(base_config):
     # veRL looks at it where micro batches are made of rows.
     fixed = changed(base_config, actor_rollout_ref__actor__use_dynamic_bsz=False, data__train_batch_size=100)
-    [problem] = check_verl(fixed, model_is_there=True)
+    [problem] = check_verl(fixed, has_model=True)
     assert problem.level == "error" and "(100)" in problem.what
 
 

@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from retrieval_server import build_options, commands, serve_options
+from retrieval_server import build_options, commands
 from retrieval_server.build_options import BuildCommand
-from retrieval_server.command_line import Flag, Group, Options, parse
+from retrieval_server.command_line import parse
 from retrieval_server.engine.options import EngineOptions
-from retrieval_server.serve_options import ServeCommand
+from retrieval_server.options import Flag, Group, Options
+from retrieval_server.serve import options as serve_options
+from retrieval_server.serve.options import ServeCommand
 from retrieval_server.server.limits import RequestLimits
 
 WORDS = st.text(min_size=1).filter(lambda text: not text.startswith("-"))

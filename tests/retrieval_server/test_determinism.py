@@ -118,16 +118,16 @@ def test_processes_that_multiply_differently_do_not_guarantee_bits_together():
 
 
 def test_in_16_or_8_bits_they_guarantee_nothing_together():
-    first, second = ProbeResult(BITS, "a", otherwise=NONE), ProbeResult(BITS, "b", otherwise=NONE)
+    first, second = ProbeResult(BITS, "a", fallback=NONE), ProbeResult(BITS, "b", fallback=NONE)
     assert combine_probes([first, first]) is BITS
     assert combine_probes([first, second]) is NONE
 
 
-@pytest.mark.parametrize("dtype, otherwise", [(torch.float32, ORDER), (torch.bfloat16, NONE)])
-def test_a_probe_that_finds_bits_tells_what_its_data_type_allows_without_them(dtype, otherwise, monkeypatch):
+@pytest.mark.parametrize("dtype, fallback", [(torch.float32, ORDER), (torch.bfloat16, NONE)])
+def test_a_probe_that_finds_bits_tells_what_its_data_type_allows_without_them(dtype, fallback, monkeypatch):
     monkeypatch.setattr("retrieval_server.encode.batch_probe.product_digest", lambda *_: "a")
     results = probe_model(torch.nn.Linear(4, 4).to(dtype))
-    assert (results.guarantee, results.without_bits().guarantee) == (BITS, otherwise)
+    assert (results.guarantee, results.without_bits().guarantee) == (BITS, fallback)
 
 
 def test_an_encoder_that_pads_to_the_longest_neighbour_guarantees_no_bits(tiny_bge):

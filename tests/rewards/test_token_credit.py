@@ -132,6 +132,6 @@ def test_a_wrong_number_of_turns_and_parts_of_another_sum_are_refused():
 
 
 def test_a_token_without_text_has_no_part_of_a_span():
-    from rag_r1.rewards.token_credit import _within
+    from rag_r1.rewards.token_credit import _covered_tokens
 
-    assert _within([(1, 4), (3, 6)], [(0, 1), (1, 2), (2, 2), (5, 9), (6, 7)]) == [1, 3]
+    assert _covered_tokens([(1, 4), (3, 6)], [(0, 1), (1, 2), (2, 2), (5, 9), (6, 7)]) == [1, 3]

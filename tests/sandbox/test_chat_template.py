@@ -44,7 +44,7 @@ USES = (
 def quick(monkeypatch):
     """Less processor time, and nothing remembered from one test to the next."""
     monkeypatch.setattr(chat_template, "LIMITS", JobLimits(cpu_s=1.0, answer_bytes=1 << 20))
-    monkeypatch.setattr(chat_template, "_ended", type(chat_template._ended)())
+    monkeypatch.setattr(chat_template, "_endings", type(chat_template._endings)())
 
 
 def both(tokenizer, messages, tools, **more) -> tuple[str, str]:
@@ -157,7 +157,7 @@ def test_a_template_that_was_ended_three_times_is_not_begun_again(monkeypatch):
     for _ in range(6):
         with pytest.raises(DataError):
             template.text(CHAT)
-    assert len(begun) == chat_template.MOST_ENDED == 3
+    assert len(begun) == chat_template.MAX_ENDINGS == 3
 
 
 def changed(tmp_path: Path, **parts) -> Path:

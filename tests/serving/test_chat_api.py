@@ -327,5 +327,6 @@ def test_what_a_stop_does_not_wait_for_is_ended_and_told_when_to_come_back(tmp_p
         response.startswith(b"HTTP/1.1 503")
         and b'"stopping"' in response
         and b"retry-after" in response.lower()
+        and b"connection: close" in response.lower()
     )
     assert not [record for record in caplog.records if record.exc_info or "Traceback" in record.getMessage()]

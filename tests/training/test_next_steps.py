@@ -18,7 +18,8 @@ from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.inference.nf4.export import ExportArguments
 from rag_r1.options.command_line import read_arguments
 from rag_r1.training import launch
-from rag_r1.training.command import compose_recipe, config_overrides
+from rag_r1.training.added_overrides import config_overrides
+from rag_r1.training.command import compose_recipe
 from rag_r1.training.guard.signs import TrainingFacts
 from rag_r1.training.guard.watched_run import WatchedRun
 from rag_r1.training.next_steps import after_demo, after_sft, after_training
@@ -73,6 +74,12 @@ def records(folder: Path, *names: str) -> None:
 def commands(lines: list[str]) -> list[list[str]]:
     """The commands: lines of their own, indented."""
     return [shlex.split(line) for line in lines if line.startswith("  ")]
+
+
+def test_a_policy_that_learnt_with_tools_is_evaluated_with_them(tmp_path):
+    checkpoint(tmp_path)
+    [evaluation, *_] = commands(after_training(config(tmp_path, tools={"calculator": "calculator"})))
+    assert 'rag_r1.tools={"calculator": "calculator"}' in evaluation
 
 
 def test_after_a_training_over_nf4_the_export_comes_before_the_evaluation(tmp_path):

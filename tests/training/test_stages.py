@@ -209,5 +209,5 @@ def test_every_stage_that_is_left_is_checked_before_the_first_is_trained(tmp_pat
     calls.clear()
     check_stages(["one", "one"], tmp_path, overrides[:1], check)  # the one that is left checks itself
     assert calls == []
-    check_stages(["one", "one"], tmp_path, overrides[:1], check, every=True)
+    check_stages(["one", "one"], tmp_path, overrides[:1], check, all_stages=True)
     assert calls == [("one", "base")] * 2

@@ -80,6 +80,6 @@ def _words(cell: Cell, figures: dict[str, Any]) -> str:
         return f"torch {figures['torch']}, CUDA {figures['cuda']}; {len(states)} checks, {bad}"
     if cell == _GENERATION:
         return f"ready after {figures['ready_s']:.0f} s; {figures['tokens_per_s']:.0f} tokens/s"
-    probs = step_median(figures, "training/rollout_probs_diff_mean")
+    gap = step_median(figures, "search/logprob_gap_max")
     seconds = step_median(figures, "timing_s/step") or float("nan")
-    return f"{seconds:.1f} s a step; difference of probability, vLLM and actor: {probs}"
+    return f"{seconds:.1f} s a step; largest difference of log-prob, vLLM and actor: {gap} nats"

@@ -46,16 +46,16 @@ class FastBpe:
         """For a Hugging Face tokenizer; None if tiktoken would give other ids, or is not installed. Takes
         a second for a vocabulary of 150,000."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        if backend is None or tiktoken is None or not _as_inherited(type(tokenizer)):
+        if backend is None or tiktoken is None or not _inherits_encoding(type(tokenizer)):
             return None
         spec = json.loads(backend.to_str())
-        pattern, added = _pattern(spec), _added(spec["added_tokens"])
-        ranks = None if pattern is None or added is None else _ranks(spec["model"], backend.model)
+        pattern, special = _pattern(spec), _added_ids(spec["added_tokens"])
+        ranks = None if pattern is None or special is None else _ranks(spec["model"], backend.model)
         if ranks is None:
             return None
         name = type(tokenizer).__name__
         return cls(
-            tokenizer, tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=added)
+            tokenizer, tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
         )
 
     def encode(self, text: str) -> list[int]:
@@ -71,7 +71,7 @@ class FastBpe:
         return self._tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def _as_inherited(kind: type) -> bool:
+def _inherits_encoding(kind: type) -> bool:
     """Whether a class of tokenizers inherits its encoding and decoding from transformers' base classes."""
     methods = (getattr(kind, name, None) for name in ("encode", "decode", "_encode_plus", "_decode"))
     return all(getattr(m, "__module__", "").startswith("transformers.tokenization_utils") for m in methods)
@@ -81,26 +81,26 @@ def _pattern(spec: dict[str, Any]) -> str | None:
     """The expression that splits a text into pre-tokens; None if more than that is done to it."""
     if (spec["normalizer"] or {"type": "NFC"})["type"] != "NFC":
         return None
-    before = spec["pre_tokenizer"] or {"type": None}
-    steps = before["pretokenizers"] if before["type"] == "Sequence" else [before]
-    *cuts, last = steps
-    if last["type"] != "ByteLevel" or last["add_prefix_space"]:
+    pre_tokenizer = spec["pre_tokenizer"] or {"type": None}
+    steps = pre_tokenizer["pretokenizers"] if pre_tokenizer["type"] == "Sequence" else [pre_tokenizer]
+    *splits, final_step = steps
+    if final_step["type"] != "ByteLevel" or final_step["add_prefix_space"]:
         return None
-    if last["use_regex"]:
-        return None if cuts else _GPT2
-    if len(cuts) != 1 or cuts[0]["type"] != "Split":
+    if final_step["use_regex"]:
+        return None if splits else _GPT2
+    if len(splits) != 1 or splits[0]["type"] != "Split":
         return None
-    plain = cuts[0]["behavior"] == "Isolated" and not cuts[0]["invert"]
-    return cuts[0]["pattern"].get("Regex") if plain else None
+    is_plain = splits[0]["behavior"] == "Isolated" and not splits[0]["invert"]
+    return splits[0]["pattern"].get("Regex") if is_plain else None
 
 
-def _added(tokens: list[dict[str, Any]]) -> dict[str, int] | None:
+def _added_ids(tokens: list[dict[str, Any]]) -> dict[str, int] | None:
     """Ids of the added tokens; None if one strips white space around it, matches whole words only, or is the
     beginning of another (of these Hugging Face matches the longest, tiktoken any)."""
     if any(token["lstrip"] or token["rstrip"] or token["single_word"] for token in tokens):
         return None
     names = sorted(token["content"] for token in tokens)
-    if any(after.startswith(name) for name, after in zip(names, names[1:], strict=False)):
+    if any(next_name.startswith(name) for name, next_name in zip(names, names[1:], strict=False)):
         return None
     return {token["content"]: token["id"] for token in tokens}
 
@@ -116,22 +116,22 @@ def _ranks(spec: dict[str, Any], model: Any) -> dict[bytes, int] | None:
         return None
     ranks = {bytes([byte]): vocabulary[letter] for letter, byte in byte_of.items()}
     merges: Counter[str] = Counter()
-    latest = -1
+    last_id = -1
     for merge in spec["merges"]:
         token = "".join(merge if isinstance(merge, list) else merge.split(" "))
         id_ = vocabulary[token]
-        if id_ < latest or not all(letter in byte_of for letter in token):
+        if id_ < last_id or not all(letter in byte_of for letter in token):
             return None
-        latest = id_
+        last_id = id_
         merges[token] += 1
         if len(model.tokenize(token)) == 1:
             ranks[bytes(byte_of[letter] for letter in token)] = id_
-    if spec["ignore_merges"] and not (len(ranks) == len(vocabulary) and _all_cuts(merges, vocabulary)):
+    if spec["ignore_merges"] and not (len(ranks) == len(vocabulary) and _has_all_merges(merges, vocabulary)):
         return None
     return ranks
 
 
-def _all_cuts(merges: Counter[str], vocabulary: dict[str, int]) -> bool:
+def _has_all_merges(merges: Counter[str], vocabulary: dict[str, int]) -> bool:
     """Whether each token has as many merges as there are ways to split it into two tokens."""
     return all(
         count == sum(token[:i] in vocabulary and token[i:] in vocabulary for i in range(1, len(token)))
@@ -147,7 +147,7 @@ def _byte_letters() -> Iterator[tuple[str, int]]:
         *range(ord("¡"), ord("¬") + 1),
         *range(ord("®"), ord("ÿ") + 1),
     }
-    hidden = 0
+    n_hidden = 0
     for byte in range(256):
-        yield chr(byte if byte in printable else 256 + hidden), byte
-        hidden += byte not in printable
+        yield chr(byte if byte in printable else 256 + n_hidden), byte
+        n_hidden += byte not in printable

@@ -32,15 +32,16 @@ class TrainingRow:
 
 @dataclass(frozen=True)
 class Capacity:
-    """Most tokens in one row: of its response, and of prompt and response together; None: no limit."""
+    """The most tokens of one row: of its response, and of prompt and response together; None: no limit."""
 
     response_tokens: int | None = None
     context_tokens: int | None = None
 
     def room(self, prompt_tokens: int) -> int | None:
         """Response tokens that may follow a prompt; None: no limit."""
-        rest = None if self.context_tokens is None else self.context_tokens - prompt_tokens
-        return min((limit for limit in (self.response_tokens, rest) if limit is not None), default=None)
+        context_room = None if self.context_tokens is None else self.context_tokens - prompt_tokens
+        limits = (self.response_tokens, context_room)
+        return min((limit for limit in limits if limit is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -151,21 +152,21 @@ class Ledger:
 
     def turn_ends(self, turns: int) -> list[tuple[int, int] | None]:
         """Where the last generated token of each of `turns` turns stands: the number of its row in `rows`,
-        and its place in the response there; None for a turn without one."""
+        and its position in the response there; None for a turn without one."""
         ends: list[tuple[int, int] | None] = [None] * turns
-        for number, row in enumerate(self._trained()):
-            at = 0
+        for number, row in enumerate(self._trained_rows()):
+            position = 0
             for span in row.spans:
-                at += len(span.ids)
+                position += len(span.ids)
                 if span.generated and span.ids and span.turn < turns:
-                    ends[span.turn] = (number, at - 1)
+                    ends[span.turn] = (number, position - 1)
         return ends
 
     def rows(self) -> list[TrainingRow]:
         """The training rows with a generated token, as copies; if none has one, the first row."""
-        return [row.training_row() for row in self._trained()]
+        return [row.training_row() for row in self._trained_rows()]
 
-    def _trained(self) -> list[_Row]:
+    def _trained_rows(self) -> list[_Row]:
         rows = [row for row in self._rows if any(span.generated and span.ids for span in row.spans)]
         return rows or self._rows[:1]
 

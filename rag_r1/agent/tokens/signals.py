@@ -31,7 +31,7 @@ def part_logprobs(
 ) -> Logprobs:
     """The sum of the log-probs (nats) and the number of tokens of each part that has any: {part: [sum,
     tokens]}. Empty if a generation has no log-probs."""
-    opens = [block.open for block in protocol.blocks if block.role != "think"]
+    opening_tags = [block.open for block in protocol.blocks if block.role != "think"]
     sums = {part: [0.0, 0.0] for part in PARTS}
     for span in spans:
         if not span.generated or not span.ids:
@@ -40,19 +40,19 @@ def part_logprobs(
             return {}
         turn = turns[span.turn] if span.turn < len(turns) else None
         part = _PART_OF.get(turn.action) if turn else None
-        first = _first_of_block(span.ids, turn.text, opens, decode) if turn and part else len(span.ids)
-        for name, values in (("thought", span.logprobs[:first]), (part, span.logprobs[first:])):
+        start = _block_start(span.ids, turn.text, opening_tags, decode) if turn and part else len(span.ids)
+        for name, values in (("thought", span.logprobs[:start]), (part, span.logprobs[start:])):
             if name and values:
                 sums[name][0] += sum(values)
                 sums[name][1] += len(values)
     return {part: values for part, values in sums.items() if values[1]}
 
 
-def _first_of_block(
-    ids: Sequence[int], text: str, opens: Sequence[str], decode: Callable[[Sequence[int]], str]
+def _block_start(
+    ids: Sequence[int], text: str, opening_tags: Sequence[str], decode: Callable[[Sequence[int]], str]
 ) -> int:
     """The number of the first token of the last block that begins in a turn's text."""
-    start = max(text.rfind(tag) for tag in opens)
+    start = max(text.rfind(tag) for tag in opening_tags)
     if start <= 0:
         return 0
     # The first prefix whose text goes beyond the tag's beginning ends with the token in which the tag begins.
@@ -67,16 +67,16 @@ def signals(
     the entropy."""
     totals = [sum(column) for column in zip(*record.logprobs.values(), strict=True)] or [0.0, 0.0]
     tokens = record.generated_tokens + record.observed_tokens
-    searching = sum(bool(turn.queries) for turn in record.turns)
-    documents = [d for turn in record.turns for call in turn.calls for d in call.documents or ()]
-    answered = [call.cached for turn in record.turns for call in turn.calls if call.status == "ok"]
+    search_turns = sum(bool(turn.queries) for turn in record.turns)
+    documents = [doc for turn in record.turns for call in turn.calls for doc in call.documents or ()]
+    cached = [call.cached for turn in record.turns for call in turn.calls if call.status == "ok"]
     return {
         **{f"logprob_{part}": _mean(record.logprobs.get(part, ())) for part in PARTS},
         "logprob": _mean(totals),
-        "queries_per_search": record.n_searches / searching if searching else None,
+        "queries_per_search": record.n_searches / search_turns if search_turns else None,
         "generated_tokens": float(record.generated_tokens) if tokens else None,
         "observed_share": record.observed_tokens / tokens if tokens else None,
-        "cached_calls": sum(answered) / len(answered) if answered else None,
+        "cached_calls": sum(cached) / len(cached) if cached else None,
         "retrieval_recall": recall(documents) if recall else None,
     }
 
@@ -84,17 +84,17 @@ def signals(
 def group_signals(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Of the rewards of each group: the mean of their standard deviations, and the share of groups whose
     rewards are all equal, which teach nothing. {} without a group of two."""
-    several = [rewards for rewards in groups.values() if len(rewards) > 1]
-    if not several:
+    compared = [rewards for rewards in groups.values() if len(rewards) > 1]
+    if not compared:
         return {}
     return {
-        "group_deviation": sum(map(_deviation, several)) / len(several),
-        "groups_without_signal": sum(len(set(rewards)) == 1 for rewards in several) / len(several),
+        "group_deviation": sum(map(_deviation, compared)) / len(compared),
+        "groups_without_signal": sum(len(set(rewards)) == 1 for rewards in compared) / len(compared),
     }
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    """Of a sum and a number of tokens."""
+    """The mean, from a sum and a number of tokens."""
     return values[0] / values[1] if values and values[1] else None
 
 

@@ -22,32 +22,32 @@ class BadRows:
     count: int = 0
     first: list[str] = field(default_factory=list)
 
-    def add(self, place: str, reason: object) -> None:
+    def add(self, location: str, reason: object) -> None:
         """Count a row; the first ones are kept to be named."""
         self.count += 1
         if len(self.first) < NAMED:
-            self.first.append(f"{place}: {reason}")
+            self.first.append(f"{location}: {reason}")
 
     def __add__(self, other: BadRows) -> BadRows:
         return BadRows(self.count + other.count, (self.first + other.first)[:NAMED])
 
     def named(self) -> str:
         """The first ones, and how many more there are."""
-        more = self.count - len(self.first)
-        return "; ".join(self.first) + (f"; and {more} more" if more else "")
+        unnamed = self.count - len(self.first)
+        return "; ".join(self.first) + (f"; and {unnamed} more" if unnamed else "")
 
     def refusal(self) -> str:
         """The message with which a file is refused."""
-        return f"{self._counted()}: {self.named()}. Repair them, or leave them out with --skip-bad-rows."
+        return f"{self._count_text()}: {self.named()}. Repair them, or leave them out with --skip-bad-rows."
 
     def left_out(self) -> list[str]:
         """The report if they were left out: how many, a line for each that is named, and one for the
         others."""
         if not self.count:
             return []
-        more = self.count - len(self.first)
-        rest = [f"  and {more} more"] if more else []
-        return [f"left out: {self._counted()}", *(f"  {row}" for row in self.first), *rest]
+        unnamed = self.count - len(self.first)
+        last_line = [f"  and {unnamed} more"] if unnamed else []
+        return [f"left out: {self._count_text()}", *(f"  {row}" for row in self.first), *last_line]
 
-    def _counted(self) -> str:
+    def _count_text(self) -> str:
         return "1 bad row" if self.count == 1 else f"{self.count} bad rows"

@@ -26,7 +26,7 @@ from rag_r1.data.files.questions import Question
 #: Compatibility forms (Unicode's tags) that are another way to write the same text. Not among them: <super>,
 #: <sub> and <fraction> (10² is not 102), <circle>, <square> and <font> (ℝ is not R), and the rare <small> and
 #: <vertical>.
-_SAME_TEXT = {"<compat>", "<wide>", "<narrow>", "<noBreak>", "<initial>", "<medial>", "<final>", "<isolated>"}
+_SAME_FORM = {"<compat>", "<wide>", "<narrow>", "<noBreak>", "<initial>", "<medial>", "<final>", "<isolated>"}
 #: Signs that are written in several ways -> one of these; invisible ones -> nothing.
 _ALIKE = str.maketrans(
     {
@@ -57,8 +57,8 @@ def question_key(question: str) -> str:
 def _is_factorial(text: str) -> bool:
     """Whether the exclamation marks at the end follow a number, a bracket, or a letter by itself that ends a
     sentence."""
-    before, _, word = text.rstrip("! ").rpartition(" ")
-    is_letter = len(word) == 1 and word.isalpha() and before
+    prefix, _, word = text.rstrip("! ").rpartition(" ")
+    is_letter = len(word) == 1 and word.isalpha() and prefix
     return bool(word) and (word[-1].isdigit() or word[-1] in ")]" or bool(is_letter))
 
 
@@ -66,7 +66,7 @@ def _is_factorial(text: str) -> bool:
 def _plain(character: str) -> str:
     # NFKC for these forms only: of the others it changes the meaning.
     tag = unicodedata.decomposition(character).partition(" ")[0]
-    return unicodedata.normalize("NFKC", character) if tag in _SAME_TEXT else character
+    return unicodedata.normalize("NFKC", character) if tag in _SAME_FORM else character
 
 
 def golds_key(question: Question) -> frozenset[str]:
@@ -119,17 +119,17 @@ class RepeatedRow:
 
 def drop_duplicates(questions: Iterable[Question]) -> tuple[list[Question], list[RepeatedRow]]:
     """The questions that are kept, in order, and every row with the same question as an earlier one."""
-    same: dict[tuple[str, frozenset[str]], Question] = {}
+    first_of_row: dict[tuple[str, frozenset[str]], Question] = {}
     first_of_key: dict[str, Question] = {}
     unique, repeats = [], []
     for question in questions:
         key = question_key(question.question)
-        if first := same.get((key, golds_key(question))):
+        if first := first_of_row.get((key, golds_key(question))):
             repeats.append(RepeatedRow(question, first, Outcome.DUPLICATE))
             continue
         if key in first_of_key:
             repeats.append(RepeatedRow(question, first_of_key[key], Outcome.OTHER_ANSWERS))
-        same[key, golds_key(question)] = question
+        first_of_row[key, golds_key(question)] = question
         first_of_key.setdefault(key, question)
         unique.append(question)
     return unique, repeats

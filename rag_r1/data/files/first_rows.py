@@ -12,16 +12,16 @@ from typing import Any
 from rag_r1.io.errors import DataError
 
 #: Of a file that is wrong as a whole, so many say the same.
-_LOOKED_AT = 20
+_CHECKED_ROWS = 20
 
 
 def check_first_rows(
-    place: object, rows: Iterable[tuple[int, Any]], parse: Callable[[Any], object] = lambda row: None
+    name: object, rows: Iterable[tuple[int, Any]], parse: Callable[[Any], object] = lambda row: None
 ) -> None:
     """Raises DataError if a file has no rows, or if none of the first can be used. `rows`: numbered; one that
     is a ValueError cannot be used, nor one for which `parse` raises one."""
     first = None
-    for number, row in islice(rows, _LOOKED_AT):
+    for number, row in islice(rows, _CHECKED_ROWS):
         try:
             if isinstance(row, ValueError):
                 raise row
@@ -30,5 +30,5 @@ def check_first_rows(
         except ValueError as error:
             first = first or f"row {number}: {error}"
     if first is None:
-        raise DataError(f"{place} has no rows: give another file")
-    raise DataError(f"{place}: no usable row among its first ones ({first}): correct it, or give another")
+        raise DataError(f"{name} has no rows: give another file")
+    raise DataError(f"{name}: no usable row among its first ones ({first}): correct it, or give another")

@@ -18,36 +18,36 @@ from rag_r1.io.bounded_json import check_json
 #: Characters that are read at a time, and the longest element.
 CHUNK, LONGEST = 1 << 20, 1 << 26
 #: Most values of an element that is longer than the first window.
-MOST_VALUES = 500_000
+MAX_VALUES = 500_000
 #: Most characters of white space in a row.
-MOST_SPACE = 1 << 20
+MAX_SPACE = 1 << 20
 #: An error this close to the end of the window may be due to the end.
-_NEAR_END = 16
+_TAIL = 16
 _SPACE = " \t\n\r"
 
 
-def elements(text: TextIO, begin: int = 1, whole: bool = True) -> Iterator[Any]:
+def elements(text: TextIO, begin: int = 1, alone: bool = True) -> Iterator[Any]:
     """The elements of the array whose opening bracket ends at the character `begin` of the text.
 
-    `whole`: nothing but the array may be in the text. Raises ValueError, with the reason and the last
+    `alone`: nothing but the array may be in the text. Raises ValueError, with the reason and the last
     element that can be read, after all of these, and RecursionError for one that is nested too deeply.
     """
     window, number = _TextWindow(text, begin), 0
     try:
         if window.next_character() == "]":
-            window.at += 1
+            window.position += 1
         else:
             while True:
                 value = window.value()
                 number += 1
                 yield value
                 sign = window.next_character()
-                window.at += 1
+                window.position += 1
                 if sign == "]":
                     break
                 if sign != ",":
                     raise ValueError(f"expecting a comma or the end, not {sign!r}" if sign else "it ends")
-        if whole and window.next_character():
+        if alone and window.next_character():
             raise ValueError("there is more text after its end")
     except ValueError as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
@@ -57,8 +57,8 @@ def elements(text: TextIO, begin: int = 1, whole: bool = True) -> Iterator[Any]:
 class _TextWindow:
     """A part of the text, and the place in it up to which it has been read."""
 
-    def __init__(self, text: TextIO, at: int):
-        self.text, self.at = text, at
+    def __init__(self, text: TextIO, position: int):
+        self.text, self.position = text, position
         self.buffer = text.read(CHUNK)
         self.decode = json.JSONDecoder().raw_decode
 
@@ -67,14 +67,14 @@ class _TextWindow:
         Raises ValueError for white space without end: gzip packs gigabytes of it into a megabyte."""
         spaces = 0
         while True:
-            while self.at < len(self.buffer) and self.buffer[self.at] in _SPACE:
-                self.at += 1
+            while self.position < len(self.buffer) and self.buffer[self.position] in _SPACE:
+                self.position += 1
                 spaces += 1
-            if spaces > MOST_SPACE:
-                raise ValueError(f"more than {MOST_SPACE:,} characters of white space in a row")
-            if self.at < len(self.buffer):
-                return self.buffer[self.at]
-            if not self._more():
+            if spaces > MAX_SPACE:
+                raise ValueError(f"more than {MAX_SPACE:,} characters of white space in a row")
+            if self.position < len(self.buffer):
+                return self.buffer[self.position]
+            if not self._fill():
                 return ""
 
     def value(self) -> Any:
@@ -82,28 +82,28 @@ class _TextWindow:
         self.next_character()
         while True:
             try:
-                value, end = self.decode(self.buffer, self.at)
+                value, end = self.decode(self.buffer, self.position)
             except json.JSONDecodeError as error:
                 # A text that is not ended is reported where it begins.
-                cut = error.pos >= len(self.buffer) - _NEAR_END or error.msg.startswith("Unterminated string")
+                cut = error.pos >= len(self.buffer) - _TAIL or error.msg.startswith("Unterminated string")
                 if not cut:
                     raise
                 # All of the window belongs to this element, which is long: it is counted before that.
-                check_json(self.buffer[self.at :].encode("utf-8", "surrogatepass"), MOST_VALUES)
-                if not self._more():
+                check_json(self.buffer[self.position :].encode("utf-8", "surrogatepass"), MAX_VALUES)
+                if not self._fill():
                     raise
                 continue
-            if end >= len(self.buffer) - _NEAR_END and self._more():
+            if end >= len(self.buffer) - _TAIL and self._fill():
                 continue  # a number may go on: `1` of `1e5`
-            self.at = end
+            self.position = end
             return value
 
-    def _more(self) -> bool:
+    def _fill(self) -> bool:
         """Drop what has been read, and read as much as is left, at least CHUNK. False, and no change, at the
         end of the text."""
-        rest = len(self.buffer) - self.at
-        if rest > LONGEST:
+        remaining = len(self.buffer) - self.position
+        if remaining > LONGEST:
             raise ValueError(f"an element of more than {LONGEST:,} characters")
-        if more := self.text.read(max(CHUNK, rest)):
-            self.buffer, self.at = self.buffer[self.at :] + more, 0
-        return bool(more)
+        if added := self.text.read(max(CHUNK, remaining)):
+            self.buffer, self.position = self.buffer[self.position :] + added, 0
+        return bool(added)

@@ -66,11 +66,11 @@ def bands(similarity: float) -> tuple[int, int]:
 
 
 def near_duplicates(
-    questions: Iterable[str], question_at: Callable[[int], str], similarity: float
+    questions: Iterable[str], get_question: Callable[[int], str], similarity: float
 ) -> Iterator[SimilarPair]:
     """Every question that resembles an earlier one, with the first such found; not those that are the same.
 
-    `question_at` gives a question again by its number, from 0. `similarity`: above 0, at most 1. Raises
+    `get_question` gives a question again by its number, from 0. `similarity`: above 0, at most 1. Raises
     DataError if rensa is missing.
     """
     require_library()
@@ -83,7 +83,7 @@ def near_duplicates(
             for later, first in _candidates(np.fromfile(path, dtype=np.uint64)):
                 if reported[later]:
                     continue
-                actual = jaccard(question_at(later), question_at(first))
+                actual = jaccard(get_question(later), get_question(first))
                 if similarity <= actual < 1:
                     reported[later] = True
                     yield SimilarPair(later, first, actual)
@@ -97,8 +97,8 @@ def trigrams(question: str) -> list[str]:
 
 def jaccard(first: str, second: str) -> float:
     """The similarity of two questions, from 0 to 1."""
-    grams, others = set(trigrams(first)), set(trigrams(second))
-    return len(grams & others) / len(grams | others)
+    first_grams, second_grams = set(trigrams(first)), set(trigrams(second))
+    return len(first_grams & second_grams) / len(first_grams | second_grams)
 
 
 def _write_bands(questions: Iterable[str], files: list[Path], values: int) -> int:
@@ -136,6 +136,6 @@ def _candidates(hashes: np.ndarray) -> Iterator[tuple[int, int]]:
     new = np.append(True, ordered[1:] != ordered[:-1]) if len(ordered) else np.zeros(0, dtype=bool)
     starts = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
     rank = np.arange(len(order)) - starts
-    for place in np.flatnonzero(rank):
-        for earlier in range(min(int(rank[place]), COMPARED)):
-            yield int(order[place]), int(order[starts[place] + earlier])
+    for position in np.flatnonzero(rank):
+        for earlier in range(min(int(rank[position]), COMPARED)):
+            yield int(order[position]), int(order[starts[position] + earlier])

@@ -77,19 +77,19 @@ def _train_split(train: QuestionFile, test_questions: list[Question]) -> Split:
     in_test: dict[str, Question] = {}
     for question in test_questions:
         in_test.setdefault(question_key(question.question), question)
-    kept, overlap = [], []
+    training, overlap = [], []
     questions, repeats = drop_duplicates(train.questions)
     for question in questions:
         if first := in_test.get(question_key(question.question)):
             overlap.append(RepeatedRow(question, first, Outcome.IN_TEST))
         else:
-            kept.append(question)
-    if not kept:
+            training.append(question)
+    if not training:
         raise DataError(f"every question of {train.name} is also in the validation set: nothing to train on")
     # A row that was kept beside one with other answers is listed once, as removed.
     overlapping = {id(repeat.row) for repeat in overlap}
     repeats = [repeat for repeat in repeats if id(repeat.row) not in overlapping]
-    return Split("train", train, kept, repeats + overlap)
+    return Split("train", train, training, repeats + overlap)
 
 
 def make_rows(
@@ -123,12 +123,12 @@ def make_row(
     repeated_question: bool,
 ) -> QuestionRow:
     """The row of a question; `repeated_...`: whether another row of the source and split has the same one."""
-    own_id = hashed_id(item, repeated_question) if item.id is None or repeated_id else item.id
+    short_id = hashed_id(item, repeated_question) if item.id is None or repeated_id else item.id
     return QuestionRow(
         item.question,
         golds=item.golds,
         prompt=tuple(protocol.messages(item.question)),
-        id=f"{source_name}/{split}/{own_id}",
+        id=f"{source_name}/{split}/{short_id}",
         split=split,
         data_source=source_name,
         protocol=protocol.name,
@@ -151,10 +151,10 @@ def write_splits(
     protocol: Protocol,
     source_name: str,
     folder: Path,
-    more: dict[str, Any] | None = None,
+    details: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write `<split>.parquet`, `data_summary.json` and, if there are any, the repeated questions. Returns the
-    summary, of which `more` is a part.
+    summary, of which `details` is a part.
 
     Raises DataError, and writes nothing, if the folder has a split of an earlier run that is not replaced:
     the new ones were not compared with it.
@@ -176,7 +176,7 @@ def write_splits(
     (folder / REPEATED).unlink(missing_ok=True)
     if repeated:
         write_json_lines(folder / REPEATED, repeated)
-    about = {"source_name": source_name, "protocol": protocol.name, **(more or {})}
+    about = {"source_name": source_name, "protocol": protocol.name, **(details or {})}
     summary = {**about, "splits": counts}
     write_json(folder / "data_summary.json", summary, ensure_ascii=False)
     return summary

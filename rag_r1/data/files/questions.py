@@ -83,7 +83,7 @@ def id_of(row: Mapping[str, Any], keys: Collection[str] = _ID_KEYS) -> str | Non
 def clean_question(
     question: str,
     golds: Iterable[Any],
-    own_id: str | None,
+    row_id: str | None,
     metadata: Mapping[str, Any] | None = None,
     *,
     options: Sequence[str] = (),
@@ -97,9 +97,9 @@ def clean_question(
     if not golds:
         raise ValueError(empty)
     metadata = {key: value for key, value in (metadata or {}).items() if value is not None}
-    if _SURROGATE.search("\n".join((full_text, *golds, own_id or "", *_texts_in(list(metadata.values()))))):
+    if _SURROGATE.search("\n".join((full_text, *golds, row_id or "", *_texts_in(list(metadata.values()))))):
         raise ValueError("holds half of a character (a lone surrogate): make the file UTF-8")
-    return Question(full_text, golds, own_id, metadata=metadata)
+    return Question(full_text, golds, row_id, metadata=metadata)
 
 
 def _texts_in(value: Any) -> Iterable[str]:

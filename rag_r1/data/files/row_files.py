@@ -68,7 +68,7 @@ def open_rows(
         if name.endswith(".parquet"):
             yield _parquet_rows(path, columns)
             return
-        with _opened(path) as file:
+        with _open_bytes(path) as file:
             _refuse_utf16(path, file)
             delimiter = next((mark for suffix, mark in _DELIMITERS.items() if name.endswith(suffix)), None)
             if delimiter is None:
@@ -94,7 +94,7 @@ def short_text(value: Any) -> str:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _open_bytes(path: Path) -> Iterator[BinaryIO]:
     """The file's bytes, decompressed."""
     with open_ordinary(path) as raw:
         packed = raw.read(2) == b"\x1f\x8b"
@@ -135,7 +135,7 @@ def _json_rows(path: Path, file: BinaryIO, within: str | None) -> Rows:
     file.seek(start)
     begin = wrapped.end() if wrapped else 1
     try:
-        yield from enumerate(elements(io.TextIOWrapper(file, encoding="utf-8"), begin, whole=not wrapped), 1)
+        yield from enumerate(elements(io.TextIOWrapper(file, encoding="utf-8"), begin, alone=not wrapped), 1)
     except ValueError as error:
         raise DataError(
             f"{path} begins as a JSON array but is not one: {error}. It is broken or cut: fetch it again"
@@ -206,12 +206,12 @@ def _cells(reader: Any, header: list[str], lists: Collection[str]) -> Rows:
             continue
         row = {name: cell for name, cell in zip(header, cells, strict=False) if cell}
         try:
-            yield number, {name: _listed(cell, name) if name in lists else cell for name, cell in row.items()}
+            yield number, {name: _parse(cell, name) if name in lists else cell for name, cell in row.items()}
         except ValueError as error:
             yield number, error
 
 
-def _listed(cell: str, name: str) -> Any:
+def _parse(cell: str, name: str) -> Any:
     """A cell as a list if it is a JSON list, else as text."""
     if not cell.lstrip().startswith("["):
         return cell

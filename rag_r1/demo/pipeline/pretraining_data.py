@@ -18,7 +18,7 @@ The form has one of many names, so the policy learns to copy the name from the p
 `search`, is a word of the exercises and never the name of a form, neither in a prompt nor in what the policy
 writes: were it named only where no form is used, the policy would learn not to use it. No row has a search,
 and none shows documents as an observation does: they are plain lines here, without the protocol's tags,
-labels and JSON. Every batch is about a new random world (rag_r1/demo/world.py), so there is no fact to be
+labels and JSON. Every batch is about a new random world (rag_r1/demo/world/), so there is no fact to be
 remembered, and the names of the held-out questions never occur.
 
 What a policy with such a base does when its prompt names `<search>` is for reinforcement learning to find
@@ -74,7 +74,7 @@ def pretraining_tokenizer(protocol: Protocol) -> TokenizerBase:
     protocol's observations and thoughts are in the vocabulary, as in that of any large model.
     """
     rng = random.Random(0)
-    whole = [f" {year}" for year in YEARS] + [f"Doc {rank}:" for rank in (1, 2, 3)]
+    units = [f" {year}" for year in YEARS] + [f"Doc {rank}:" for rank in (1, 2, 3)]
     texts = ["user\nassistant\nsystem\n", protocol.invalid_hint or ""]
     for word in (*NAME_WORDS, *TRADE, *FORMS, SEARCH):
         texts += [word, f" {word}"]
@@ -93,7 +93,7 @@ def pretraining_tokenizer(protocol: Protocol) -> TokenizerBase:
             texts += [s.text for s in write_form_row(question, world, rng, FORMS[0])]
         texts += [s.text for s in write_copy_row(rng)[1]]
     # A bracket at the beginning of a line and the name after it would be one token otherwise.
-    return make_tokenizer([re.sub(r"(?<! )<(?=\w)", "< ", text) for text in texts], whole)
+    return make_tokenizer([re.sub(r"(?<! )<(?=\w)", "< ", text) for text in texts], units)
 
 
 def write_reading_row(
@@ -149,11 +149,11 @@ def batch(
     rng = random.Random(f"{seed}-{step}")
     world = fresh_world(rng)
     search = WorldSearch(world.passages, SHOWN)
-    wanted = [kind for kind, count in BASE_MIX.items() for _ in range(count)]
-    questions = make_questions(world, len(wanted), rng.randrange(1 << 48), kinds)
+    row_kinds = [kind for kind, count in BASE_MIX.items() for _ in range(count)]
+    questions = make_questions(world, len(row_kinds), rng.randrange(1 << 48), kinds)
     return [
         encode_trace(tokenizer, protocol, *_row(kind, question, world, search, protocol, rng))
-        for kind, question in zip(wanted, questions, strict=True)
+        for kind, question in zip(row_kinds, questions, strict=True)
     ]
 
 

@@ -38,19 +38,19 @@ CLAIMS = (
     ("SFT, then GRPO is better than GRPO without SFT", "grpo", "grpo_without_sft"),
     ("GRPO without SFT is better than the base", "grpo_without_sft", "base"),
 )
-_SURE = 0.05
+_SIGNIFICANCE = 0.05
 
 
 def make_report(run: PipelineFolder, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Write the three files into the run's folder, and return what report.json has."""
     scores = json.loads((run.out / "evaluation" / SCORES).read_text(encoding="utf-8"))
-    trained = [name for name in ("grpo", "grpo_without_sft") if name in scores]
-    steps = ("base", "traces", "sft_data", "sft", "filter", *trained)
+    trained_models = [name for name in ("grpo", "grpo_without_sft") if name in scores]
+    steps = ("base", "traces", "sft_data", "sft", "filter", *trained_models)
     report = {
         "settings": dict(settings),
         "models": {name: figures(rows) for name, rows in scores.items()},
         "claims": [check_claim(*entry, scores) for entry in CLAIMS if set(entry[1:]) <= set(scores)],
-        "curves": {name: curves(run.out / name / "stage1" / "trajectories") for name in trained},
+        "curves": {name: curves(run.out / name / "stage1" / "trajectories") for name in trained_models},
         "steps": {name: run.facts(name) for name in steps},
         "seconds": {name: run.seconds(name) for name in ("world", *steps, "evaluation")},
     }
@@ -77,17 +77,17 @@ def check_claim(words: str, better: str, other: str, scores: Mapping[str, Scores
     """A claim, its figures and its verdict: `holds`, `not shown` or `the opposite holds`."""
     first, second = ([score["em"] for score in scores[name]] for name in (better, other))
     pairs = list(zip(first, second, strict=True))
-    only_first, only_second = (sum(a > b for a, b in pairs), sum(a < b for a, b in pairs))
-    p = mcnemar(only_first, only_second)
+    n_first_alone, n_second_alone = (sum(a > b for a, b in pairs), sum(a < b for a, b in pairs))
+    p = mcnemar(n_first_alone, n_second_alone)
     difference = mean(first) - mean(second)
-    verdict = "not shown" if p >= _SURE else "holds" if difference > 0 else "the opposite holds"
+    verdict = "not shown" if p >= _SIGNIFICANCE else "holds" if difference > 0 else "the opposite holds"
     return {
         "claim": words,
         "models": [better, other],
         "em": [mean(first), mean(second)],
         "difference": difference,
-        "only_first": only_first,
-        "only_second": only_second,
+        "only_first": n_first_alone,
+        "only_second": n_second_alone,
         "p": p,
         "verdict": verdict,
     }
@@ -99,7 +99,7 @@ def curves(trajectories: Path) -> dict[str, dict[int, float]]:
     training, held_out = (records_by_step(trajectories / split) for split in ("train", "val"))
     rewards = {step: [record["rewards"]["score"] for record in records] for step, records in training.items()}
     return {
-        "reward": {step: mean(several) for step, several in rewards.items()},
+        "reward": {step: mean(values) for step, values in rewards.items()},
         "held_out_em": {step: summarise(records)["EM all"] for step, records in held_out.items()},
     }
 
@@ -109,7 +109,7 @@ def markdown(report: Mapping[str, Any]) -> str:
     models, settings = report["models"], report["settings"]
     questions = next(iter(models.values()))["questions"]
     kinds = [name for name in next(iter(models.values())) if name.startswith("em_")]
-    head = [
+    header = [
         "model",
         "EM",
         *(name.removeprefix("em_").replace("_", "-") for name in kinds),
@@ -124,7 +124,7 @@ def markdown(report: Mapping[str, Any]) -> str:
     page.text(
         f"{questions} held-out questions, greedy: exact match over all and by question kind, queries for "
         "each question, and the share of episodes that keep to the format and answer."
-    ).table(head, rows)
+    ).table(header, rows)
     page.heading("Claims").text(
         "Exact match on the same questions; McNemar's exact test. A claim holds if p < 0.05. This is one "
         "seed."
@@ -149,7 +149,7 @@ def _claim_rows(report: Mapping[str, Any]) -> list[list[str]]:
 def _step_items(report: Mapping[str, Any]) -> list[str]:
     """What each step has left, as far as it is known, and how long it took."""
     facts = report["steps"]
-    traces, data, sft, kept = (facts.get(name, {}) for name in ("traces", "sft_data", "sft", "filter"))
+    traces, data, sft, chosen = (facts.get(name, {}) for name in ("traces", "sft_data", "sft", "filter"))
     base = facts.get("base", {})
     texts = {
         "base": (
@@ -163,8 +163,9 @@ def _step_items(report: Mapping[str, Any]) -> list[str]:
         ),
         "sft": f"{sft.get('epochs')} epochs of {sft.get('samples')} samples",
         "filter": (
-            f"{kept.get('kept')} of {kept.get('questions')} questions kept: {kept.get('right_at_first')} "
-            f"right at first, {kept.get('right_later')} later, {kept.get('never_right')} never"
+            f"{chosen.get('kept')} of {chosen.get('questions')} questions kept: "
+            f"{chosen.get('right_at_first')} right at first, "
+            f"{chosen.get('right_later')} later, {chosen.get('never_right')} never"
         ),
     }
     for name, curve in report["curves"].items():

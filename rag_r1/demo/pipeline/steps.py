@@ -92,8 +92,8 @@ class Pipeline(PipelineArtifacts):
             shutil.rmtree(folder / "index", ignore_errors=True)  # of a start that was killed
             write_text(folder / "prompt.txt", self.protocol.user_prompt)
             # A real teacher gets the prompt with the whole format.
-            whole = load_protocol(args.protocol).user_prompt
-            write_text(folder / "prompt_of_a_real_teacher.txt", whole)
+            full_prompt = load_protocol(args.protocol).user_prompt
+            write_text(folder / "prompt_of_a_real_teacher.txt", full_prompt)
             data = write_demo(folder, self.protocol, args.seed, args.questions, args.held_out)
             build_index(folder / "corpus.jsonl", folder / "index", "--backend", "bm25")
             return {"passages": len(data.passages), "train": len(data.train), "held_out": len(data.val)}
@@ -218,7 +218,7 @@ class Pipeline(PipelineArtifacts):
                 self.retriever(folder) as retriever,
                 vllm_server(self.sft_model.resolve(), folder / "vllm.log", options=VLLM) as url,
             ):
-                chosen = FilterArguments(
+                arguments = FilterArguments(
                     **self._playing(folder, self.prompt, BUDGET, retriever),
                     base_url=url,
                     model="policy",
@@ -227,7 +227,7 @@ class Pipeline(PipelineArtifacts):
                     share=args.filter_share,
                     validation=0,
                 )
-                run_module("rag_r1.sft.filter_command", *chosen.to_argv())
+                run_module("rag_r1.sft.filter_command", *arguments.to_argv())
             summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
             names = ("questions", "right_at_first", "right_later", "never_right", "kept", "rollouts")
             return {name: summary[name] for name in names}

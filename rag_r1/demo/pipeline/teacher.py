@@ -77,11 +77,11 @@ class RuleTeacher:
         if question.kind == "comparison":
             return next(fact.entity for fact in question.lookups if fact.entity != question.gold)
         question_of = question.lookups if question.kind in INDEPENDENT else question.lookups[-1:]
-        return " and ".join(self._other(fact, question.id) for fact in question_of)
+        return " and ".join(self._another_value(fact, question.id) for fact in question_of)
 
-    def _other(self, fact: Lookup, key: str) -> str:
-        others = [value for value in self._values[fact.relation] if value != fact.value] or [UNKNOWN]
-        return others[int(seeded_fraction(self.seed, "other", f"{key}/{fact.entity}") * len(others))]
+    def _another_value(self, fact: Lookup, key: str) -> str:
+        candidates = [value for value in self._values[fact.relation] if value != fact.value] or [UNKNOWN]
+        return candidates[int(seeded_fraction(self.seed, "other", f"{key}/{fact.entity}") * len(candidates))]
 
     @cached_property
     def _by_text(self) -> dict[str, Question]:
@@ -93,7 +93,7 @@ class RuleTeacher:
         for question in self.questions:
             for fact in question.lookups:
                 values.setdefault(fact.relation, set()).add(fact.value)
-        return {relation: sorted(several) for relation, several in values.items()}
+        return {relation: sorted(distinct) for relation, distinct in values.items()}
 
 
 def completion(text: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,8 +101,8 @@ def completion(text: str, body: Mapping[str, Any]) -> dict[str, Any]:
     stops = body.get("stop") or []
     for stop in [stops] if isinstance(stops, str) else stops:
         text = text.partition(stop)[0]
-    said = "".join(message["content"] for message in body["messages"])
-    usage = {"prompt_tokens": len(said.split()), "completion_tokens": len(text.split())}
+    prompt_text = "".join(message["content"] for message in body["messages"])
+    usage = {"prompt_tokens": len(prompt_text.split()), "completion_tokens": len(text.split())}
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     model = body.get("model")
     return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}

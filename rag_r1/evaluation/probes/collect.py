@@ -4,7 +4,7 @@ The corpus is read once, whatever its size: in memory are the passages that are 
 gold passage is found by its id, or by the title of its page, and of a page at most `PAGE` passages are kept.
 The random ones are a sample without replacement: those with the smallest hashes of seed, id and place, so
 they depend neither on the order of reading nor on what else is collected. The results are written to a file
-(rag_r1/probes/passages.py) every `save_every` rows, with the place that was reached, so a scan that was
+(rag_r1/probes/passages.py) every `save_interval` rows, with the place that was reached, so a scan that was
 killed goes on from there. It ends with an error as soon as the file is too large to be read.
 """
 
@@ -41,7 +41,7 @@ PAGE = 50
 #: Random passages of the corpus, from which the probe `random` draws.
 POOL = 2000
 #: Rows of the corpus between two writes of the file.
-SAVE_EVERY = 200_000
+SAVE_INTERVAL = 200_000
 #: Changes with what a scan of the same corpus collects: a file of an earlier version is not continued.
 _VERSION = 1
 
@@ -125,7 +125,7 @@ def find_passages(
     random: int = 0,
     seed: int = 0,
     skip_bad_rows: bool = False,
-    save_every: int = SAVE_EVERY,
+    save_interval: int = SAVE_INTERVAL,
     progress: bool = True,
 ) -> tuple[Passages, BadRows]:
     """The gold passages of these questions and `random` passages, from one reading of the corpus, and the bad
@@ -141,7 +141,7 @@ def find_passages(
     scan = _PassageScan(ids, titles, random, seed)
     file = StateFile(out, {"fingerprint": scan.fingerprint(corpus)}, MAX_BYTES, MAX_VALUES)
     file.read(scan.restore)
-    repeated = BadRows() if scan.done else _scan_rest(scan, corpus, file, save_every, progress)
+    repeated = BadRows() if scan.done else _scan_remaining(scan, corpus, file, save_interval, progress)
     is_refused = bool(scan.bad.count) and not skip_bad_rows
     if not scan.done:
         scan.done = not (is_refused or repeated.count)
@@ -153,19 +153,19 @@ def find_passages(
     return Passages(scan.by_id, scan.by_title, random_passages(scan.drawn)), scan.bad
 
 
-def _scan_rest(
-    scan: _PassageScan, corpus: Corpus, file: StateFile, save_every: int, progress: bool
+def _scan_remaining(
+    scan: _PassageScan, corpus: Corpus, file: StateFile, save_interval: int, progress: bool
 ) -> BadRows:
     """Read the corpus from the scan's place on; returns the passages with the id of an earlier one."""
     seen_ids = SeenIds.until(scan.place, corpus, progress=progress)
-    for number, (row, place) in enumerate(corpus.rows(scan.place, progress=progress), 1):
-        scan.place = place
+    for number, (row, position) in enumerate(corpus.rows(scan.place, progress=progress), 1):
+        scan.place = position
         if isinstance(row, ValueError):
-            scan.bad.add(corpus.location(place), row)
+            scan.bad.add(corpus.location(position), row)
         else:
             seen_ids.add(row.id)
             scan.add(Document(row.id or "", row.contents))
-        if number % save_every == 0:
+        if number % save_interval == 0:
             _save(scan, file)
     return seen_ids.repeated(corpus, progress=progress)
 

@@ -17,7 +17,7 @@ from pydantic import model_validator
 from rag_r1.corpus.inputs import CorpusInputs, read_inputs
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import HELP, BadRows
-from rag_r1.evaluation.probes.collect import POOL, SAVE_EVERY, find_passages
+from rag_r1.evaluation.probes.collect import POOL, SAVE_INTERVAL, find_passages
 from rag_r1.io.errors import DataError
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
@@ -56,7 +56,7 @@ class PassagesArguments(Arguments):
     check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
-    def _out_is_a_file_of_its_own(self) -> PassagesArguments:
+    def _out_is_no_input(self) -> PassagesArguments:
         if self.out.suffix != ".json":
             raise ValueError(f"--out {self.out}: the name must end in .json")
         if realpath(self.out) in map(realpath, (*self.questions, *self.corpus)):
@@ -90,7 +90,7 @@ def check_start(args: PassagesArguments) -> CorpusInputs:
 
 
 def gather(
-    args: PassagesArguments, inputs: CorpusInputs | None = None, *, save_every: int = SAVE_EVERY
+    args: PassagesArguments, inputs: CorpusInputs | None = None, *, save_interval: int = SAVE_INTERVAL
 ) -> tuple[list[str], BadRows]:
     """Write the passages; returns lines with their numbers, and the rows that were left out. `inputs`: of
     `check_start`, which is otherwise done first.
@@ -111,7 +111,7 @@ def gather(
         random=args.random,
         seed=args.seed,
         skip_bad_rows=args.skip_bad_rows,
-        save_every=save_every,
+        save_interval=save_interval,
         progress=not args.no_progress,
     )
     with_names = [evidence for evidence in gold if evidence]

@@ -31,9 +31,9 @@ _HEAD = (
 
 def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:
     """The whole page."""
-    first, verdict, *more = card["sentences"]
-    page = Page("Does it search, or does it already know?").text(f"**{verdict}** {' '.join([first, *more])}")
-    page.pictures(pictures).table(_HEAD, _rows(card))
+    first, verdict, *remarks = card["sentences"]
+    page = Page("Does it search, or does it already know?")
+    page.text(f"**{verdict}** {' '.join([first, *remarks])}").pictures(pictures).table(_HEAD, _rows(card))
     if groups := list(card["conditions"]["real"]["groups"]):
         rows = [
             [CONDITION_NAMES[name], *(with_interval(condition["groups"][group], 2) for group in groups)]
@@ -42,7 +42,7 @@ def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:
         page.heading("EM by data source and kind of question").table(["", *map(cell, groups)], rows)
     page.heading("What differs from the real run")
     page.bullets(f"{CONDITION_NAMES[name]}: {text}" for name, text in _WHAT.items())
-    return str(page.text(*_left_out(card), *_foot(card)))
+    return str(page.text(*_excluded_lines(card), *_foot(card)))
 
 
 def table_lines(card: Card) -> list[str]:
@@ -65,7 +65,7 @@ def _rows(card: Card) -> list[list[str]]:
     ]
 
 
-def _left_out(card: Card) -> Iterator[str]:
+def _excluded_lines(card: Card) -> Iterator[str]:
     for name, reasons in card["left_out"].items():
         for reason, count in reasons.items():
             if count is None:

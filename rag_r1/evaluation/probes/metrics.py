@@ -75,23 +75,18 @@ def figures(
     real run."""
     bootstrap = bootstrap or Bootstrap()
     groups = groups_of(rows)
-    every_question = groups.pop("all")
+    all_questions = groups.pop("all")
     conditions = {
         name: {
             "questions": len(run.values),
             "failed": run.failed,
-            **_means(run, every_question, bootstrap),
+            **_means(run, all_questions, bootstrap),
             "groups": {group: _means(run, keys, bootstrap)["em"] for group, keys in groups.items()},
             **({} if name == REAL else _comparison(run, runs[REAL], bootstrap)),
         }
         for name, run in runs.items()
     }
-    return {
-        "format": 1,
-        "interval": bootstrap.description(),
-        "conditions": conditions,
-        **verdict(conditions),
-    }
+    return {"format": 1, "interval": bootstrap.description(), "conditions": conditions, **verdict(conditions)}
 
 
 def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:
@@ -133,8 +128,8 @@ def _comparison(run: ConditionRun, real: ConditionRun, bootstrap: Bootstrap) -> 
     differences = {key: np.array([em - real_em, em - real_em / 2]) for key, (em, real_em) in pairs.items()}
     difference, over_half = _estimates(differences, [False, False], bootstrap)
     real_ems = {key: np.array([real_em]) for key, (_, real_em) in pairs.items()}
-    [real_there] = _estimates(real_ems, [True], bootstrap)
-    return {"difference": difference, "over_half": over_half, "real_there": real_there}
+    [real_em_estimate] = _estimates(real_ems, [True], bootstrap)
+    return {"difference": difference, "over_half": over_half, "real_there": real_em_estimate}
 
 
 def _estimates(
@@ -147,8 +142,8 @@ def _estimates(
     for (source, _), row in sorted(values.items(), key=lambda item: item[0]):
         by_source.setdefault(source, []).append(row)
     sums = {name: RatioSums.of_means(np.array(rows, dtype=float)) for name, rows in by_source.items()}
-    _, _, whole = bootstrap.estimates(sums, shares)
-    return [figure(whole, i, len(values)) for i in range(len(shares))]
+    _, _, overall = bootstrap.estimates(sums, shares)
+    return [figure(overall, i, len(values)) for i in range(len(shares))]
 
 
 def verdict(conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -172,8 +167,8 @@ def _verdict_of(over_half: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
         return "knows", f"It already knows: with a closed book it answers {half}."
     if over := [name for name, side in sides.items() if side == "above"]:
         half = "more than half of its right answers"
-        return "mixed", f"It does not depend on the evidence: it keeps {half} with {_listed(over)}."
-    undecided = _listed(name for name, side in sides.items() if side == "open")
+        return "mixed", f"It does not depend on the evidence: it keeps {half} with {_names(over)}."
+    undecided = _names(name for name, side in sides.items() if side == "open")
     return "open", f"Open: with {undecided} it may keep more or less than half of its right answers."
 
 
@@ -206,7 +201,7 @@ def _remarks(conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
     counts = {name: (run["failed"], run["questions"]) for name, run in conditions.items()}
     many = [name for name, (failed, scored) in counts.items() if failed > _MANY_FAILED * (scored + failed)]
     if many:
-        remarks.append(f"Many episodes failed, so that these figures are of a selection: {_listed(many)}.")
+        remarks.append(f"Many episodes failed, so that these figures are of a selection: {_names(many)}.")
     return remarks
 
 
@@ -219,5 +214,5 @@ def percent(figure: Mapping[str, Any]) -> str:
     return f"{100 * figure['value']:.0f} %{interval}"
 
 
-def _listed(names: Iterable[str]) -> str:
+def _names(names: Iterable[str]) -> str:
     return ", ".join(CONDITION_NAMES[name] for name in names)

@@ -55,7 +55,7 @@ from rag_r1.tools.registry import DEFAULT_TOOL
 CARD_JSON, CARD_MD, PASSAGES = "search_card.json", "search_card.md", "passages.json"
 
 _NO_EVIDENCE = "questions that name no gold passages"
-_NOT_FOUND = "questions of which a gold passage was not found"
+_MISSING_GOLD = "questions of which a gold passage was not found"
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ async def make_search_card(args: EvalArguments, ready: RunSetup, passages: Passa
     stopped before its end. `args.base_url` is the server; `passages`: from `gather_passages`. Raises
     RunError."""
     plan = plan_conditions(ready, passages)
-    for number, (condition, of_condition) in enumerate(plan.conditions, 1):
+    for number, (condition, condition_setup) in enumerate(plan.conditions, 1):
         print(f"{number}/{len(plan.conditions)} {CONDITION_NAMES[condition.name]}")
-        if status := await run_condition(args, of_condition, condition, args.out / condition.name):
+        if status := await run_condition(args, condition_setup, condition, args.out / condition.name):
             return status
     names = [condition.name for condition, _ in plan.conditions]
     card = write_card(args.out, names, ready.questions.rows, plan.left_out)
@@ -88,8 +88,8 @@ def gather_passages(args: EvalArguments, ready: RunSetup) -> Passages:
     gold = [evidence for row in ready.questions.rows if (evidence := GoldEvidence.of(row.metadata))]
     if not args.corpus:
         options = {key: value for key, value in ready.retriever.items() if key != "tool"}
-        by_server = (ready.retriever.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL
-        if by_server and any(evidence.ids for evidence in gold):
+        uses_server = (ready.retriever.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL
+        if uses_server and any(evidence.ids for evidence in gold):
             return served_passages(RetrieverConfig.from_config(options).base, gold)
         return Passages()
     try:
@@ -113,10 +113,10 @@ def plan_conditions(ready: RunSetup, passages: Passages) -> ProbePlan:
         if reason := _impossible(name, evidence, agent):
             plan.left_out[name] = {reason: None}
             continue
-        if left := _left_out(name, evidence.values()):
-            plan.left_out[name] = left
-        of_condition = deeper if name in probes.NEED_GOLD else ready
-        plan.conditions.append((_condition(name, agent, evidence), of_condition))
+        if exclusions := _count_exclusions(name, evidence.values()):
+            plan.left_out[name] = exclusions
+        condition_setup = deeper if name in probes.NEED_GOLD else ready
+        plan.conditions.append((_condition(name, agent, evidence), condition_setup))
     return plan
 
 
@@ -133,9 +133,9 @@ def _impossible(name: Probe, evidence: Mapping[str, GoldEvidence], agent: ProbeA
     return None
 
 
-def _left_out(name: Probe, evidence: Iterable[GoldEvidence]) -> dict[str, int | None]:
+def _count_exclusions(name: Probe, evidence: Iterable[GoldEvidence]) -> dict[str, int | None]:
     excluded = [gold for gold in evidence if not probes.applies(name, gold)]
-    return dict(sorted(Counter(_NOT_FOUND if gold else _NO_EVIDENCE for gold in excluded).items()))
+    return dict(sorted(Counter(_MISSING_GOLD if gold else _NO_EVIDENCE for gold in excluded).items()))
 
 
 def _deeper(ready: RunSetup, topk: int) -> RunSetup:

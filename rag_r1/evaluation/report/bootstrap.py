@@ -83,34 +83,34 @@ class Bootstrap:
         """
         totals = {name: _totals(sums) for name, sums in sources.items()}
         draws = {name: self._draw(name, sums) for name, sums in sources.items()}
-        each = {
-            name: self._with_bounds(_divided(*totals[name]), _divided(*draws[name]), sums, shares)
+        by_source = {
+            name: self._bounded_estimate(_divide(*totals[name]), _divide(*draws[name]), sums, shares)
             for name, sums in sources.items()
         }
         # One array for each field of Estimate, with the sources on an axis of its own.
         values, lows, highs, replicates = (
-            np.stack([getattr(estimate, field.name) for estimate in each.values()], axis=-2)
+            np.stack([getattr(estimate, field.name) for estimate in by_source.values()], axis=-2)
             for field in fields(Estimate)
         )
         mean = self._estimate(_mean(values, values), _mean(values, replicates))
         certain = np.array(shares) & ((mean.value == 0.0) | (mean.value == 1.0))
         mean.low[certain] = _mean(values, lows)[certain]
         mean.high[certain] = _mean(values, highs)[certain]
-        whole = self._with_bounds(
-            _divided(*map(sum, zip(*totals.values(), strict=True))),
-            _divided(*map(sum, zip(*draws.values(), strict=True))),
+        overall = self._bounded_estimate(
+            _divide(*map(sum, zip(*totals.values(), strict=True))),
+            _divide(*map(sum, zip(*draws.values(), strict=True))),
             RatioSums(
                 np.concatenate([sums.numerators for sums in sources.values()]),
                 np.concatenate([sums.denominators for sums in sources.values()]),
             ),
             shares,
         )
-        return each, mean, whole
+        return by_source, mean, overall
 
     def _draw(self, name: str, sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
         """Both sums of each replicate, (resamples, figures) each."""
         questions, figures = sums.numerators.shape
-        both = np.concatenate([sums.numerators, sums.denominators], axis=1)
+        columns = np.concatenate([sums.numerators, sums.denominators], axis=1)
         rng = np.random.default_rng([self.seed, _number(name)])
         replicates = np.empty((self.resamples, 2 * figures))
         step = max(1, _CELLS // max(1, questions))
@@ -119,7 +119,7 @@ class Bootstrap:
             draws = rng.integers(0, questions, (rows, questions))
             draws += np.arange(rows)[:, None] * questions
             counts = np.bincount(draws.ravel(), minlength=rows * questions).reshape(rows, questions)
-            replicates[start : start + rows] = counts.astype(float) @ both
+            replicates[start : start + rows] = counts.astype(float) @ columns
         return replicates[:, :figures], replicates[:, figures:]
 
     def _estimate(self, value: np.ndarray, replicates: np.ndarray) -> Estimate:
@@ -132,7 +132,7 @@ class Bootstrap:
         # A replicate is summed in another order than the value: the last bit may differ.
         return Estimate(value, np.fmin(low, value), np.fmax(high, value), replicates)
 
-    def _with_bounds(
+    def _bounded_estimate(
         self, value: np.ndarray, replicates: np.ndarray, sums: RatioSums, shares: Sequence[bool]
     ) -> Estimate:
         """The estimate; with Clopper and Pearson's bound where all values of a share are 0, or are 1; without
@@ -153,7 +153,7 @@ def _totals(sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
     return sums.numerators.sum(axis=0), sums.denominators.sum(axis=0)
 
 
-def _divided(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     """The ratio; nan where there is nothing to divide by."""
     out = np.full(np.shape(numerator), np.nan)
     return np.divide(numerator, denominator, out=out, where=denominator > 0)

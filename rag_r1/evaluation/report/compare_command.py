@@ -91,10 +91,10 @@ def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool)
         for run in (empty := [run for run in folders if not has_records(run)]):
             checks.run(_refuse_empty, run)
         folders = [run for run in folders if run not in empty]
-        were = len(checks.problems)
+        earlier_problems = len(checks.problems)
         cards = [checks.run(Provenance.read, run) for run in folders]
         differing = None
-        if len(checks.problems) == were:  # all cards are known
+        if len(checks.problems) == earlier_problems:  # all cards are known
             differing = checks.run(intended_differences, folders, cards, differs)
         tables = [
             checks.run(read_run, run, mask=card.mask if card else None, skip_bad_rows=skip_bad_rows)
@@ -102,7 +102,7 @@ def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool)
         ]
     readable = [table for table in tables if table is not None]
     assert differing is not None
-    return ComparableRuns(run_names(runs), cards, readable, _shared(readable, skip_bad_rows), differing)
+    return ComparableRuns(run_names(runs), cards, readable, _find_shared(readable, skip_bad_rows), differing)
 
 
 def _refuse_missing(runs: Sequence[str]) -> None:
@@ -113,7 +113,7 @@ def _refuse_empty(run: Path) -> None:
     raise no_records(run)
 
 
-def _shared(tables: Sequence[RunTable], skip_bad_rows: bool) -> SharedQuestions:
+def _find_shared(tables: Sequence[RunTable], skip_bad_rows: bool) -> SharedQuestions:
     """The questions that all runs have. Raises RunError if there are none, or if one id has two meanings."""
     questions = shared_questions(tables)
     if questions.mismatched and not skip_bad_rows:
@@ -137,10 +137,10 @@ def intended_differences(
     names = [name.strip() for text in differs for name in text.split(",") if name.strip()]
     readable = [card for card in cards if card is not None]
     _check_keys(readable, names)
-    without = [str(run) for run, card in zip(runs, cards, strict=True) if card is None]
-    if without and NO_CARD not in names:
+    missing = [str(run) for run, card in zip(runs, cards, strict=True) if card is None]
+    if missing and NO_CARD not in names:
         raise RunError(
-            f"{', '.join(without)}: no {PROVENANCE}, so it is not known what the result depends on; play the "
+            f"{', '.join(missing)}: no {PROVENANCE}, so it is not known what the result depends on; play the "
             f"run again, or compare without it: --differs {NO_CARD}"
         )
     differences = find_differences(readable)
@@ -170,8 +170,8 @@ def _check_keys(cards: Sequence[Provenance], names: Sequence[str]) -> None:
     sections = {".".join(key.split(".")[:n]) for key in keys for n in range(1, key.count(".") + 2)}
     for name in names:
         if name != NO_CARD and name not in sections:
-            known = sorted(section for section in sections if "." not in section)
-            hint = did_you_mean(name, sections) or f"they have {', '.join(known)}"
+            top_sections = sorted(section for section in sections if "." not in section)
+            hint = did_you_mean(name, sections) or f"they have {', '.join(top_sections)}"
             raise RunError(f"--differs {name}: the cards have no such key; {hint}")
 
 
@@ -205,7 +205,7 @@ class CompareArguments(Arguments):
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval compare") -> int:
     """Compare runs and print the tables; returns the exit status."""
     texts = {"prog": prog, "description": __doc__.split("\n\n")[0], "epilog": _EPILOG}
-    runs = _checked_runs(args := read_arguments(CompareArguments, arguments, check=_checked_runs, **texts))
+    runs = _check_runs(args := read_arguments(CompareArguments, arguments, check=_check_runs, **texts))
     if args.check_only:
         print(f"all checks passed: {len(runs.names)} runs share {runs.questions.count:,} questions")
         return 0
@@ -214,7 +214,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval compar
     return 0
 
 
-def _checked_runs(args: CompareArguments) -> ComparableRuns:
+def _check_runs(args: CompareArguments) -> ComparableRuns:
     """The runs. Raises StartError with all that is wrong."""
     with StartChecks() as checks:
         if args.out is not None:

@@ -64,14 +64,14 @@ def shared_questions(tables: Sequence[RunTable]) -> SharedQuestions:
     """Which questions can be compared."""
     texts = [dict(zip([key[:2] for key in t.keys], t.questions, strict=True)) for t in tables]
     scored = [{key[:2] for key, failed in zip(t.keys, t.failed, strict=True) if not failed} for t in tables]
-    in_all = set(texts[0]).intersection(*texts[1:])
-    mismatched = sorted(key for key in in_all if len({text[key] for text in texts}) > 1)
-    common = sorted(in_all.intersection(*scored) - set(mismatched))
+    shared_keys = set(texts[0]).intersection(*texts[1:])
+    mismatched = sorted(key for key in shared_keys if len({text[key] for text in texts}) > 1)
+    common = sorted(shared_keys.intersection(*scored) - set(mismatched))
     names = in_paper_order(source for source, _ in common)
     return SharedQuestions(
         shared={name: [key for key in common if key[0] == name] for name in names},
-        only=[len(set(text) - in_all) for text in texts],
-        failed=[len(in_all - set(mismatched) - keys) for keys in scored],
+        only=[len(set(text) - shared_keys) for text in texts],
+        failed=[len(shared_keys - set(mismatched) - keys) for keys in scored],
         mismatched=mismatched,
     )
 
@@ -111,16 +111,16 @@ def compare_tables(
     bootstrap = bootstrap or Bootstrap()
     measures = _measures(tables, normaliser)
     values = _values(tables, questions, measures)
-    runs, others = len(tables), len(tables) - 1
+    runs, differences = len(tables), len(tables) - 1
     levels = bootstrap.estimates(values.sums(changes=False), [m.share for m in measures for _ in tables])
-    changes = bootstrap.estimates(values.sums(changes=True), [False] * (len(measures) * others))
-    once = all(_one_episode_each(table, questions) for table in tables)
+    changes = bootstrap.estimates(values.sums(changes=True), [False] * (len(measures) * differences))
+    single = all(_has_single_episodes(table, questions) for table in tables)
     figures = {}
     for n, measure in enumerate(measures):
-        if measured := values.measured(n):
-            tests = _FigureTests(measure.name, measured, once and measure.name in _BINARY, bootstrap)
-            places = range(n * runs, (n + 1) * runs), range(n * others, (n + 1) * others)
-            figures[measure.name] = _figure(measure, measured, levels, changes, places, tests)
+        if figure_values := values.measured(n):
+            tests = _FigureTests(measure.name, figure_values, single and measure.name in _BINARY, bootstrap)
+            places = range(n * runs, (n + 1) * runs), range(n * differences, (n + 1) * differences)
+            figures[measure.name] = _figure(measure, figure_values, levels, changes, places, tests)
     return {
         "format": 1,
         "runs": list(names),
@@ -162,7 +162,7 @@ def _values(
     )
 
 
-def _one_episode_each(table: RunTable, questions: SharedQuestions) -> bool:
+def _has_single_episodes(table: RunTable, questions: SharedQuestions) -> bool:
     scored = Counter(key[:2] for key, failed in zip(table.keys, table.failed, strict=True) if not failed)
     return all(scored[key] == 1 for keys in questions.shared.values() for key in keys)
 
@@ -181,7 +181,7 @@ class _FigureTests:
         """The test of one source."""
         first, second = self.values[source][:, 0], self.values[source][:, i + 1]
         if not self.binary:
-            return self._permuted(source, i, second - first)
+            return self._permutation_test(source, i, second - first)
         only_first = int(((first == 1) & (second == 0)).sum())
         only_second = int(((first == 0) & (second == 1)).sum())
         p = mcnemar(only_first, only_second)
@@ -191,14 +191,14 @@ class _FigureTests:
         """The test of the mean over the sources."""
         sources = len(self.values)
         changes = [(run[:, i + 1] - run[:, 0]) / (len(run) * sources) for run in self.values.values()]
-        return self._permuted("(mean)", i, np.concatenate(changes))
+        return self._permutation_test("(mean)", i, np.concatenate(changes))
 
     def of_all(self, i: int) -> dict[str, Any]:
         """The test of all questions."""
         changes = [run[:, i + 1] - run[:, 0] for run in self.values.values()]
-        return self._permuted("(all)", i, np.concatenate(changes))
+        return self._permutation_test("(all)", i, np.concatenate(changes))
 
-    def _permuted(self, group: str, i: int, differences: np.ndarray) -> dict[str, Any]:
+    def _permutation_test(self, group: str, i: int, differences: np.ndarray) -> dict[str, Any]:
         # Draws that depend on the seed and on the name of the test, and on nothing else.
         name = repr((self.name, group, i)).encode("utf-8", "surrogatepass")
         seed = int.from_bytes(hashlib.sha256(name).digest()[:8], "big")
@@ -220,10 +220,10 @@ def _figure(
 
     def group(level: Estimate, change: Estimate, count: int, test: _Test) -> dict[str, Any]:
         differences = []
-        for i, place in enumerate(places[1]):
-            difference = figure(change, place, count)
+        for i, column in enumerate(places[1]):
+            difference = figure(change, column, count)
             if tested:
-                p = bootstrap_p(float(change.value[place]), change.replicates[:, place])
+                p = bootstrap_p(float(change.value[column]), change.replicates[:, column])
                 difference |= {**test(i), "p_bootstrap": _p(p)}
             differences.append(difference)
         return {"values": [figure(level, i, count) for i in places[0]], "differences": differences}

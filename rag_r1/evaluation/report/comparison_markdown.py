@@ -15,7 +15,7 @@ Comparison = Mapping[str, Any]
 def markdown(comparison: Comparison, pictures: Sequence[Path] = ()) -> str:
     """The whole page."""
     tested = [figure for figure in comparison["figures"].values() if figure["tested"]]
-    others = [figure for figure in comparison["figures"].values() if not figure["tested"]]
+    untested = [figure for figure in comparison["figures"].values() if not figure["tested"]]
     page = Page("Comparison")
     _opening(page, comparison)
     _runs(page, comparison)
@@ -24,10 +24,10 @@ def markdown(comparison: Comparison, pictures: Sequence[Path] = ()) -> str:
         page.heading(cell(figure["label"]))
         _values(page, comparison, figure)
         _differences(page, comparison, figure)
-    if others:
+    if untested:
         page.heading("Form, searching and cost")
-        _others(page, comparison, others)
-    _published(page, comparison)
+        _add_untested(page, comparison, untested)
+    _add_published(page, comparison)
     return str(page)
 
 
@@ -81,10 +81,10 @@ def _values(page: Page, comparison: Comparison, figure: Mapping[str, Any]) -> No
     page.table(_head(comparison, cell(figure["label"])), rows)
 
 
-def _others(page: Page, comparison: Comparison, figures: Sequence[Mapping[str, Any]]) -> None:
+def _add_untested(page: Page, comparison: Comparison, figures: Sequence[Mapping[str, Any]]) -> None:
     """Means over the sources of the figures without a test; compare.json has those of each source."""
-    first, *rest = map(cell, comparison["runs"])
-    head = ["mean over the sources", first, *(part for run in rest for part in (run, "difference"))]
+    first, *other_runs = map(cell, comparison["runs"])
+    head = ["mean over the sources", first, *(part for run in other_runs for part in (run, "difference"))]
     rows = []
     for figure in figures:
         values, moves, decimals = figure["mean"]["values"], figure["mean"]["differences"], figure["decimals"]
@@ -113,7 +113,7 @@ def _differences(page: Page, comparison: Comparison, figure: Mapping[str, Any]) 
         page.text(f"{cell(name)} against {cell(comparison['runs'][0])}:").table(head, rows)
 
 
-def _published(page: Page, comparison: Comparison) -> None:
+def _add_published(page: Page, comparison: Comparison) -> None:
     """The papers' rows for the data sets of the comparison."""
     compared = {label_of(source) for source in comparison["sources"]}
     names = [name for name in LAYOUT if name in compared]

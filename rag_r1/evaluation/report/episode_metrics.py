@@ -21,7 +21,7 @@ NORMALISER_NAMES: tuple[NormaliserName, ...] = get_args(NormaliserName)
 #: Prefix of the columns that hold the terms of the reward, e.g. a judge's.
 TERM = "term:"
 #: Figures of the logs of a training (agent/records.py), under the same names.
-_OF_ALL_RUNS = (
+_ALL_RUN_FIGURES = (
     "repeated_queries", "turns", "calls", "failed_calls", "refused_calls", "retries", "seconds",
 )  # fmt: skip
 #: Terms that are not repeated: the metrics above, and what the sum adds.
@@ -63,7 +63,7 @@ def episode_metrics(
         "searched": float(figures["searches"] > 0),
         "retrievals": float(sum(bool(turn.queries) for turn in record.turns)),
         "queries": figures["searches"],
-        **{name: figures[name] for name in _OF_ALL_RUNS},
+        **{name: figures[name] for name in _ALL_RUN_FIGURES},
         "prompt_tokens": float(record.prompt_tokens),
         "generated_tokens": float(record.generated_tokens),
         "observed_tokens": float(record.observed_tokens),

@@ -26,7 +26,7 @@ Section = Literal["scores", "form", "answerable", "search", "cost", "failures"]
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure. `share`: its values lie in [0, 1]; `of_all`: also of the episodes that have failed;
+    """One figure. `share`: its values lie in [0, 1]; `with_failed`: it counts failed episodes too;
     `decimals` in tables."""
 
     name: str
@@ -35,7 +35,7 @@ class Measure:
     value: Formula
     weight: Formula | None = None
     share: bool = True
-    of_all: bool = False
+    with_failed: bool = False
     decimals: int = 3
 
 
@@ -68,7 +68,7 @@ def _bound(name: str, label: str, for_failed: float) -> Measure:
     def value(columns: Columns) -> np.ndarray:
         return np.where(columns["failed"] == 1.0, for_failed, columns["em:squad"])
 
-    return Measure(name, label, "failures", value, of_all=True)
+    return Measure(name, label, "failures", value, with_failed=True)
 
 
 def _cost(name: str, label: str, section: Section = "cost", decimals: int = 1) -> Measure:
@@ -77,7 +77,7 @@ def _cost(name: str, label: str, section: Section = "cost", decimals: int = 1) -
 
 def _of_calls(name: str, label: str, count: str) -> Measure:
     """The share of the calls of tools that the column `count` counts."""
-    return Measure(name, label, "failures", column(count), column("calls"), of_all=True)
+    return Measure(name, label, "failures", column(count), column("calls"), with_failed=True)
 
 
 MEASURES: tuple[Measure, ...] = (
@@ -89,7 +89,7 @@ MEASURES: tuple[Measure, ...] = (
     among("em", "EM of well-formed episodes", "form", "em:squad", "formatted"),
     among("cover_em", "cover-EM of well-formed episodes", "form", "cover_em:squad", "formatted"),
     among("f1", "F1 of well-formed episodes", "form", "f1:squad", "formatted"),
-    Measure("answerable", "answerable questions", "answerable", column("answerable"), of_all=True),
+    Measure("answerable", "answerable questions", "answerable", column("answerable"), with_failed=True),
     among("em", "EM of answerable questions", "answerable", "em:squad", "answerable"),
     among("cover_em", "cover-EM of answerable questions", "answerable", "cover_em:squad", "answerable"),
     among("f1", "F1 of answerable questions", "answerable", "f1:squad", "answerable"),
@@ -104,10 +104,10 @@ MEASURES: tuple[Measure, ...] = (
     _cost("prompt_tokens", "prompt tokens"),
     _cost("generated_tokens", "generated tokens"),
     _cost("observed_tokens", "observed tokens"),
-    Measure("failed", "failed episodes", "failures", column("failed"), of_all=True),
+    Measure("failed", "failed episodes", "failures", column("failed"), with_failed=True),
     _of_calls("tool_failure_rate", "failed calls of tools", "failed_calls"),
     _of_calls("refused_calls", "refused calls of tools", "refused_calls"),
-    Measure("retries", "retries a question", "failures", column("retries"), share=False, of_all=True),
+    Measure("retries", "retries a question", "failures", column("retries"), share=False, with_failed=True),
     _bound("em_if_failed_wrong", "EM, if all failed ones were wrong", 0.0),
     _bound("em_if_failed_right", "EM, if all failed ones were right", 1.0),
 )
@@ -135,7 +135,7 @@ def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, R
         value = np.asarray(measure.value(columns), dtype=float)
         weight = np.ones_like(value) if measure.weight is None else measure.weight(columns)
         is_measured = ~np.isnan(value) & ~np.isnan(weight)
-        if not measure.of_all:
+        if not measure.with_failed:
             is_measured &= ~table.failed
         rows = places[is_measured]
         samples = np.bincount(rows, minlength=len(questions))

@@ -15,7 +15,7 @@ from rag_r1.runs.markdown import one_line_text
 from rag_r1.runs.pictures import SERIES, reach
 
 #: Numbers of retrievals with a bar of their own; more are one bar.
-_MOST_RETRIEVALS = 8
+_MAX_RETRIEVALS = 8
 
 
 def draw_report(report: Mapping[str, Any], table: RunTable, out: Path) -> list[Path]:
@@ -98,11 +98,11 @@ def row_names(axes: Any, names: Sequence[str]) -> None:
 def _searches(left: Any, right: Any, table: RunTable) -> None:
     """How many episodes have how many retrievals, and the EM of each number."""
     scored = ~table.failed
-    retrievals = np.minimum(table.columns["retrievals"][scored], _MOST_RETRIEVALS).astype(int)
-    counts = np.bincount(retrievals, minlength=_MOST_RETRIEVALS + 1)
-    correct = np.bincount(retrievals, table.columns["em:squad"][scored], _MOST_RETRIEVALS + 1)
+    retrievals = np.minimum(table.columns["retrievals"][scored], _MAX_RETRIEVALS).astype(int)
+    counts = np.bincount(retrievals, minlength=_MAX_RETRIEVALS + 1)
+    correct = np.bincount(retrievals, table.columns["em:squad"][scored], _MAX_RETRIEVALS + 1)
     em = correct / np.maximum(counts, 1)
-    names = [*map(str, range(_MOST_RETRIEVALS)), f"{_MOST_RETRIEVALS}+"]
+    names = [*map(str, range(_MAX_RETRIEVALS)), f"{_MAX_RETRIEVALS}+"]
     left.bar(names, counts / max(1, counts.sum()), color=pictures.GREY)
     left.set(xlabel="retrievals", ylabel="share of episodes", ylim=(0, 1))
     right.bar(names, em, color=SERIES[0])

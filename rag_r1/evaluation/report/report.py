@@ -71,7 +71,7 @@ def report_of(table: RunTable, card: Provenance | None, bootstrap: Bootstrap) ->
     """The content of report.json: plain JSON values, numbers rounded to six digits."""
     measures = measures_of(table)
     sums, episodes = by_source(table, measures)
-    each, mean, whole = bootstrap.estimates(sums, [measure.share for measure in measures])
+    by_name, mean, overall = bootstrap.estimates(sums, [measure.share for measure in measures])
     figures: dict[str, Any] = {}
     for i, measure in enumerate(measures):
         questions = {name: int(np.count_nonzero(sums[name].denominators[:, i] > 0)) for name in sums}
@@ -82,10 +82,10 @@ def report_of(table: RunTable, card: Provenance | None, bootstrap: Bootstrap) ->
             "section": measure.section,
             "decimals": measure.decimals,
             "sources": {
-                name: figure(each[name], i, questions[name], played[name]) for name in in_paper_order(sums)
+                name: figure(by_name[name], i, questions[name], played[name]) for name in in_paper_order(sums)
             },
             "mean": figure(mean, i, *totals),
-            "all": figure(whole, i, *totals),
+            "all": figure(overall, i, *totals),
         }
     return {
         "format": 1,
@@ -111,7 +111,7 @@ def counts(table: RunTable, card: Provenance | None) -> dict[str, Any]:
         "questions_in_data": rows,
         "questions_without_record": None if rows is None else max(0, rows - len(questions)),
         "bad_records": table.bad.count,
-        "played_again": table.left_out,
+        "played_again": table.replaced,
     }
 
 
@@ -192,9 +192,9 @@ def _check_start(args: ReportArguments) -> tuple[Provenance | None, RunTable]:
         )
         if table is None and any(files.values()):  # so that none of the three hides another
             checks.run(read_run, args.run, step=args.step, skip_bad_rows=args.skip_bad_rows)
-            for read, path in zip((read_answerable, read_supporting), files.values(), strict=True):
+            for read_file, path in zip((read_answerable, read_supporting), files.values(), strict=True):
                 if path is not None:
-                    checks.run(read, path, BadRows())
+                    checks.run(read_file, path, BadRows())
         checks.run(check_out, args.out or args.run, flag="--out" if args.out else "without --out, RUN")
     assert table is not None
     return card, table

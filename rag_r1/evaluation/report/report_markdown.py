@@ -39,10 +39,10 @@ def markdown(report: Report, pictures: Sequence[Path] = ()) -> str:
 def _opening(report: Report) -> list[str]:
     """The paragraphs before the tables."""
     counts, interval = report["counts"], report["interval"]
-    every = counts["all"]
+    totals = counts["all"]
     paragraphs = [
-        f"{integer(every['questions'])} questions, {integer(every['episodes'])} episodes, of which "
-        f"{integer(every['failed'])} failed. "
+        f"{integer(totals['questions'])} questions, {integer(totals['episodes'])} episodes, of which "
+        f"{integer(totals['failed'])} failed. "
         "A failed episode (engine, search engine, unusable row, bug) is no "
         "wrong answer: it has no score and is left out of scores and costs; the section on failures has the "
         "EM if all of them had been wrong, or right. In brackets: "
@@ -50,8 +50,8 @@ def _opening(report: Report) -> list[str]:
         f"{integer(interval['resamples'])} replicates). "
         "Avg. is the mean over the data sources, in which each counts once."
     ]
-    if every["episodes"] and every["failed"] > _MANY_FAILED * every["episodes"]:
-        share = every["failed"] / every["episodes"]
+    if totals["episodes"] and totals["failed"] > _MANY_FAILED * totals["episodes"]:
+        share = totals["failed"] / totals["episodes"]
         paragraphs.append(f"**{share:.1%} of the episodes failed**: the scores are of the others only.")
     if report["figures"]["answerable"]["all"]["value"] is None:
         paragraphs.append(
@@ -66,18 +66,18 @@ def _opening(report: Report) -> list[str]:
     if counts["bad_records"]:
         paragraphs.append(f"**{integer(counts['bad_records'])} bad rows were left out.**")
     if counts["played_again"]:
-        again = f"{integer(counts['played_again'])} records are of episodes that were played again."
-        paragraphs.append(again)
+        repeats = f"{integer(counts['played_again'])} records are of episodes that were played again."
+        paragraphs.append(repeats)
     return paragraphs
 
 
 def _causes(page: Page, report: Report) -> None:
     """Why answers are wrong, the commonest cause first."""
-    sources, whole = report["counts"]["sources"], report["counts"]["all"]
-    causes = sorted(whole.get("causes", {}).items(), key=lambda item: -item[1])
+    sources, totals = report["counts"]["sources"], report["counts"]["all"]
+    causes = sorted(totals.get("causes", {}).items(), key=lambda item: -item[1])
     if not causes:
         return
-    columns = [*sources.values(), whole]
+    columns = [*sources.values(), totals]
     rows = [
         [f"{name}: {CAUSES[name]}", *(integer(counts["causes"].get(name, 0)) for counts in columns)]
         for name, _ in causes
@@ -102,13 +102,13 @@ def _section(page: Page, report: Report, section: str) -> None:
 
 def _statuses(page: Page, report: Report) -> None:
     """How episodes ended, and which failures there were."""
-    sources, whole = report["counts"]["sources"], report["counts"]["all"]
-    columns = [*sources.values(), whole]
+    sources, totals = report["counts"]["sources"], report["counts"]["all"]
+    columns = [*sources.values(), totals]
 
     def rows(kind: str, label: str) -> list[list[str]]:
         return [
             [label.format(cell(name)), *(integer(counts[kind].get(name, 0)) for counts in columns)]
-            for name in whole[kind]
+            for name in totals[kind]
         ]
 
     head = ["", *map(cell, labels(sources).values()), "all questions"]

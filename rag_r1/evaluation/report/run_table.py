@@ -53,7 +53,7 @@ class RunTable:
 
     `questions`: texts and gold answers; `failures`: the kinds of failure that happened, shown or masked;
     `causes`: of wrong answers, None for others (rag_r1/evaluation/failure_causes.py);
-    `left_out`: records of episodes that were played again; `bad`: rows that could not be used.
+    `replaced`: records of episodes that were played again; `bad`: rows that could not be used.
     """
 
     keys: list[Key]
@@ -64,7 +64,7 @@ class RunTable:
     columns: dict[str, np.ndarray]
     causes: list[str | None] = field(default_factory=list)
     bad: BadRows = field(default_factory=BadRows)
-    left_out: int = 0
+    replaced: int = 0
 
     @property
     def terms(self) -> list[str]:
@@ -123,7 +123,7 @@ def read_run(
     records = placed_records(path, skip_broken=bad.add)
     bar = tqdm(records, f"reading {run.name}", unit=" records", disable=None, delay=2)
     read_row = partial(_read_row, mask=masked_kinds(mask), answerables=answerables, evidence=evidence)
-    episodes, left_out = _without_repeats(bar, read_row, step, bad)
+    episodes, replaced = _without_repeats(bar, read_row, step, bad)
     if bad.count and not skip_bad_rows:
         raise RunError(f"{run}: nothing was written, because of {bad.refusal()}")
     if not episodes and step is not None:
@@ -138,7 +138,7 @@ def read_run(
     for side_file in (answerables, evidence):
         if side_file is not None:
             side_file.check()
-    return _table(episodes, bad, left_out)
+    return _table(episodes, bad, replaced)
 
 
 def has_records(run: Path) -> bool:
@@ -176,8 +176,8 @@ def _read_row(
     failed = bool(set(kinds) & set(mask))
     if not golds and not failed:
         raise ValueError("it has no gold answers (`golds`)")
-    annotated = evidence.get(source, question_id) if evidence else None
-    needed = annotated or GoldEvidence.of(record)
+    annotation = evidence.get(source, question_id) if evidence else None
+    needed = annotation or GoldEvidence.of(record)
     metadata = record.get("metadata")
     if not needed and isinstance(metadata, Mapping):
         needed = GoldEvidence.of(metadata)
@@ -218,12 +218,12 @@ def _without_repeats(
     """The episodes, sorted, each once, and how many records were replaced by others of the same episode."""
     versions_by_episode: dict[tuple[Key, int], dict[str, _EpisodeRow]] = {}
     count = 0
-    for place, record in records:
+    for location, record in records:
         try:
             episode = read_row(record)
         except _UNUSABLE as error:
             name = f", record {str(record['id'])[:80]!r}" if "id" in record else ""
-            bad.add(f"{place}{name}", error)
+            bad.add(f"{location}{name}", error)
             continue
         if step is not None and episode.step != step:
             continue
@@ -231,16 +231,16 @@ def _without_repeats(
         versions_by_episode.setdefault((episode.key, episode.step), {})[episode.fingerprint] = episode
     unique, contradicting = [], 0
     for (key, _), versions in sorted(versions_by_episode.items()):
-        best, *rest = sorted(versions.values(), key=lambda episode: (episode.failed, episode.fingerprint))
+        best, *repeats = sorted(versions.values(), key=lambda row: (row.failed, row.fingerprint))
         unique.append(best)
-        for episode in rest:
+        for episode in repeats:
             if not episode.failed:
                 contradicting += 1
                 bad.add(f"record of {'/'.join(key[1:])!r}", "another record has another answer to the same")
     return unique, count - len(unique) - contradicting
 
 
-def _table(episodes: list[_EpisodeRow], bad: BadRows, left_out: int) -> RunTable:
+def _table(episodes: list[_EpisodeRow], bad: BadRows, replaced: int) -> RunTable:
     names = dict.fromkeys(name for episode in episodes for name in episode.numbers)
     columns = {  # None becomes nan
         name: np.array([row.numbers.get(name) for row in episodes], dtype=float) for name in names
@@ -259,5 +259,5 @@ def _table(episodes: list[_EpisodeRow], bad: BadRows, left_out: int) -> RunTable
         columns=columns,
         causes=[episode.cause for episode in episodes],
         bad=bad,
-        left_out=left_out,
+        replaced=replaced,
     )

@@ -69,16 +69,16 @@ def bootstrap_p(value: float, replicates: np.ndarray) -> float:
 
     Under the null hypothesis replicates scatter around 0 as they do around the difference.
     """
-    far = np.abs(replicates - value) >= abs(value) - 1e-12
-    return (int(far.sum()) + 1) / (len(replicates) + 1)
+    is_extreme = np.abs(replicates - value) >= abs(value) - 1e-12
+    return (int(is_extreme.sum()) + 1) / (len(replicates) + 1)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """The adjusted p-values, in the same order: each is significant at any level at which Holm's procedure
     rejects it."""
     adjusted = [0.0] * len(p_values)
-    so_far = 0.0
+    running_max = 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        so_far = max(so_far, min(1.0, p_values[i] * (len(p_values) - rank)))
-        adjusted[i] = so_far
+        running_max = max(running_max, min(1.0, p_values[i] * (len(p_values) - rank)))
+        adjusted[i] = running_max
     return adjusted

@@ -13,8 +13,8 @@ _SHOWN = ("em", "cover_em", "f1", "em_answerable", "formatted", "retrievals", "s
 
 def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
     """The figures over all questions, and the EM of each source."""
-    every = report["counts"]["all"]
-    counts = f"{every['questions']:,} questions, {every['episodes']:,} episodes"
+    totals = report["counts"]["all"]
+    counts = f"{totals['questions']:,} questions, {totals['episodes']:,} episodes"
     yield f"condition {one_line_text(condition)}: {counts}"
     figures = report["figures"]
     terms = [name for name in figures if name.startswith("term:")]

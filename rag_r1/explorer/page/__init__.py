@@ -43,7 +43,7 @@ def static_page(data: dict[str, Any]) -> str:
     `data`: `title`, `made` (when, as text), and `trajectories`: what `/api/trajectory/TID` answers for each.
     Its Content-Security-Policy allows the one script and the one style by their hashes.
     """
-    script = _joined("static")
+    script = _join_modules("static")
     style = "\n".join(PAGE_FILES[address][0].read_text("utf-8") for address in _STATIC_STYLES)
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; "
@@ -63,7 +63,7 @@ def static_page(data: dict[str, Any]) -> str:
     )
 
 
-def _joined(entry: str) -> str:
+def _join_modules(entry: str) -> str:
     """The module and all that it imports, as one classic script."""
     parts: dict[str, str] = {}
 

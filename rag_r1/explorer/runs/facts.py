@@ -62,7 +62,7 @@ class RunFacts:
 def runs_below(top: Path) -> list[RunFacts]:
     """The runs in a folder and below it, by name. Raises OSError if it is no folder."""
     next(os.scandir(top), None)
-    inodes = _held_inodes()
+    inodes = _locked_inodes()
     return [_facts(top, folder, inodes) for folder in sorted(_run_folders(top.resolve()))]
 
 
@@ -80,20 +80,20 @@ def _run_folders(top: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if name != "trajectories"]
 
 
-def _facts(top: Path, folder: Path, held: frozenset[int]) -> RunFacts:
+def _facts(top: Path, folder: Path, locked_inodes: frozenset[int]) -> RunFacts:
     kind, begun_in = _settings_of(folder)
     journal = folder / "journal"
     is_training = kind == "train" or (folder / "trajectories" / "train").is_dir()
-    newest = max(_times(folder), default=0.0)
+    newest = max(_file_times(folder), default=0.0)
     if is_training:
-        step, steps, em, n = _of_training(folder)
+        step, steps, em, n = _training_progress(folder)
     else:
-        step, steps, em, n = _of_rollouts(folder)
+        step, steps, em, n = _rollout_progress(folder)
     supervised = folder / SUPERVISOR_LOCK
-    places = (folder, folder / "lock", journal, journal / "lock", folder / "checkpoints" / "lock", supervised)
-    if any(_inode(place) in held for place in places):
+    paths = (folder, folder / "lock", journal, journal / "lock", folder / "checkpoints" / "lock", supervised)
+    if any(_inode(path) in locked_inodes for path in paths):
         state = "running"
-    elif _is_finished(folder) or _has_all(folder, is_training, step, steps):
+    elif _is_finished(folder) or _is_complete(folder, is_training, step, steps):
         state = "finished"
     else:
         # Of a supervised training the lock says it all.
@@ -109,7 +109,7 @@ def _facts(top: Path, folder: Path, held: frozenset[int]) -> RunFacts:
         em=em,
         n=n,
         age_s=max(time.time() - newest, 0.0),
-        command=_continuing(folder, begun_in) if state == "stopped" else None,
+        command=_resume_command(folder, begun_in) if state == "stopped" else None,
     )
 
 
@@ -128,23 +128,23 @@ def _settings_of(folder: Path) -> tuple[str | None, Path | None]:
     return (None if command is None else str(command)), None
 
 
-def _continuing(folder: Path, begun_in: Path | None) -> str | None:
+def _resume_command(folder: Path, begun_in: Path | None) -> str | None:
     """The command that continues a run: its own, or that of the run around it, such as of its stages."""
-    for place in (folder, folder.parent):
-        kind, where = _settings_of(place)
-        if kind is None or not (place / SETTINGS).is_file():
+    for run in (folder, folder.parent):
+        kind, where = _settings_of(run)
+        if kind is None or not (run / SETTINGS).is_file():
             continue
         where = where or begun_in
         go = f"cd {shlex.quote(str(where))} && " if where is not None and where.is_absolute() else ""
-        return f"{go}rag-r1 {kind} {shlex.quote(f'@{place / SETTINGS}')}"
+        return f"{go}rag-r1 {kind} {shlex.quote(f'@{run / SETTINGS}')}"
     return None
 
 
-def _has_all(folder: Path, is_training: bool, step: int | None, steps: int | None) -> bool:
+def _is_complete(folder: Path, is_training: bool, step: int | None, steps: int | None) -> bool:
     """Whether all steps of a training, or all episodes and their report, are there, whatever the times of the
     files: a copy of a folder has others."""
-    done = step is not None and steps is not None and step >= steps > 0
-    return done and (is_training or (folder / "report.json").is_file())
+    has_all_steps = step is not None and steps is not None and step >= steps > 0
+    return has_all_steps and (is_training or (folder / "report.json").is_file())
 
 
 def _is_finished(folder: Path) -> bool:
@@ -160,12 +160,12 @@ def _is_finished(folder: Path) -> bool:
     return False
 
 
-def _of_rollouts(folder: Path) -> tuple[int | None, int | None, float | None, int | None]:
+def _rollout_progress(folder: Path) -> tuple[int | None, int | None, float | None, int | None]:
     """Episodes, all of them, EM, and how many were judged."""
     step = right = judged = None
     journal = folder / "journal" / "records.ndjson"
     if journal.is_file():
-        lines, right, wrong = _counted(journal, b"\n", b'"right": true', b'"right": false')
+        lines, right, wrong = _count_marks(journal, b"\n", b'"right": true', b'"right": false')
         step, judged = lines, right + wrong
     total = None
     try:
@@ -181,7 +181,7 @@ def _of_rollouts(folder: Path) -> tuple[int | None, int | None, float | None, in
         return step, total, right / judged if right is not None and judged else None, judged
 
 
-def _of_training(folder: Path) -> tuple[int | None, int | None, float | None, int | None]:
+def _training_progress(folder: Path) -> tuple[int | None, int | None, float | None, int | None]:
     """The last step, all steps, EM of the last validation, and its number of questions."""
     step = em = validated = None
     for file in sorted(folder.glob("metrics*.jsonl"), key=_time):
@@ -201,7 +201,7 @@ def _of_training(folder: Path) -> tuple[int | None, int | None, float | None, in
     n = None
     if validated is not None:
         files = folder.glob(f"trajectories/val/step_{validated:06d}-*.jsonl")
-        n = sum(_counted(file, b"\n")[0] for file in files) or None
+        n = sum(_count_marks(file, b"\n")[0] for file in files) or None
     total: Any = None
     try:
         total = read_yaml(folder / _CONFIG)["trainer"].get("total_training_steps")
@@ -210,27 +210,27 @@ def _of_training(folder: Path) -> tuple[int | None, int | None, float | None, in
     return step, total if isinstance(total, int) else None, em, n
 
 
-def _counted(file: Path, *marks: bytes) -> list[int]:
+def _count_marks(file: Path, *marks: bytes) -> list[int]:
     """How often each mark stands in a file. In JSON a text cannot hold a mark with quotation marks."""
-    counts, rest = [0] * len(marks), b""
+    counts, tail = [0] * len(marks), b""
     longest = max(map(len, marks)) - 1
     try:
         with file.open("rb") as content:
             while data := content.read(1 << 20):
                 for i, mark in enumerate(marks):
-                    begin = rest[len(rest) - len(mark) + 1 :] if len(mark) > 1 else b""
+                    begin = tail[len(tail) - len(mark) + 1 :] if len(mark) > 1 else b""
                     counts[i] += (begin + data).count(mark)
-                rest = (rest + data)[-longest:] if longest else b""
+                tail = (tail + data)[-longest:] if longest else b""
     except OSError:
         pass
     return counts
 
 
-def _times(folder: Path) -> Iterator[float]:
+def _file_times(folder: Path) -> Iterator[float]:
     """When the files of a run were written."""
-    for place in (folder, folder / "journal", *folder.glob("trajectories/*"), folder / "checkpoints"):
+    for path in (folder, folder / "journal", *folder.glob("trajectories/*"), folder / "checkpoints"):
         try:
-            with os.scandir(place) as entries:
+            with os.scandir(path) as entries:
                 yield from (entry.stat().st_mtime for entry in entries if entry.is_file())
         except OSError:
             continue
@@ -250,7 +250,7 @@ def _inode(path: Path) -> int | None:
         return None
 
 
-def _held_inodes() -> frozenset[int]:
+def _locked_inodes() -> frozenset[int]:
     """The inodes of locked files; empty where the system does not list them (it is Linux's list)."""
     try:
         lines = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()

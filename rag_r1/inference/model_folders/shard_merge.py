@@ -42,8 +42,8 @@ def merged_model(state: Path, shards: list[Path], target: Path) -> Path:
     if target.exists() and not note.exists():
         raise RunError(f"{target} is not a model that was merged here: move it away")
     part = target.with_name(f"{target.name}.part")
-    for old in (part, target):  # before the merge: there may be no room on the disk for one model more
-        shutil.rmtree(old, ignore_errors=True)
+    for folder in (part, target):  # before the merge: there may be no room on the disk for one model more
+        shutil.rmtree(folder, ignore_errors=True)
     part.parent.mkdir(parents=True, exist_ok=True)
     print(f"merging the shards of {state} into {target}", file=sys.stderr)
     try:
@@ -68,16 +68,16 @@ def _merge(state: Path, target: Path) -> None:
     command = bind_to_parent([sys.executable, *merger, "--target_dir", str(target)])
     environment = {**environment_without_secrets(()), _ONLY_TENSORS: "1"}
     environment.pop(_ANYTHING, None)
-    done = subprocess.run(
+    process = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    if done.returncode and _REFUSED in done.stdout:
-        by_hand = shlex.join(["python", *merger, "--target_dir", "MODEL"])
+    if process.returncode and _REFUSED in process.stdout:
+        manual = shlex.join(["python", *merger, "--target_dir", "MODEL"])
         raise RunError(
             f"the shards of {state} cannot be read as tensors: they are damaged, or contain something else, "
             "which could be a program. If the checkpoint is your own, merge it by hand, which runs whatever "
-            f"it contains: {by_hand}; then give the folder MODEL"
+            f"it contains: {manual}; then give the folder MODEL"
         )
-    if done.returncode or not has_weights(target):
-        output = "\n".join(done.stdout.strip().splitlines()[-25:])
-        raise RunError(f"veRL's model merger failed on {state} (status {done.returncode}):\n{output}")
+    if process.returncode or not has_weights(target):
+        output = "\n".join(process.stdout.strip().splitlines()[-25:])
+        raise RunError(f"veRL's model merger failed on {state} (status {process.returncode}):\n{output}")

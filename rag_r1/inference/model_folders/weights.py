@@ -16,9 +16,9 @@ from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
 
 #: A header that is longer is none of safetensors, which allows this many bytes.
-_LONGEST_HEADER = 100_000_000
+_MAX_HEADER = 100_000_000
 #: How a file of torch's begins: a zip, and before torch 1.6 a pickle.
-_TORCH = (b"PK", b"\x80")
+_TORCH_PREFIXES = (b"PK", b"\x80")
 _MAX_VALUES = 10_000_000
 _INDEX = "model.safetensors.index.json"
 
@@ -27,11 +27,11 @@ def tensors_of(file: Path) -> dict[str, Any]:
     """What the header says of each tensor, by its name: `shape`, `dtype`, `data_offsets`. Raises DataError if
     the file is not whole, and OSError."""
     try:
-        with file.open("rb") as opened:
-            (length,) = struct.unpack("<Q", opened.read(8))
-            header = read_json(opened.read(length), _MAX_VALUES) if length <= _LONGEST_HEADER else None
-        tensors = {name: about for name, about in header.items() if name != "__metadata__"}
-        end = 8 + length + max((about["data_offsets"][1] for about in tensors.values()), default=0)
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            header = read_json(stream.read(length), _MAX_VALUES) if length <= _MAX_HEADER else None
+        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        end = 8 + length + max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, struct.error) as error:
         raise DataError(f"{file} is no file of weights in safetensors") from error
     if file.stat().st_size != end:
@@ -43,13 +43,13 @@ def check_weights(folder: Path) -> None:
     """Raises RunError for the first file of weights of a Hugging Face model that is missing or not whole."""
     try:
         index = read_json_file(folder / _INDEX) if (folder / _INDEX).is_file() else {}
-        named = {folder / str(name) for name in index.get("weight_map", {}).values()}
-        for file in sorted({*folder.glob("*.safetensors"), *named}):
+        indexed = {folder / str(name) for name in index.get("weight_map", {}).values()}
+        for file in sorted({*folder.glob("*.safetensors"), *indexed}):
             tensors_of(file)
         for file in folder.glob("pytorch_model*.bin"):
             with file.open("rb") as opened:
-                if not opened.read(2).startswith(_TORCH):
+                if not opened.read(2).startswith(_TORCH_PREFIXES):
                     raise DataError(f"{file} is no file of weights of torch")
     except (OSError, ValueError, AttributeError) as error:
-        why = error if isinstance(error, DataError) else f"the weights of {folder} cannot be read: {error}"
-        raise RunError(f"{why}: copy or download the model again, or give another folder") from error
+        reason = error if isinstance(error, DataError) else f"the weights of {folder} cannot be read: {error}"
+        raise RunError(f"{reason}: copy or download the model again, or give another folder") from error

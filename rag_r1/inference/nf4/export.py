@@ -126,9 +126,9 @@ def _trained_config(adapters: SavedAdapters) -> dict[str, Any]:
 
 def _check_base(base: str, config: Any, adapters: SavedAdapters) -> None:
     """Raises RunError if the model is another than the trained one."""
-    trained = _trained_config(adapters)
+    trained_config = _trained_config(adapters)
     for key in _SIZES:
-        if key in trained and getattr(config, key, None) != trained[key]:
+        if key in trained_config and getattr(config, key, None) != trained_config[key]:
             raise RunError(f"--base {base} has another {key} than the trained model: give that model")
 
 
@@ -164,7 +164,7 @@ def _write_model(model: Any, adapters: SavedAdapters, out: Path, dtype: str, *, 
 
     readers = weight_readers(model, "cpu", merged=merged, dtype=getattr(torch, dtype))
     shutil.copytree(adapters.huggingface, out, dirs_exist_ok=True)
-    save_torch_state_dict({name: read() for name, read in readers.items()}, out)
+    save_torch_state_dict({name: reader() for name, reader in readers.items()}, out)
     keys = read_json_file(out / "config.json")
     keys.pop("quantization_config", None)
     write_json(out / "config.json", {**keys, "dtype": dtype})

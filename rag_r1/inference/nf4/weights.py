@@ -33,7 +33,7 @@ def load_nf4(
     with `from_pretrained`; `options` are passed on to that."""
     from transformers import BitsAndBytesConfig
 
-    how = BitsAndBytesConfig(
+    quantisation = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
@@ -44,7 +44,7 @@ def load_nf4(
         folder,
         dtype=dtype,
         device_map={"": device},
-        quantization_config=how,
+        quantization_config=quantisation,
         trust_remote_code=trust_remote_code,
         **options,
     )

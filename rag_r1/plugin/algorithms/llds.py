@@ -81,35 +81,30 @@ def llds_loss(
         config=config,
         rollout_is_weights=rollout_is_weights,
     )
-    keep = response_mask.bool() & (advantages >= 0)
-    penalties, right, fallen = fallen_turns(old_log_prob, log_prob, keep)
+    kept_tokens = response_mask.bool() & (advantages >= 0)
+    penalties, n_right, n_fallen = fallen_turns(old_log_prob, log_prob, kept_tokens)
     if config.policy_loss.llds_coef:
-        added = agg_loss(
-            loss_mat=penalties,
-            loss_mask=response_mask,
-            loss_agg_mode=loss_agg_mode,
-            **config.global_batch_info,
-        )
-        loss = loss + config.policy_loss.llds_coef * added
+        reduction = {"loss_mask": response_mask, "loss_agg_mode": loss_agg_mode, **config.global_batch_info}
+        loss = loss + config.policy_loss.llds_coef * agg_loss(loss_mat=penalties, **reduction)
     return loss, {
         **metrics,
-        "actor/llds_fallen_share": fallen / right if right else 0.0,
-        "actor/llds_right_turns": float(right),
-        "actor/llds_fallen_turns": float(fallen),
+        "actor/llds_fallen_share": n_fallen / n_right if n_right else 0.0,
+        "actor/llds_right_turns": float(n_right),
+        "actor/llds_fallen_turns": float(n_fallen),
     }
 
 
 def fallen_turns(
-    old_log_prob: torch.Tensor, log_prob: torch.Tensor, keep: torch.Tensor
+    old_log_prob: torch.Tensor, log_prob: torch.Tensor, kept: torch.Tensor
 ) -> tuple[torch.Tensor, int, int]:
     """The penalty of each token, of the shape of all arguments (rows, tokens), with a gradient for `log_prob`
-    where it is above 0; the number of runs of `keep`, and of those whose likelihood fell."""
-    fall = torch.where(keep, old_log_prob.detach() - log_prob, 0.0)
-    runs = keep.clone()  # where a run begins
-    runs[:, 1:] &= ~keep[:, :-1]
-    numbers = runs.flatten().cumsum(0).view_as(keep) * keep  # of each token's run, from 1 on; 0: in none
-    sums = fall.new_zeros(int(numbers.max()) + 1 if keep.any() else 1)
+    where it is above 0; the number of runs of `kept`, and of those whose likelihood fell."""
+    fall = torch.where(kept, old_log_prob.detach() - log_prob, 0.0)
+    runs = kept.clone()  # where a run begins
+    runs[:, 1:] &= ~kept[:, :-1]
+    numbers = runs.flatten().cumsum(0).view_as(kept) * kept  # of each token's run, from 1 on; 0: in none
+    sums = fall.new_zeros(int(numbers.max()) + 1 if kept.any() else 1)
     sums.index_add_(0, numbers.flatten(), fall.detach().flatten())
-    fell = sums > 0
-    fell[0] = False
-    return torch.relu(fall) * fell[numbers], len(sums) - 1, int(fell.sum())
+    has_fallen = sums > 0
+    has_fallen[0] = False
+    return torch.relu(fall) * has_fallen[numbers], len(sums) - 1, int(has_fallen.sum())

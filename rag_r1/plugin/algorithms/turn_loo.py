@@ -45,35 +45,35 @@ def turn_loo_advantage(
     """Advantages and returns, both of the shape of the rewards and the mask (rows, tokens) and 0 where the
     mask is. `index`: the question of each row."""
     advantages, returns = torch.zeros_like(token_level_rewards), torch.zeros_like(token_level_rewards)
-    left = token_level_rewards.double().flip(-1).cumsum(-1).flip(-1)  # the sum from each token on
+    sums_to_end = token_level_rewards.double().flip(-1).cumsum(-1).flip(-1)  # the sum from each token on
     begins = response_mask.bool().clone()
     begins[:, 1:] &= ~response_mask[:, :-1].bool()
-    starts: list[list[int]] = [[] for _ in left]
-    to_go: list[list[float]] = [[] for _ in left]
-    for (row, at), reward in zip(begins.nonzero().tolist(), left[begins].tolist(), strict=True):
-        starts[row].append(at)
+    starts: list[list[int]] = [[] for _ in sums_to_end]
+    to_go: list[list[float]] = [[] for _ in sums_to_end]
+    for (row, position), reward in zip(begins.nonzero().tolist(), sums_to_end[begins].tolist(), strict=True):
+        starts[row].append(position)
         to_go[row].append(reward)
-    totals = left[:, 0].tolist()
+    totals = sums_to_end[:, 0].tolist()
     groups: dict[Any, list[int]] = defaultdict(list)
     for row, turns in enumerate(starts):
         if turns:
             groups[index[row]].append(row)
     for rows in groups.values():
         for row in rows:
-            siblings = [other for other in rows if other != row]
+            siblings = [sibling for sibling in rows if sibling != row]
             ends = [*starts[row][1:], response_mask.shape[-1]]
             for turn, (begin, end) in enumerate(zip(starts[row], ends, strict=True)):
-                own = to_go[row][turn]
-                alive = [to_go[other][turn] for other in siblings if len(to_go[other]) > turn]
-                if alive:
-                    baseline = sum(alive) / len(alive)
+                own_sum = to_go[row][turn]
+                sibling_sums = [to_go[sibling][turn] for sibling in siblings if len(to_go[sibling]) > turn]
+                if sibling_sums:
+                    baseline = sum(sibling_sums) / len(sibling_sums)
                 elif siblings:
-                    past = totals[row] - own
-                    baseline = sum(totals[other] for other in siblings) / len(siblings) - past
+                    earlier_sum = totals[row] - own_sum
+                    baseline = sum(totals[sibling] for sibling in siblings) / len(siblings) - earlier_sum
                 else:
                     baseline = 0.0
-                advantages[row, begin:end] = own - baseline
-                returns[row, begin:end] = own
+                advantages[row, begin:end] = own_sum - baseline
+                returns[row, begin:end] = own_sum
     return advantages * response_mask, returns * response_mask
 
 
@@ -101,11 +101,7 @@ def _joined(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def place_turn_scores(
-    row: int,
-    length: int,
-    ends: Sequence[tuple[int, int] | None],
-    turn_scores: Sequence[float],
-    score: float,
+    row: int, length: int, ends: Sequence[tuple[int, int] | None], turn_scores: Sequence[float], score: float
 ) -> torch.Tensor:
     """The rewards of the tokens of one of a trajectory's rows, of shape (tokens,); those of all its rows sum
     to `score`, and each turn's is on its last generated token. `ends`: row and place of that for each turn,
@@ -117,8 +113,8 @@ def place_turn_scores(
         raise ValueError(f"{len(turn_scores)} scores for turns that end at {list(ends)}")
     rewards, end = torch.zeros(length, dtype=torch.float32), turn_ends[0]
     residual = [(turn_ends[-1], score - math.fsum(turn_scores))]
-    for place, turn_score in [*zip(ends, turn_scores, strict=True), *residual]:
-        end = end if place is None else place
+    for turn_end, turn_score in [*zip(ends, turn_scores, strict=True), *residual]:
+        end = end if turn_end is None else turn_end
         if end[0] == row:
             rewards[end[1]] += turn_score
     return rewards

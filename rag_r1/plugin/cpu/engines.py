@@ -13,28 +13,27 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 from rag_r1.plugin.value_model import OwnAttentionMixin
-from rag_r1.system.cores import usable_cores
+from rag_r1.system.cores import trainer_threads
 
 
 class _CPUEngineMixin:
     """What both engines do differently on a CPU.
 
-    Ray gives every actor one OpenMP thread, which is best for vLLM's worker. The training workers share all
-    cores but one, which is reserved for the retrieval server and everything else: OpenMP threads spin while
-    they wait for each other, and on two busy cores two threads take ten times as long as one.
-    `RAG_R1_TRAINING_THREADS` overrides the number.
+    Ray gives every actor one OpenMP thread; the workers of the trainer share the cores, as many as the model
+    can use (rag_r1/system/cores.py). `RAG_R1_TRAINING_THREADS` overrides the number.
     """
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        share = (usable_cores() - 1) // torch.distributed.get_world_size()
-        torch.set_num_threads(int(os.environ.get("RAG_R1_TRAINING_THREADS") or max(1, share)))
+        share = trainer_threads(Path(self.model_config.local_path), torch.distributed.get_world_size())
+        torch.set_num_threads(int(os.environ.get("RAG_R1_TRAINING_THREADS") or share))
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
         """Shard a forward-only module like a trained one, without the offload policy that pins memory."""

@@ -79,10 +79,10 @@ class TCPCheckpointEngine(CheckpointEngine):
         """Yield the weights in the order in which they were sent."""
         while True:
             header, data = await asyncio.to_thread(self._inbox.recv_multipart)
-            about = json.loads(header)
-            if not about:
+            fields = json.loads(header)
+            if not fields:
                 return
-            yield about["name"], _unpack(about, data)
+            yield fields["name"], _unpack(fields, data)
 
     async def _send(self, header: bytes, data: Any) -> None:
         for socket in self._outboxes:
@@ -97,12 +97,12 @@ class TCPCheckpointEngine(CheckpointEngine):
 
 def _pack(name: str, weight: torch.Tensor) -> tuple[bytes, Any]:
     weight = weight.detach().to("cpu").contiguous()
-    about = {"name": name, "dtype": str(weight.dtype).removeprefix("torch."), "shape": list(weight.shape)}
-    return json.dumps(about).encode(), weight.reshape(-1).view(torch.uint8).numpy().tobytes()
+    header = {"name": name, "dtype": str(weight.dtype).removeprefix("torch."), "shape": list(weight.shape)}
+    return json.dumps(header).encode(), weight.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def _unpack(about: dict[str, Any], data: bytes) -> torch.Tensor:
-    dtype = getattr(torch, about["dtype"], None)
+def _unpack(header: dict[str, Any], data: bytes) -> torch.Tensor:
+    dtype = getattr(torch, header["dtype"], None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"weight {about['name']!r} has the unknown dtype {about['dtype']!r}")
-    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(about["shape"])
+        raise ValueError(f"weight {header['name']!r} has the unknown dtype {header['dtype']!r}")
+    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(header["shape"])

@@ -67,20 +67,20 @@ class NF4Mixin:
 
     def _build_lora_module(self, module: torch.nn.Module) -> torch.nn.Module:
         module = super()._build_lora_module(module)
-        for adapter in _trained(module):
+        for adapter in _trained_parameters(module):
             adapter.data = adapter.data.float()
         return module
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
         self._autocast_dtype = self._compute_dtype
-        for adapter in _trained(module):
+        for adapter in _trained_parameters(module):
             dist.broadcast(adapter.data, src=0)
         return module
 
     def optimizer_step(self) -> float:
         """Returns the norm of the averaged gradients, before it is clipped."""
         ranks = dist.get_world_size()
-        for adapter in _trained(self.module) if ranks > 1 else ():
+        for adapter in _trained_parameters(self.module) if ranks > 1 else ():
             if adapter.grad is not None:
                 dist.all_reduce(adapter.grad)
                 adapter.grad /= ranks
@@ -91,24 +91,24 @@ class NF4Mixin:
     ) -> tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]:
         """(names and weights, PEFT's configuration or None), as vLLM loads them: with `base_sync_done` the
         adapters alone."""
-        merged = bool(self.model_config.lora.get("merge"))
-        if merged:
-            return self._sent_weights(merged=True), None
+        is_merged = bool(self.model_config.lora.get("merge"))
+        if is_merged:
+            return self._weights_to_send(merged=True), None
         config = self.module.peft_config["default"]
         if not base_sync_done:
-            return self._sent_weights(merged=False), config.to_dict()
+            return self._weights_to_send(merged=False), config.to_dict()
         adapters = convert_weight_keys(get_peft_model_state_dict(self.module), self.module)
         device = get_device_id()
         return ((name, value.detach().to(device)) for name, value in adapters.items()), config.to_dict()
 
-    def _sent_weights(self, *, merged: bool) -> Iterator[tuple[str, torch.Tensor]]:
+    def _weights_to_send(self, *, merged: bool) -> Iterator[tuple[str, torch.Tensor]]:
         """Each weight that the actor computes with, dequantised when it is sent: no two are there at a time,
         and offloaded ones stay where they are."""
         model, config = self.module.base_model.model, self.module.peft_config["default"]
         readers = convert_weight_keys(weight_readers(model, get_device_id(), merged=merged), model)
-        for name, read in readers.items():
-            yield (name if merged else replace_lora_wrapper(name, config)), read()
+        for name, reader in readers.items():
+            yield (name if merged else replace_lora_wrapper(name, config)), reader()
 
 
-def _trained(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
+def _trained_parameters(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
     return (parameter for parameter in module.parameters() if parameter.requires_grad)

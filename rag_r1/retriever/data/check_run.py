@@ -28,10 +28,10 @@ def check_run(run: Path, model: str, setup: AgentSetup) -> None:
             f"--trajectories {run} has no provenance.json: give the folder of a finished `rag-r1 eval`"
         )
     protocol = protocol_part(setup.protocol)
-    by_files = None not in (card.model.sha256, facts["sha256"])
+    compares_files = None not in (card.model.sha256, facts["sha256"])
     run_settings, agent_settings = (
         {
-            **({"model sha256": digest} if by_files else {"model": Path(name).name}),
+            **({"model sha256": digest} if compares_files else {"model": Path(name).name}),
             "protocol": part.name,
             "protocol sha256": part.sha256,
             **{f"budget.{limit}": value for limit, value in budget.items()},

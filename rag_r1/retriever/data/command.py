@@ -39,9 +39,9 @@ from rag_r1.retriever.data.trajectories import check_trajectories
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, TRAIN
 from rag_r1.retriever.selection.command import write_rows
 from rag_r1.retriever.selection.scores import ScoreFiles
-from rag_r1.rollouts.checks import all_problems, check_search, started
+from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
 from rag_r1.rollouts.command_run import read_and_run
-from rag_r1.rollouts.session import check_only, prepare
+from rag_r1.rollouts.session import RunSetup, check_only, prepare
 from rag_r1.runs.errors import RunError
 
 COMMAND = "rag-r1 retriever data"
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def make_data(args: DataArguments) -> int:
     """Take all steps that are not done; returns the exit status. Raises RunError."""
     has_judge = args.utility != "correctness" and not args.estimate
-    model, search, *judge = started(
+    model, search, *judge = begin_checks(
         partial(resolve_model, args),
         partial(check_search, args, {}),
         *([partial(check_judge, args)] if has_judge else []),
@@ -89,6 +89,11 @@ async def make_data(args: DataArguments) -> int:
         raise RunError(
             "rag_r1.agent.paths above 1, and max_state, do not go with continuations: leave them out"
         )
+    return await _take_steps(args, ready)
+
+
+async def _take_steps(args: DataArguments, ready: RunSetup) -> int:
+    """The steps, as `make_data`; 3 if one was stopped."""
     search = retriever_settings(ready)
     with CandidateStore(ready, search, args.candidates, args.out / "steps" / "candidates") as candidates:
         with ExitStack() as opened:
@@ -125,7 +130,7 @@ def _select(run: DataRun) -> None:
         **vars(rule),
         "rounds": selection.rounds,
         "rows": selection.rows,
-        "left_out": dict(sorted(selection.left_out.items())),
+        "left_out": dict(sorted(selection.excluded.items())),
     }
     write_json(run.out(SUMMARY), run.summary, ensure_ascii=False, private=True)
     for line in selection.lines():

@@ -131,7 +131,7 @@ class CorrectnessScorer:
 
     def _draw_distractors(self, search: SearchRound) -> list[Document]:
         rounds = search.played.rounds
-        own_ids = {document.id for other in rounds for document in self.candidates.of(other) or ()}
+        own_ids = {document.id for item in rounds for document in self.candidates.of(item) or ()}
         golds = search.played.golds
         unrelated = [d for d in self._pool if d.id not in own_ids and not holds_answer(d, golds)]
         if len(unrelated) < self.args.beside:
@@ -145,8 +145,8 @@ class CorrectnessScorer:
 
 def _name(search: SearchRound, documents: Sequence[Document]) -> str:
     """Of a continuation: the round and the passage, and all that it depends on."""
-    whole = fingerprint_of([search.fingerprint, [[document.id, document.contents] for document in documents]])
-    return f"{search.played.id}/{search.index}/{documents[0].id}/{whole}"
+    key = fingerprint_of([search.fingerprint, [[document.id, document.contents] for document in documents]])
+    return f"{search.played.id}/{search.index}/{documents[0].id}/{key}"
 
 
 def _score_fields(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rag_r1.inference.character_codec import PER_TOKEN, estimate_tokens
 from rag_r1.protocols import Document
 from rag_r1.retriever.data.candidates import CandidateStore
 from rag_r1.retriever.data.judge import instructions
-from rag_r1.retriever.data.relevance import MOST_CHARS, PASSAGES_PER_REQUEST
+from rag_r1.retriever.data.relevance import MAX_CHARS, PASSAGES_PER_REQUEST
 from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound
 from rag_r1.retriever.data.trajectories import TrajectoryReader
 from rag_r1.retriever.selection.rules import Use
@@ -63,7 +63,7 @@ def estimate_cost(
     unit = PER_TOKEN if in_characters else 1
     is_judged = has_judge and use != "correctness"
     for trajectory in trajectories:
-        found_tokens = 0
+        passage_tokens = 0
         for search, documents in candidates.rounds([trajectory]):
             estimate.rounds += 1
             estimate.passages += len(documents)
@@ -73,38 +73,38 @@ def estimate_cost(
                 estimate.policy.add(_continuations(search, count, unit))
             if is_judged:
                 estimate.judge.add(_relevance_requests(search, documents, relevance_prompt))
-                found_tokens += _passage_tokens(search.record.documents or ())
+                passage_tokens += _passage_tokens(search.record.documents or ())
         if is_judged:
-            estimate.judge.add(_sub_answer_request(trajectory, found_tokens, sub_answer_prompt))
+            estimate.judge.add(_sub_answer_request(trajectory, passage_tokens, sub_answer_prompt))
     return estimate
 
 
 def _continuations(search: SearchRound, count: int, unit: int) -> Usage:
     """What `count` continuations after this search take of the agent. `unit`: how many of the units in which
     it counts are a token."""
-    requests, read, written = _continuation(search)
-    return Usage(count * requests, count * read // unit, count * written // unit)
+    requests, input_tokens, output_tokens = _continuation(search)
+    return Usage(count * requests, count * input_tokens // unit, count * output_tokens // unit)
 
 
 def _relevance_requests(search: SearchRound, documents: Sequence[Document], prompt_tokens: int) -> Usage:
     """What the scores of a search's candidates take of the judge, several of them in one request.
     `prompt_tokens`: those of its instructions."""
     requests = -(-len(documents) // PASSAGES_PER_REQUEST)
-    read = requests * (prompt_tokens + estimate_tokens(search.query)) + _passage_tokens(documents)
-    return Usage(requests, read, _SCORE * len(documents))
+    input_tokens = requests * (prompt_tokens + estimate_tokens(search.query)) + _passage_tokens(documents)
+    return Usage(requests, input_tokens, _SCORE * len(documents))
 
 
-def _sub_answer_request(trajectory: PlayedTrajectory, found_tokens: int, prompt_tokens: int) -> Usage:
-    """What the sub-answers of a trajectory take of the judge. `found_tokens`: those of the passages that its
-    searches found; `prompt_tokens`: those of the judge's instructions."""
-    written = estimate_tokens("".join(turn.text for turn in trajectory.turns))
-    read = prompt_tokens + estimate_tokens(trajectory.question) + written + found_tokens
-    return Usage(1, read, _SUB_ANSWER * len(trajectory.rounds))
+def _sub_answer_request(trajectory: PlayedTrajectory, passage_tokens: int, prompt_tokens: int) -> Usage:
+    """What the sub-answers of a trajectory take of the judge. `passage_tokens`: those of the passages of its
+    searches; `prompt_tokens`: those of the judge's instructions."""
+    turn_tokens = estimate_tokens("".join(turn.text for turn in trajectory.turns))
+    input_tokens = prompt_tokens + estimate_tokens(trajectory.question) + turn_tokens + passage_tokens
+    return Usage(1, input_tokens, _SUB_ANSWER * len(trajectory.rounds))
 
 
 def _passage_tokens(documents: Sequence[Document]) -> int:
     """Tokens of the passages as a judge reads them."""
-    return sum(estimate_tokens(document.contents[:MOST_CHARS]) for document in documents)
+    return sum(estimate_tokens(document.contents[:MAX_CHARS]) for document in documents)
 
 
 def _continuation(search: SearchRound) -> tuple[int, int, int]:

@@ -42,8 +42,8 @@ class ResultJournal:
 
     def get(self, key: Key, fingerprint: str) -> Any | None:
         """The result for this input, or None."""
-        last_input, place = self._places.get(key, ("", (0, 0)))
-        return self._lines.at(place)["value"] if last_input == fingerprint else None
+        last_input, position = self._places.get(key, ("", (0, 0)))
+        return self._lines.at(position)["value"] if last_input == fingerprint else None
 
     def has(self, key: Key, fingerprint: str) -> bool:
         """Is there a result for this input?"""
@@ -66,16 +66,16 @@ class ResultJournal:
 
     def parts(self, key: Key, fingerprint: str) -> list[Any]:
         """What the parts of work that failed gave, for this input; [] if nothing is known."""
-        last_input, _, place = self._failed.get(key, ("", 0, (0, 0)))
-        return self._lines.at(place).get("parts", []) if last_input == fingerprint else []
+        last_input, _, position = self._failed.get(key, ("", 0, (0, 0)))
+        return self._lines.at(position).get("parts", []) if last_input == fingerprint else []
 
-    def _note(self, line: Mapping[str, Any], place: Place) -> None:
+    def _note(self, line: Mapping[str, Any], position: Place) -> None:
         name, number = line["key"]
         key, fingerprint = (str(name), int(number)), str(line["input"])
         if "value" in line:
-            self._places[key] = fingerprint, place
+            self._places[key] = fingerprint, position
         else:
-            self._failed[key] = fingerprint, int(line["attempts"]), place
+            self._failed[key] = fingerprint, int(line["attempts"]), position
 
 
 def fingerprint_of(values: Sequence[Any]) -> str:

@@ -18,7 +18,7 @@ from rag_r1.inference.client import Endpoint
 from rag_r1.inference.strict_replies import RETRY_TEMPERATURE, StrictReplies, json_of
 from rag_r1.runs.response_cache import ResponseCache
 
-Read = TypeVar("Read")
+Value = TypeVar("Value")
 
 #: Tokens of a reply, unless --judge-body says otherwise.
 MAX_REPLY_TOKENS = 1000
@@ -37,16 +37,16 @@ class RelevanceJudge(StrictReplies):
         self.args = args
 
     async def ask_list(
-        self, name: str, prompt: str, case: Mapping[str, Any], read: Callable[[list[Any]], Read], earlier: int
-    ) -> Read | None:
-        """The result of `read` for the judge's list about a case; see `ask`. `prompt`: the instructions;
-        `earlier`: attempts of earlier starts."""
+        self, name: str, prompt: str, case: Mapping[str, Any], parse: Callable[[list[Any]], Value], tries: int
+    ) -> Value | None:
+        """The result of `parse` for the judge's list about a case; see `ask`. `prompt`: the instructions;
+        `tries`: attempts of earlier starts."""
 
         def make(attempt: int) -> tuple[dict[str, Any], int]:
             sampling = {"temperature": RETRY_TEMPERATURE if attempt else 0.0, "seed": attempt}
             return judge_request(self.args, prompt, case, MAX_REPLY_TOKENS, **sampling)
 
-        return await self.ask(f"{name}/{earlier}", make, lambda reply: read(read_list(reply)), earlier)
+        return await self.ask(f"{name}/{tries}", make, lambda reply: parse(read_list(reply)), tries)
 
 
 def read_list(reply: str) -> list[Any]:

@@ -30,12 +30,7 @@ from rag_r1.inference.strict_replies import ATTEMPTS, RETRY_TEMPERATURE
 from rag_r1.protocols import Document
 from rag_r1.retriever.data.candidates import CandidateStore
 from rag_r1.retriever.data.journal import Key, ResultJournal, fingerprint_of
-from rag_r1.retriever.data.judge import (
-    RelevanceJudge,
-    instructions,
-    read_scores,
-    read_texts,
-)
+from rag_r1.retriever.data.judge import RelevanceJudge, instructions, read_scores, read_texts
 from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound
 from rag_r1.retriever.data.trajectories import TrajectoryReader
 from rag_r1.retriever.records import RelevanceRecord, SubAnswersRecord
@@ -47,9 +42,9 @@ NOT_SURE = "Not Sure"
 #: Passages in a request.
 PASSAGES_PER_REQUEST = 10
 #: Characters of a passage in a request to the judge.
-MOST_CHARS = 6000
+MAX_CHARS = 6000
 #: Round number under which the sub-answers of a whole trajectory are kept.
-_WHOLE = 0
+_SUB_ANSWERS = 0
 
 #: The content of a request to the judge, and the reader of its list.
 _Case = tuple[Mapping[str, Any], Callable[[list[Any]], Sequence[Any]]]
@@ -78,7 +73,7 @@ class RelevanceScorer(ResultJournal):
     async def score(self, judge: RelevanceJudge, trajectories: TrajectoryReader) -> None:
         """Ask for what is missing; `judge.endpoint.stop` has the reason if the run was stopped before."""
         pool = JobPool(self.args.judge_in_flight, judge.endpoint.stop, judge.endpoint.idle)
-        jobs = (partial(self._ask_for_sub_answers, judge, trajectory) for trajectory in trajectories)
+        jobs = (partial(self._request_sub_answers, judge, trajectory) for trajectory in trajectories)
         await pool.run(jobs, len(trajectories), "sub-answer")
         if judge.endpoint.stop.reason is None:
             scoring = (partial(self._score, judge, search) for search in trajectories.iter_rounds())
@@ -87,7 +82,7 @@ class RelevanceScorer(ResultJournal):
     def sub_answers(self, trajectories: TrajectoryReader) -> Iterator[SubAnswersRecord]:
         """The sub-answers of the trajectories that have them."""
         for trajectory in trajectories:
-            if answers := self.get(*_whole(trajectory)):
+            if answers := self.get(*_sub_answer_entry(trajectory)):
                 yield SubAnswersRecord(id=trajectory.id, sub_answers=tuple(answers))
 
     def records(self, trajectories: TrajectoryReader) -> Iterator[RelevanceRecord]:
@@ -98,21 +93,21 @@ class RelevanceScorer(ResultJournal):
                 by_id = {d.id: score for d, score in zip(documents, scores, strict=True)}
                 yield RelevanceRecord(id=search.played.id, round_index=search.index, docid_score=by_id)
 
-    async def _ask_for_sub_answers(self, judge: RelevanceJudge, trajectory: PlayedTrajectory) -> None:
+    async def _request_sub_answers(self, judge: RelevanceJudge, trajectory: PlayedTrajectory) -> None:
         """Ask for the sub-answers of a trajectory."""
         case = {
             "question": trajectory.question,
             "accepted_answers": list(trajectory.golds),
             "searches": [_search_for_judge(search) for search in trajectory.rounds],
         }
-        read = partial(read_texts, count=len(trajectory.rounds))
-        await self._ask(judge, "sub_answers", *_whole(trajectory), [(case, read)])
+        parse = partial(read_texts, count=len(trajectory.rounds))
+        await self._request(judge, "sub_answers", *_sub_answer_entry(trajectory), [(case, parse)])
 
     async def _score(self, judge: RelevanceJudge, search: SearchRound) -> None:
         """Ask for the scores of a round, in as many requests as it takes; not before it is settled what the
         sub-answer is, which would change the requests."""
-        whole = _whole(search.played)
-        if not self.has(*whole) and not self.attempts(*whole):
+        sub_answers = _sub_answer_entry(search.played)
+        if not self.has(*sub_answers) and not self.attempts(*sub_answers):
             return
         documents = self.candidates.of(search) or []
         parts = [
@@ -121,9 +116,9 @@ class RelevanceScorer(ResultJournal):
         ]
         cases = [(self._case(search, part), partial(read_scores, count=len(part))) for part in parts]
         if cases:
-            await self._ask(judge, "relevance", search.key, self._fingerprint(search, documents), cases)
+            await self._request(judge, "relevance", search.key, self._fingerprint(search, documents), cases)
 
-    async def _ask(
+    async def _request(
         self, judge: RelevanceJudge, prompt: str, key: Key, fingerprint: str, cases: Sequence[_Case]
     ) -> None:
         """Keep the judge's lists for these cases, or which cases failed: a case that has its list is not
@@ -155,14 +150,14 @@ class RelevanceScorer(ResultJournal):
 
     def _reference(self, search: SearchRound) -> str | None:
         """The sub-answer of a round, if it is known."""
-        answers = self.get(*_whole(search.played))
+        answers = self.get(*_sub_answer_entry(search.played))
         answer = answers[search.index - 1] if answers else NOT_SURE
         return None if answer.rstrip(".").casefold() == NOT_SURE.casefold() else answer
 
     def _case(self, search: SearchRound, documents: Sequence[Document]) -> dict[str, Any]:
         """The content of the request for some of a round's candidates."""
         reference = self._reference(search)
-        texts = [document.contents[:MOST_CHARS] for document in documents]
+        texts = [document.contents[:MAX_CHARS] for document in documents]
         return {
             "query": search.query,
             **({} if reference is None else {"answer": reference}),
@@ -194,10 +189,10 @@ def _findable(answers: Sequence[str]) -> list[str]:
     return [answer for answer in answers if normalise(answer) not in ("", "yes", "no")]
 
 
-def _whole(trajectory: PlayedTrajectory) -> tuple[Key, str]:
+def _sub_answer_entry(trajectory: PlayedTrajectory) -> tuple[Key, str]:
     """Key and fingerprint of a trajectory's sub-answers."""
     searches = [_search_for_judge(search) for search in trajectory.rounds]
-    return (trajectory.id, _WHOLE), fingerprint_of([trajectory.question, trajectory.golds, searches])
+    return (trajectory.id, _SUB_ANSWERS), fingerprint_of([trajectory.question, trajectory.golds, searches])
 
 
 def _search_for_judge(search: SearchRound) -> dict[str, Any]:
@@ -206,5 +201,5 @@ def _search_for_judge(search: SearchRound) -> dict[str, Any]:
         "number": search.index,
         "written": search.played.turns[search.turn].text.strip(),
         "query": search.query,
-        "passages": [document.contents[:MOST_CHARS] for document in search.record.documents or ()],
+        "passages": [document.contents[:MAX_CHARS] for document in search.record.documents or ()],
     }

@@ -53,9 +53,9 @@ class SearchRound:
     def fingerprint(self) -> str:
         """Of all that the round depends on: the prompt, what was generated and found before, the query."""
         results = [_results(turn) for turn in self.played.turns[: self.turn]]
-        others = [_call_values(c) for i, c in enumerate(self.played.turns[self.turn].calls) if i != self.call]
+        calls = [_call_values(c) for i, c in enumerate(self.played.turns[self.turn].calls) if i != self.call]
         texts = [turn.text for turn in self.played.turns[: self.turn + 1]]
-        return fingerprint_of([self.played.messages, texts, results, others, self.call, self.query])
+        return fingerprint_of([self.played.messages, texts, results, calls, self.call, self.query])
 
     def call_context(self, protocol: Protocol) -> CallContext:
         """Question, history and thought, as the search had them."""
@@ -72,10 +72,10 @@ class SearchRound:
         """The turns up to this search, which now finds these documents."""
         calls = list(self.played.turns[self.turn].calls)
         calls[self.call] = CallRecord(self.record.tool, self.record.arguments, list(documents))
-        calls_before = [turn.calls for turn in self.played.turns[: self.turn]]
+        earlier_calls = [turn.calls for turn in self.played.turns[: self.turn]]
         return tuple(
             ReplayTurn.of(ids, turn_calls)
-            for ids, turn_calls in zip(self.played.token_ids, [*calls_before, calls], strict=False)
+            for ids, turn_calls in zip(self.played.token_ids, [*earlier_calls, calls], strict=False)
         )
 
 
@@ -105,15 +105,15 @@ class PlayedTrajectory:
     @cached_property
     def rounds(self) -> list[SearchRound]:
         """Its searches, in order."""
-        return [SearchRound(self, i, *place) for i, place in enumerate(searches_of(self.turns), 1)]
+        return [SearchRound(self, i, *position) for i, position in enumerate(searches_of(self.turns), 1)]
 
 
 def searches_of(turns: Sequence[Turn]) -> list[tuple[int, int]]:
     """Turn and call of each search that was answered."""
     return [
-        (number, place)
+        (number, index)
         for number, turn in enumerate(turns)
-        for place, call in enumerate(turn.calls)
+        for index, call in enumerate(turn.calls)
         if call.query is not None and call.status == "ok"
     ]
 

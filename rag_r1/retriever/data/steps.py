@@ -78,14 +78,14 @@ class DataRun:
         self.args = self.servers.enter_context(serve_model(self.args))
         return self.args
 
-    def settings(self, command: str, **more: Any) -> dict[str, Any]:
+    def settings(self, command: str, **extra_settings: Any) -> dict[str, Any]:
         """The settings on which episodes depend. The files of a model's folder are among them, since a
         training may have written them anew."""
         model = Path(self.args.model)
         stats = {path.name: path.stat() for path in sorted(model.iterdir())} if model.is_dir() else {}
         files = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
         return settings_of(
-            self.args, self.ready, command, files=files, served=self.retriever["served"], **more
+            self.args, self.ready, command, files=files, served=self.retriever["served"], **extra_settings
         )
 
     def note(self, name: str, settings: dict[str, Any]) -> StateFile:
@@ -112,15 +112,15 @@ async def trajectories_of(run: DataRun) -> TrajectoryReader | None:
         check_run(folder, args.model, setup)
     elif not any(outcome.is_open(args.tries) for outcome in trajectories.failed):
         note.write({"tries": args.tries if trajectories.failed else None}, private=True)
-    left_out = dict(sorted(trajectories.left_out.items()))
+    excluded = dict(sorted(trajectories.excluded.items()))
     run.summary["trajectories"] = {
         "used": len(trajectories),
         "searches": trajectories.rounds,
-        "left_out": left_out,
+        "left_out": excluded,
         "usage": vars(trajectories.usage),
     }
     print(f"trajectories with searches: {len(trajectories):,}, searches: {trajectories.rounds:,}")
-    for reason, count in left_out.items():
+    for reason, count in excluded.items():
         print(f"  left out: {count:,} trajectories, {REASONS[reason]}")
     if not len(trajectories):
         raise RunError(
@@ -275,5 +275,5 @@ def _print_scored(score: str, counts: StepCounts, searches: int, reason: str) ->
     print(f"{score}: {counts.searches:,} of {searches:,} searches scored")
     if counts.again:
         print(f"  the same command tries {counts.again:,} of the others again")
-    if rest := searches - counts.searches - counts.again:
-        print(f"  not tried again: {rest:,}, {reason}")
+    if unscored := searches - counts.searches - counts.again:
+        print(f"  not tried again: {unscored:,}, {reason}")

@@ -59,30 +59,30 @@ class TrajectoryReader:
         self._responses = _CachedResponses(run / JOURNAL / EXCHANGES)
         #: Of the run, as its endpoint counted.
         self.usage = self._responses.usage
-        self.left_out: Counter[str] = Counter()
+        self.excluded: Counter[str] = Counter()
         #: How those ended in which the infrastructure failed.
         self.failed: list[EpisodeOutcome] = []
         self.rounds = 0
         #: Those whose question names the answers of its steps.
         self.with_steps = 0
-        self._places: list[int] = []
+        self._offsets: list[int] = []
         check_trajectories(run)
-        _read(self.path, self._note)
+        _read_lines(self.path, self._note)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._offsets)
 
     def __iter__(self) -> Iterator[PlayedTrajectory]:
         with self.path.open("rb") as file:
-            for place in self._places:
-                file.seek(place)
+            for offset in self._offsets:
+                file.seek(offset)
                 yield self._read_trajectory(read_json_line(file.readline()))
 
     def iter_rounds(self) -> Iterator[SearchRound]:
         """All rounds, in the order of the trajectories."""
         return (search for trajectory in self for search in trajectory.rounds)
 
-    def _note(self, record: dict[str, Any], place: int) -> None:
+    def _note(self, record: dict[str, Any], offset: int) -> None:
         trajectory, outcome, name = trajectory_of(record), EpisodeOutcome.of(record), record["question_id"]
         _check(record, trajectory)
         if trajectory.protocol != self._setup.protocol.name:
@@ -93,18 +93,18 @@ class TrajectoryReader:
         if trajectory.paths or record.get("sample"):
             raise RunError(f"{self.path} has several episodes of {name}: play each question once")
         if outcome.right is None:
-            self.left_out["failed"] += 1
+            self.excluded["failed"] += 1
             self.failed.append(outcome)
         elif any(map(_is_cut_off, trajectory.turns)):
-            self.left_out["not_carried_out"] += 1
+            self.excluded["not_carried_out"] += 1
         elif any(call.status == "failed" for turn in trajectory.turns for call in turn.calls):
-            self.left_out["call_failed"] += 1
+            self.excluded["call_failed"] += 1
         elif not (searches := searches_of(trajectory.turns)):
-            self.left_out["not_searched"] += 1
+            self.excluded["not_searched"] += 1
         else:
             self.rounds += len(searches)
             self.with_steps += bool(self._step_answers(record))
-            self._places.append(place)
+            self._offsets.append(offset)
 
     def _read_trajectory(self, record: Mapping[str, Any]) -> PlayedTrajectory:
         trajectory = trajectory_of(dict(record))
@@ -142,37 +142,37 @@ class _CachedResponses:
     def __init__(self, path: Path):
         self.path = path
         self.usage = Usage()
-        self._places: dict[tuple[str, int], int] = {}
+        self._offsets: dict[tuple[str, int], int] = {}
         if path.is_file():
-            _read(path, self._note)
+            _read_lines(path, self._note)
 
     def ids(self, request_id: str, turn: int) -> list[int] | None:
         """Token ids, if the endpoint returned them."""
-        if (place := self._places.get((request_id, turn))) is None:
+        if (offset := self._offsets.get((request_id, turn))) is None:
             return None
         with self.path.open("rb") as file:
-            file.seek(place)
+            file.seek(offset)
             ids = read_json_line(file.readline())["answer"].get("ids")
         return ids if isinstance(ids, list) and all(type(token) is int for token in ids) else None
 
-    def _note(self, line: dict[str, Any], place: int) -> None:
+    def _note(self, line: dict[str, Any], offset: int) -> None:
         self.usage.add(line["usage"])
         if "answer" in line:
             line["answer"].get("ids")  # raises for what is no answer
-            self._places[line["ask"], line["turn"]] = place
+            self._offsets[line["ask"], line["turn"]] = offset
 
 
-def _read(path: Path, note: Callable[[dict[str, Any], int], None]) -> None:
+def _read_lines(path: Path, note: Callable[[dict[str, Any], int], None]) -> None:
     """Call `note` with each object of a file and where it begins; RunError names the line for which it
     raises. A last line without an end was cut off by a kill."""
-    place, number = 0, 1
+    offset, number = 0, 1
     with path.open("rb") as file:
         try:
             for line in limited_lines(file):
                 if not line.endswith(b"\n"):
                     return
-                note(read_json_line(line), place)
-                place += len(line)
+                note(read_json_line(line), offset)
+                offset += len(line)
                 number += 1
         except _WRONG as error:
             raise RunError(

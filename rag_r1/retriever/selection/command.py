@@ -74,7 +74,7 @@ class SelectArguments(SelectionArguments):
     check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
-    def _scores_are_given(self) -> SelectArguments:
+    def _has_scores(self) -> SelectArguments:
         faults = [
             f"--utility {self.utility} needs --{name}"
             for name in ("relevance", "correctness")

@@ -99,13 +99,13 @@ class SelectionRule:
 
 @dataclass
 class RowSelection:
-    """The rows of many rounds, and what is counted on the way. `left_out`: rounds without a row, by the
+    """The rows of many rounds, and what is counted on the way. `excluded`: rounds without a row, by the
     reason."""
 
     rule: SelectionRule
     rounds: int = 0
     rows: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
+    excluded: Counter[str] = field(default_factory=Counter)
 
     def of(self, rounds: Iterable[QueryRound]) -> Iterator[TrainingRow]:
         """Their rows, in order. Raises ValueError for a candidate that is named twice."""
@@ -113,16 +113,16 @@ class RowSelection:
             self.rounds += 1
             rows = rows_of(query, self.rule)
             if isinstance(rows, str):
-                self.left_out[rows] += 1
+                self.excluded[rows] += 1
             else:
                 self.rows += len(rows)
                 yield from rows
 
     def lines(self) -> list[str]:
         """The counts of rows and of rounds without one, as lines of text."""
-        lines = [f"training rows: {self.rows:,} of {self.rounds - self.left_out.total():,} rounds"]
-        left_out = sorted(self.left_out.items())
-        return lines + [f"  left out: {count:,} rounds, {REASONS[reason]}" for reason, count in left_out]
+        lines = [f"training rows: {self.rows:,} of {self.rounds - self.excluded.total():,} rounds"]
+        excluded = sorted(self.excluded.items())
+        return lines + [f"  left out: {count:,} rounds, {REASONS[reason]}" for reason, count in excluded]
 
 
 def rows_of(query: QueryRound, rule: SelectionRule) -> list[TrainingRow] | str:
@@ -141,18 +141,18 @@ def rows_of(query: QueryRound, rule: SelectionRule) -> list[TrainingRow] | str:
     if rule.use != "correctness" and (best.relevance or 0) < rule.least_relevance:
         return "not_relevant"
     positives = [candidate for candidate in ranked if _is_positive(candidate, best, rule)]
-    others = [candidate for candidate in ranked if _is_negative(candidate, best, rule)]
-    if len(others) < rule.negatives:
+    candidates = [candidate for candidate in ranked if _is_negative(candidate, best, rule)]
+    if len(candidates) < rule.negatives:
         return "few_negatives"
-    negatives = _draw(others, query, rule)
+    negatives = _draw(candidates, query, rule)
     return [_row(query, [positive, *negatives]) for positive in positives[: rule.most_positives]]
 
 
 def _scores(candidate: ScoredCandidate, rule: SelectionRule) -> list[float]:
     """The scores that the rule compares, the first one first."""
     correctness, relevance = candidate.correctness or 0.0, float(candidate.relevance or 0)
-    every = {"both": [correctness, relevance], "relevance": [relevance], "correctness": [correctness]}
-    return every[rule.use]
+    scores = {"both": [correctness, relevance], "relevance": [relevance], "correctness": [correctness]}
+    return scores[rule.use]
 
 
 def _is_positive(candidate: ScoredCandidate, best: ScoredCandidate, rule: SelectionRule) -> bool:
@@ -173,15 +173,15 @@ def _is_negative(candidate: ScoredCandidate, best: ScoredCandidate, rule: Select
     return not (is_correct and is_relevant)
 
 
-def _draw(others: Sequence[ScoredCandidate], query: QueryRound, rule: SelectionRule) -> list[ScoredCandidate]:
-    """The negatives of the rule, in the order of `others`."""
+def _draw(ranked: Sequence[ScoredCandidate], query: QueryRound, rule: SelectionRule) -> list[ScoredCandidate]:
+    """The negatives of the rule, in the order of `ranked`."""
 
     def draw(candidate: ScoredCandidate) -> float:
         key = json.dumps([query.dataset, query.query_id, query.round_index, candidate.passage_id])
         return seeded_fraction(rule.seed, "negatives", key)
 
-    negatives = {candidate.passage_id for candidate in sorted(others, key=draw)[: rule.negatives]}
-    return [candidate for candidate in others if candidate.passage_id in negatives]
+    negatives = {candidate.passage_id for candidate in sorted(ranked, key=draw)[: rule.negatives]}
+    return [candidate for candidate in ranked if candidate.passage_id in negatives]
 
 
 def _row(query: QueryRound, passages: Sequence[ScoredCandidate]) -> TrainingRow:

@@ -47,21 +47,21 @@ class ScoreFiles:
             for record in read_records(RoundsRecord, self.candidates):
                 for search in record.trajectory:
                     key = record.id, search.round_index
-                    yield self._of_candidates(record, search, relevance.get(key), correctness.get(key))
+                    yield self._from_candidates(record, search, relevance.get(key), correctness.get(key))
         else:
             assert self.correctness is not None
             for record in read_records(CorrectnessRecord, self.correctness):
-                yield self._of_correctness(record, relevance.get((record.id, record.round_index)))
+                yield self._from_correctness(record, relevance.get((record.id, record.round_index)))
 
-    def _of_candidates(
+    def _from_candidates(
         self,
         record: RoundsRecord,
         search: CandidatesRound,
         relevance: RelevanceRecord | None,
         correctness: CorrectnessRecord | None,
     ) -> QueryRound:
-        earlier_rounds = (other for other in record.trajectory if other.round_index < search.round_index)
-        earlier_queries = tuple(other.current_query for other in earlier_rounds)
+        earlier_rounds = (item for item in record.trajectory if item.round_index < search.round_index)
+        earlier_queries = tuple(item.current_query for item in earlier_rounds)
         has_history = "history_queries" in search.model_fields_set  # the published records have none
         return QueryRound(
             dataset=record.dataset or self.dataset,
@@ -70,11 +70,11 @@ class ScoreFiles:
             round_index=search.round_index,
             history_queries=search.history_queries if has_history else earlier_queries,
             query_text=search.current_query,
-            candidates=_scored(search.candidate_passage_ids, relevance, correctness),
+            candidates=_scored_candidates(search.candidate_passage_ids, relevance, correctness),
             reasoning=search.reasoning,
         )
 
-    def _of_correctness(self, record: CorrectnessRecord, relevance: RelevanceRecord | None) -> QueryRound:
+    def _from_correctness(self, record: CorrectnessRecord, relevance: RelevanceRecord | None) -> QueryRound:
         return QueryRound(
             dataset=record.dataset or self.dataset,
             query_id=record.id,
@@ -82,11 +82,11 @@ class ScoreFiles:
             round_index=record.round_index,
             history_queries=record.history_queries,
             query_text=record.current_query,
-            candidates=_scored(tuple(record.docid_score), relevance, record),
+            candidates=_scored_candidates(tuple(record.docid_score), relevance, record),
         )
 
 
-def _scored(
+def _scored_candidates(
     names: Sequence[str], relevance: RelevanceRecord | None, correctness: CorrectnessRecord | None
 ) -> tuple[ScoredCandidate, ...]:
     local = {} if relevance is None else relevance.docid_score
@@ -100,15 +100,15 @@ class _RoundRecords(Generic[Record]):
 
     def __init__(self, kind: type[Record], path: Path | None):
         self._kind, self._path = kind, path
-        self._places: dict[tuple[str, int], int] = {}
-        for record, place in () if path is None else read_with_offsets(kind, path):
+        self._offsets: dict[tuple[str, int], int] = {}
+        for record, offset in () if path is None else read_with_offsets(kind, path):
             key = record.id, record.round_index  # type: ignore[attr-defined]
-            if key in self._places:
+            if key in self._offsets:
                 raise RunError(f"{path} has round {key[1]} of {key[0]} twice: remove one of them")
-            self._places[key] = place
+            self._offsets[key] = offset
 
     def get(self, key: tuple[str, int]) -> Record | None:
         """The record of a round, or None."""
-        if self._path is None or key not in self._places:
+        if self._path is None or key not in self._offsets:
             return None
-        return record_at(self._kind, self._path, self._places[key])
+        return record_at(self._kind, self._path, self._offsets[key])

@@ -59,19 +59,19 @@ def usable_rows(
     yet."""
     for path in paths:
         for number, row in enumerate(read_records(TrainingRow, path), 1):
-            place = f"{path}, row {number} (query {row.query_id}, round {row.round_index})"
+            location = f"{path}, row {number} (query {row.query_id}, round {row.round_index})"
             if len(row.passage_ids) <= negatives:
                 has = len(row.passage_ids) - 1
-                message = f"{place} has {has} negatives, not {negatives}"
+                message = f"{location} has {has} negatives, not {negatives}"
                 raise RunError(f"{message}: give --negatives {has}, or less")
             if ranked and len({score.local_utility for score in row.scores[: negatives + 1]}) == 1:
                 # The loss would pull the positive down to its negatives.
-                message = f"{place} has one LR (`local_utility`) for all passages, and so no order of them"
+                message = f"{location} has one LR (`local_utility`) for all passages, and so no order of them"
                 raise RunError(
                     f"{message}: leave --rank-weight out, or make the rows with --utility both or relevance"
                 )
             if mode == "reasoning" and row.reasoning is None:
-                message = f"{place} has no `reasoning`, which --mode reasoning needs"
+                message = f"{location} has no `reasoning`, which --mode reasoning needs"
                 raise RunError(
                     f"{message}: make the rows with this version of rag-r1 retriever data, select them with "
                     "--candidates, or give another mode"

@@ -133,10 +133,10 @@ class TrainOptions(Arguments):
     def result_settings(self) -> dict[str, Any]:
         """The options on which the trained model depends; those that only decide where and in which pieces
         the same sums are computed may change when a training goes on."""
-        others = {"rows", "corpus", "out", "recipe", "index", "save_steps", "logging_steps", "logger"}
-        others |= {"project_name", "experiment_name", "no_progress", "check_only", *self.encoder}
-        others |= {"mini_batch", "gradient_checkpointing", "device"}
-        return {name: value for name, value in self.model_dump().items() if name not in others}
+        excluded = {"rows", "corpus", "out", "recipe", "index", "save_steps", "logging_steps", "logger"}
+        excluded |= {"project_name", "experiment_name", "no_progress", "check_only", *self.encoder}
+        excluded |= {"mini_batch", "gradient_checkpointing", "device"}
+        return {name: value for name, value in self.model_dump().items() if name not in excluded}
 
 
 def read_options(arguments: Sequence[str], **texts: Any) -> TrainOptions:

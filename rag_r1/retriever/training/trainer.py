@@ -63,7 +63,7 @@ def train(options: TrainOptions) -> Path:
         "data": data.fingerprint,
     }
     folder = options.out / MODEL
-    with _locked_folder(options, about) if is_main else nullcontext():
+    with _hold_folder(options, about) if is_main else nullcontext():
         if read_settings(folder) is not None:
             return folder
         _fit(model, settings, data, options, args)
@@ -77,7 +77,7 @@ def train(options: TrainOptions) -> Path:
 
 
 @contextmanager
-def _locked_folder(options: TrainOptions, about: Mapping[str, Any]) -> Iterator[None]:
+def _hold_folder(options: TrainOptions, about: Mapping[str, Any]) -> Iterator[None]:
     """Holds the folder, with the settings in it."""
     with recorded_settings("rag-r1 retriever train", options), RunFolder(options.out, about):
         yield
@@ -87,7 +87,7 @@ def training_arguments(options: TrainOptions) -> Any:
     """The trainer's arguments. Raises RunError if the batch cannot be shared out."""
     from sentence_transformers import SentenceTransformerTrainingArguments
 
-    same = {"learning_rate", "weight_decay", "gradient_checkpointing", "seed", "logging_steps", "save_steps"}
+    names = {"learning_rate", "weight_decay", "gradient_checkpointing", "seed", "logging_steps", "save_steps"}
     args = SentenceTransformerTrainingArguments(
         output_dir=str(options.out / CHECKPOINTS),
         num_train_epochs=options.epochs,
@@ -96,7 +96,7 @@ def training_arguments(options: TrainOptions) -> Any:
         bf16=options.precision == "bf16",
         use_cpu=options.device == "cpu",
         dataloader_pin_memory=options.device != "cpu",
-        **options.model_dump(include=same),
+        **options.model_dump(include=names),
         save_total_limit=2,
         report_to="none",
         disable_tqdm=options.no_progress,
@@ -138,8 +138,8 @@ def _fit(model: Any, settings: EncoderSettings, data: TrainingData, options: Tra
         add_lora(model, options.lora_rank, options.lora_alpha, options.lora_dropout)
     else:
         freeze_unused(model)
-    of_loss = {"temperature", "rank_weight", "rank_temperature", "mini_batch"}
-    loss = RetrieverLoss(model, data.table, **options.model_dump(include=of_loss))
+    loss_options = {"temperature", "rank_weight", "rank_temperature", "mini_batch"}
+    loss = RetrieverLoss(model, data.table, **options.model_dump(include=loss_options))
     trainer = SentenceTransformerTrainer(
         model=model,
         args=args,

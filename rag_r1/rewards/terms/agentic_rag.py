@@ -42,13 +42,13 @@ def _format_parts(
         for tag in (block.open, block.close) if block is not None else ():
             if spans := occurrences(tag, text):
                 parts.append(SpanValue(each, tuple(spans)))
-    opened, closed = (occurrences(tag, text) for tag in (dialect.tags.search.open, dialect.tags.search.close))
-    if searches := min(len(opened), len(closed)):
+    starts, ends = (occurrences(tag, text) for tag in (dialect.tags.search.open, dialect.tags.search.close))
+    if searches := min(len(starts), len(ends)):
         score = each * (searches if searches <= most_searches else most_searches - searches)
-        parts.append(SpanValue(score, (*opened[:searches], *closed[:searches])))
-    opened, closed = (occurrences(tag, text) for tag in (dialect.tags.answer.open, dialect.tags.answer.close))
-    if len(opened) == len(closed) == 1:
-        parts.append(SpanValue(answer, (*opened, *closed)))
+        parts.append(SpanValue(score, (*starts[:searches], *ends[:searches])))
+    starts, ends = (occurrences(tag, text) for tag in (dialect.tags.answer.open, dialect.tags.answer.close))
+    if len(starts) == len(ends) == 1:
+        parts.append(SpanValue(answer, (*starts, *ends)))
     return parts
 
 
@@ -90,7 +90,7 @@ def closed_block(
     block = next((block for block in dialect.blocks if block.role == role), None)
     if block is None:
         return scores
-    closed = whole_blocks(block, text)
-    for _, end in closed:
-        scores[bisect_left(ends, end)] += 1.0 / len(closed)
+    blocks = whole_blocks(block, text)
+    for _, end in blocks:
+        scores[bisect_left(ends, end)] += 1.0 / len(blocks)
     return scores

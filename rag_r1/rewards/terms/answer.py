@@ -50,15 +50,15 @@ def each_answer(
     """
     aliases = [[part.strip() for part in gold.split(separator)] for gold in golds]
     answers = [part.strip() for part in (trajectory.answer or "").split(separator)]
-    n = min(map(len, aliases), default=0)
-    if len(answers) != n:
+    n_answers = min(map(len, aliases), default=0)
+    if len(answers) != n_answers:
         return 0.0
-    places = zip(*(gold for gold in aliases if len(gold) == n), strict=True)
-    rights = [
-        exact_match(answer, list(dict.fromkeys(there)), normaliser=normaliser)
-        for answer, there in zip(answers, places, strict=True)
+    aliases_by_position = zip(*(gold for gold in aliases if len(gold) == n_answers), strict=True)
+    scores = [
+        exact_match(answer, list(dict.fromkeys(aliases_of_answer)), normaliser=normaliser)
+        for answer, aliases_of_answer in zip(answers, aliases_by_position, strict=True)
     ]
-    return sum(rights) / n
+    return sum(scores) / n_answers
 
 
 @register("searched")

@@ -34,12 +34,12 @@ def choice(trajectory: Trajectory, golds: list[str]) -> float:
 
 
 def is_choice(answer: str | None, golds: list[str]) -> float:
-    """The same of an answer; 0 for None."""
+    """As `choice`, for an answer; 0 for None."""
     letters = {gold for gold in golds if re.fullmatch("[A-Z]", gold)}
     if not letters:
         return exact_match(answer, golds)
-    both = {f"{letter}. {gold}" for letter in letters for gold in golds}
-    texts = [gold for gold in golds if gold not in letters | both]
+    labelled = {f"{letter}. {gold}" for letter in letters for gold in golds}
+    texts = [gold for gold in golds if gold not in letters | labelled]
     if exact_match(answer, texts):
         return 1.0
     match = _LETTER.fullmatch(unicodedata.normalize("NFKC", answer or "").strip())

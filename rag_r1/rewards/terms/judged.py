@@ -96,7 +96,7 @@ async def context_relevance(
     if not question or context in question:  # the empty text is in every question
         return 0.0
     case = {"question": question, "context": context}
-    replies = await _all(ask_judge(options, prompt, case, GRADES) for prompt in RELEVANCE_PROMPTS)
+    replies = await _gather_replies(ask_judge(options, prompt, case, GRADES) for prompt in RELEVANCE_PROMPTS)
     grades = [GRADES[reply] for reply in replies if isinstance(reply, str)]
     if not grades:
         raise CannotJudgeError(str(replies[0]))
@@ -125,18 +125,18 @@ async def query_relevance(
     would be a judgement.
     """
     options = JudgeOptions(timeout_s=timeout_s, **judge)
-    searched = [i for i, turn in enumerate(trajectory.turns) if turn.queries]
-    cases = ({"question": trajectory.question, "queries": trajectory.turns[i].queries} for i in searched)
-    replies = await _all(ask_judge(options, QUERY_PROMPT, case, QUERY_GRADES) for case in cases)
+    search_turns = [i for i, turn in enumerate(trajectory.turns) if turn.queries]
+    cases = ({"question": trajectory.question, "queries": trajectory.turns[i].queries} for i in search_turns)
+    replies = await _gather_replies(ask_judge(options, QUERY_PROMPT, case, QUERY_GRADES) for case in cases)
     scores = [0.0] * len(trajectory.turns)
-    for i, reply in zip(searched, replies, strict=True):
+    for i, reply in zip(search_turns, replies, strict=True):
         if isinstance(reply, CannotJudgeError):
             raise reply
         scores[i] = QUERY_GRADES[reply] - baseline
     return scores
 
 
-async def _all(requests: Iterable[Awaitable[str]]) -> list[str | CannotJudgeError]:
+async def _gather_replies(requests: Iterable[Awaitable[str]]) -> list[str | CannotJudgeError]:
     """The replies to requests that are made at the same time, or why there is none."""
     replies = await asyncio.gather(*requests, return_exceptions=True)
     for reply in replies:

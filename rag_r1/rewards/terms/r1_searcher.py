@@ -45,9 +45,9 @@ def r1_searcher_blocks(
     made up."""
     tags, text = trajectory_protocol(trajectory, protocol).tags, trajectory.generated_text
     searches = sum(bool(turn.queries) for turn in trajectory.turns)
-    balanced = text.count(tags.search.open) == text.count(tags.search.close) == searches
-    made_up = tags.information.open in text or tags.information.close in text
-    return float(balanced and not made_up and searches >= least)
+    is_balanced = text.count(tags.search.open) == text.count(tags.search.close) == searches
+    has_made_up_documents = tags.information.open in text or tags.information.close in text
+    return float(is_balanced and not has_made_up_documents and searches >= least)
 
 
 @register("r1_searcher_ending")
@@ -90,13 +90,13 @@ def r1_searcher_format(
         not r1_searcher_ending(trajectory, golds, protocol=dialect),
         no_chinese and _CHINESE.search(text),
         no_assistant and _ASSISTANT.search(text),
-        no_tags_in_answer and any(name in answer for name in _names(blocks)),
+        no_tags_in_answer and any(name in answer for name in _tag_names(blocks)),
         0 < most_answer_words < len(answer.split()),
     )
     return wrong if any(faults) else right
 
 
-def _names(blocks: Iterable[Tag]) -> list[str]:
+def _tag_names(blocks: Iterable[Tag]) -> list[str]:
     """The tags' strings; of `<|name|>` only the name, which is no ordinary word."""
     parts = [part for tag in blocks for part in (tag.open, tag.close)]
     return [part.removeprefix("<|").removesuffix("|>") if part.startswith("<|") else part for part in parts]

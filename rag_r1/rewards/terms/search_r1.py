@@ -43,10 +43,10 @@ def search_r1_format(
     names."""
     if trajectory.answer is None:
         return 0.0
-    valid = is_valid(trajectory, trajectory_protocol(trajectory, protocol).tags)
+    is_well_formed = is_valid(trajectory, trajectory_protocol(trajectory, protocol).tags)
     if exact_match(trajectory.answer, golds):
-        return 1.0 if valid else 1.0 - structure
-    if not valid:
+        return 1.0 if is_well_formed else 1.0 - structure
+    if not is_well_formed:
         return final
     return structure + retrieval * found_gold(trajectory, golds)
 
@@ -70,12 +70,12 @@ def found_gold(trajectory: Trajectory, golds: list[str]) -> bool:
 
 def _is_pair(text: str, tags: Tags, action: Tag) -> bool:
     """Is `text` a think block and an action block, with only white space around and no tag inside them?"""
-    parts = _any_tag(tags).split(text)  # text, tag, text, tag, ..., text
+    parts = _tag_pattern(tags).split(text)  # text, tag, text, tag, ..., text
     expected = [tags.think.open, tags.think.close, action.open, action.close]
     return parts[1::2] == expected and not any(part.strip() for part in parts[0::4])
 
 
 @lru_cache(maxsize=64)
-def _any_tag(tags: Tags) -> re.Pattern[str]:
-    every = [string for tag in vars(tags).values() for string in (tag.open, tag.close)]
-    return re.compile("(" + "|".join(re.escape(string) for string in every) + ")")
+def _tag_pattern(tags: Tags) -> re.Pattern[str]:
+    strings = [string for tag in vars(tags).values() for string in (tag.open, tag.close)]
+    return re.compile("(" + "|".join(re.escape(string) for string in strings) + ")")

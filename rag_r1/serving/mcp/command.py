@@ -12,7 +12,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, redirect_stderr
 from copy import deepcopy
 from functools import partial
@@ -118,9 +118,9 @@ def check_start(args: McpArguments) -> None:
     from rag_r1.http_server.listening import check_port
     from rag_r1.serving.agent import check_agent, try_agent_servers
 
-    more = [partial(check_port, "127.0.0.1", args.http, "--http")] if args.http is not None else []
-    evaluation = _as_evaluated(args)
-    config = check_agent(evaluation, more)
+    checks = [partial(check_port, "127.0.0.1", args.http, "--http")] if args.http is not None else []
+    evaluation = _eval_arguments(args)
+    config = check_agent(evaluation, checks)
     try:
         try_agent_servers(evaluation, config)
     except RunError as error:
@@ -156,7 +156,7 @@ async def open_server(args: McpArguments) -> AsyncIterator[Any]:
     from rag_r1.serving.mcp.server import make_server
     from rag_r1.tools import close_tools, shared_searcher, shared_tools
 
-    as_eval = _as_evaluated(args)
+    as_eval = _eval_arguments(args)
     as_eval = as_eval if args.base_url is None else resolve_model(as_eval)
     config = RagR1Config.from_config(block_of(as_eval, validation_limits(args.protocol)))
     searcher = shared_searcher(config.validation_retriever)
@@ -180,7 +180,7 @@ async def _serve_http(server: Any, port: int) -> None:
         await uvicorn.Server(uvicorn_config(app, stop_s=_STOP_S, lifespan="on")).serve(sockets=[listener])
 
 
-def _as_evaluated(args: McpArguments) -> Any:
+def _eval_arguments(args: McpArguments) -> Any:
     """The arguments of `rag-r1 eval` with which the agent is made; no questions are read."""
     from rag_r1.evaluation.eval_arguments import EvalArguments
 
@@ -196,6 +196,22 @@ def _as_evaluated(args: McpArguments) -> Any:
 
 def _print_tools(server: Sequence[str]) -> int:
     """Print a server's tools as entries of `rag_r1.tools`."""
+    options = _server_options(server)
+    if (variable := options.get("token_env")) and not os.environ.get(variable, "").strip():
+        unset = "there is no such environment variable, so no token is sent: set it to the token"
+        print(f"warning: --token-env {variable}: {unset}", file=sys.stderr)
+    if not has_mcp():
+        raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
+    tools = _fetch_tools(options)
+    # Copies: YAML would write what several entries share only once, and an entry is to stand by itself.
+    entries = {name: {"tool": "mcp", **deepcopy(options), **entry} for name, entry in tools.items()}
+    print(_as_yaml({"rag_r1": {"tools": entries}}))
+    return 0
+
+
+def _server_options(server: Sequence[str]) -> dict[str, Any]:
+    """The options of a server: its address, with the variable of a token, or its command. Raises
+    CommandError."""
     options: dict[str, Any] = {}
     if server[:1] == ["--token-env"]:
         options, server = {"token_env": "".join(server[1:2])}, server[2:]
@@ -211,31 +227,28 @@ def _print_tools(server: Sequence[str]) -> int:
     if not server or (options and not is_address):
         kind = " of an MCP server, after --token-env NAME" if options else " or the command of an MCP server"
         raise CommandError(f"rag-r1 mcp --tools needs the address{kind}")
-    if (variable := options.get("token_env")) and not os.environ.get(variable, "").strip():
-        unset = "there is no such environment variable, so no token is sent: set it to the token"
-        print(f"warning: --token-env {variable}: {unset}", file=sys.stderr)
-    if not has_mcp():
-        raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
-    options |= {"url": server[0]} if is_address else {"command": list(server)}
+    return options | ({"url": server[0]} if is_address else {"command": list(server)})
+
+
+def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The tools of a server. Raises CommandError if there is none, McpFailure if it lists none."""
+    url = options.get("url")
     try:
-        limit = {"timeout_s": FIRST_ANSWER_S} if is_address else {}  # a command may be fetched first
-        asked = _tools_of(options_from(McpOptions, options | limit, "rag_r1.tools.NAME"))
-        [tools] = asyncio.run(try_servers(asked))  # the package mcp logs what is in the error
+        limit = {"timeout_s": FIRST_ANSWER_S} if url else {}  # a command may be fetched first
+        request = _tools_of(options_from(McpOptions, {**options, **limit}, "rag_r1.tools.NAME"))
+        [tools] = asyncio.run(try_servers(request))  # the package mcp logs what is in the error
+        return tools
     except McpFailure as error:
         why = str(error).removeprefix("the server cannot be reached: ").removeprefix("the server ")
         if why.startswith("does not list"):
             raise
         if "validation error" in why:  # of the package mcp, in ten lines
             why = "it answers with JSON that is not MCP's"
-        if is_address:
-            why = f"no MCP server answers at {server[0]} ({why}): start it, or correct the address"
+        if url:
+            why = f"no MCP server answers at {url} ({why}): start it, or correct the address"
         else:
-            why = f"`{shlex.join(server)}` starts no MCP server ({why}): correct the command"
+            why = f"`{shlex.join(options['command'])}` starts no MCP server ({why}): correct the command"
         raise CommandError(why) from error
-    # Copies: YAML would write what several entries share only once, and an entry is to stand by itself.
-    entries = {name: {"tool": "mcp", **deepcopy(options), **entry} for name, entry in tools.items()}
-    print(_as_yaml({"rag_r1": {"tools": entries}}))
-    return 0
 
 
 def _as_yaml(entries: Any) -> str:
@@ -253,7 +266,7 @@ async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
     server = server_for_loop(options)
     try:
         async with server.link() as link:
-            return prefixed_entries(await link.listed())
+            return prefixed_entries(await link.list_tools())
     except (MCPError, TimeoutError) as error:
         raise McpFailure(f"the server does not list its tools: {error}") from error
     finally:

@@ -34,9 +34,9 @@ from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.tools.mcp.limits import check_message
 
 #: Sources of an answer, at most.
-_MOST_SOURCES = 20
+_MAX_SOURCES = 20
 #: Largest body of a request.
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 #: Failures of the infrastructure, which are errors of the call.
 _FAILED = ("engine_failure", "tool_failure", "bad_row", "error")
 #: The type of an exception and its text, which may be the retrieval server's own.
@@ -94,7 +94,7 @@ def make_server(
         return Passages(passages=[Passage.of(document) for document in documents])
 
     if play is not None:
-        _add_ask(server, play, retriever_url, concurrency)
+        _add_ask_tool(server, play, retriever_url, concurrency)
     return server
 
 
@@ -106,7 +106,7 @@ def _search_fault(url: str, kind: str, detail: str) -> str | None:
     return search_fault(url, exception[1] if exception else detail, "--retriever-url")
 
 
-def _add_ask(server: MCPServer, play: Play, retriever_url: str, concurrency: int) -> None:
+def _add_ask_tool(server: MCPServer, play: Play, retriever_url: str, concurrency: int) -> None:
     seats, present = asyncio.Semaphore(concurrency), [0]
 
     @server.tool()
@@ -127,10 +127,10 @@ def _add_ask(server: MCPServer, play: Play, retriever_url: str, concurrency: int
                 last = record.failures[-1]
                 why = _search_fault(retriever_url, last.kind, last.detail) or last.detail
             raise ToolError(f"The question could not be answered: {record.status} {why}".strip())
-        return _answered(record)
+        return _answer_of(record)
 
 
-def _answered(record: Trajectory) -> Answered:
+def _answer_of(record: Trajectory) -> Answered:
     calls = [call for turn in record.turns for call in turn.calls]
     documents = {
         document.id: document for call in calls for document in call.documents or () if not document.verbatim
@@ -139,7 +139,7 @@ def _answered(record: Trajectory) -> Answered:
         answer=record.answer,
         status=record.status,
         searches=[call.query for call in calls if call.query is not None],
-        sources=[Passage.of(document) for document in list(documents.values())[:_MOST_SOURCES]],
+        sources=[Passage.of(document) for document in list(documents.values())[:_MAX_SOURCES]],
     )
 
 
@@ -166,8 +166,8 @@ def http_app(server: MCPServer, token: str | None) -> Any:
 def _check_body(body: bytes) -> None:
     """Refuse what the package mcp would make too many objects of, on the event loop."""
     try:
-        if len(body) > _MOST_BYTES:
-            raise TooLargeError(f"a message has more than {_MOST_BYTES >> 20} MiB")
+        if len(body) > _MAX_BYTES:
+            raise TooLargeError(f"a message has more than {_MAX_BYTES >> 20} MiB")
         check_message(body)
     except TooLargeError as error:
         raise RequestError(413, "too_large", str(error)) from None

@@ -20,9 +20,9 @@ from rag_r1.options.server_address import other_answer_fault, server_fault, web_
 from rag_r1.protocols.actions import well_formed
 
 #: A longer line, in bytes, is none of this API's; nor is an answer of more lines, or a longer refusal.
-_LONGEST_LINE, _MOST_LINES, _LONGEST_REFUSAL = 4 << 20, 100_000, 64 << 10
+_LONGEST_LINE, _MAX_LINES, _LONGEST_REFUSAL = 4 << 20, 100_000, 64 << 10
 #: Bytes of an answer, and values of a line: passages of 16 KiB for 2,000 calls, and 5,000 passages of a call.
-_MOST_BYTES, _MOST_VALUES = 64 << 20, 50_000
+_MAX_BYTES, _MAX_VALUES = 64 << 20, 50_000
 #: Seconds until the server is reached, between two pieces (it sends one at least every 15 s), and of a whole
 #: answer with its time in the queue.
 _CONNECT_S, _PIECE_S, _ANSWER_S = 10.0, 120.0, 3600.0
@@ -84,11 +84,11 @@ def stream_answer(
     body = {"messages": conversation, "stream": True}
     try:
         with (
-            bounded_http_client(_PIECE_S, headers, most=_MOST_BYTES, body_s=_ANSWER_S) as client,
+            bounded_http_client(_PIECE_S, headers, limit=_MAX_BYTES, body_s=_ANSWER_S) as client,
             client.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=timeout) as response,
         ):
             if response.status_code != 200:
-                raise _refused(url, response)
+                raise _refusal(url, response)
             if is_web_page(response.headers):
                 raise ChatError(web_page_fault("chat server", url, "--url"))
             if response.headers.get("Content-Type", "").startswith("application/json"):
@@ -108,12 +108,12 @@ def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
     many, or one is too long."""
     line, number = bytearray(), 0
     for piece in pieces:
-        first, *others = piece.split(b"\n")
+        first, *starts = piece.split(b"\n")
         line += first
-        for other in others:
+        for start in starts:
             yield line.decode("utf-8", "replace").removesuffix("\r")
-            line, number = bytearray(other), number + 1
-        if number > _MOST_LINES or len(line) > _LONGEST_LINE:
+            line, number = bytearray(start), number + 1
+        if number > _MAX_LINES or len(line) > _LONGEST_LINE:
             raise ChatError("the answer is longer than an answer of this API can be")
 
 
@@ -124,7 +124,7 @@ def _pieces(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
         if not line.startswith("data: "):
             continue  # a comment, or the end of an event
         try:
-            chunk = read_json(line.removeprefix("data: ").encode(), _MOST_VALUES)
+            chunk = read_json(line.removeprefix("data: ").encode(), _MAX_VALUES)
             yield from _of_chunk(chunk)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
             raise ChatError("the answer is not of the chat API's form") from error
@@ -147,7 +147,7 @@ def _of_chunk(chunk: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield "answer", str(text)
 
 
-def _refused(url: str, response: httpx.Response) -> ChatError:
+def _refusal(url: str, response: httpx.Response) -> ChatError:
     if response.status_code == 401:
         return ChatError(_token_fault(url))
     raw = bytearray()
@@ -156,7 +156,7 @@ def _refused(url: str, response: httpx.Response) -> ChatError:
         if len(raw) > _LONGEST_REFUSAL:
             break
     try:
-        reason = str(read_json(bytes(raw), _MOST_VALUES)["error"]["message"])
+        reason = str(read_json(bytes(raw), _MAX_VALUES)["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
         reason = f"{url} gives no reason: see its log, or correct --url"
         if response.status_code == 404:

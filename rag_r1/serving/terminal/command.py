@@ -45,7 +45,7 @@ examples:
   rag-r1 chat --demo --ask "Where was Mara Torval born?"
 """
 #: Characters of a passage that are shown.
-_MOST_CHARS = 160
+_MAX_CHARS = 160
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
@@ -66,7 +66,7 @@ class ChatArguments(ChatAgentArguments):
     check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
-    def _somebody_answers(self) -> ChatArguments:
+    def _has_model(self) -> ChatArguments:
         if not all(question.strip() for question in self.ask):
             raise ValueError("--ask is empty: give a question")
         if self.url is None and self.model is None and not self.demo:
@@ -125,11 +125,11 @@ def _local_server(args: ChatArguments) -> Iterator[RunningServer]:
         servers.append(running)
         ready.set()
 
-    with bind_socket("127.0.0.1", 0) as listener, launch_agent(args) as place:
+    with bind_socket("127.0.0.1", 0) as listener, launch_agent(args) as launched:
 
         def run() -> None:
             try:
-                asyncio.run(serve(args, place, listener, note, drain_s=1))
+                asyncio.run(serve(args, launched, listener, note, drain_s=1))
             except BaseException as error:
                 failures.append(error)
             finally:
@@ -183,7 +183,7 @@ class TerminalChat:
             with closing(stream_answer(self.url, messages, self.token)) as pieces:
                 for kind, data in pieces:
                     text = data if kind == "answer" else text
-                    self._show_checked(kind, data)
+                    self._check_and_show(kind, data)
         except KeyboardInterrupt:
             self._line("stopped", _DIM)
             return False
@@ -196,7 +196,7 @@ class TerminalChat:
             self.messages = [*messages, {"role": "assistant", "content": text}]
         return bool(text)
 
-    def _show_checked(self, kind: str, data: Any) -> None:
+    def _check_and_show(self, kind: str, data: Any) -> None:
         """Show it. Raises ChatError for an event without the keys that it should have."""
         try:
             self._show(kind, data)
@@ -239,7 +239,7 @@ class TerminalChat:
         self._line(f"{call['tool']}: {arguments.get('query', arguments)}  ({call['seconds']:.2f} s)")
         for document in call["documents"]:
             text = " ".join(str(document["text"]).split())
-            self._line(f"    {document['title']}: {text[:_MOST_CHARS]}", _DIM)
+            self._line(f"    {document['title']}: {text[:_MAX_CHARS]}", _DIM)
         if not call["documents"]:
             self._line("    nothing found" if call["status"] == "ok" else f"    {call['status']}", _DIM)
 

@@ -49,19 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         DocumentsArguments, arguments, prog="rag-r1 documents", description=_DESCRIPTION, check=_check_start
     )
     _check_start(args)
-    how: dict[str, Any] = {"progress": not args.no_progress, "skip_bad_files": args.skip_bad_files}
+    options: dict[str, Any] = {"progress": not args.no_progress, "skip_bad_files": args.skip_bad_files}
     if args.check_only:
-        print(f"all checks passed: {count_passages(args.folder, **how):,} passages for {args.out}")
+        print(f"all checks passed: {count_passages(args.folder, **options):,} passages for {args.out}")
         return 0
     with recorded_settings("rag-r1 documents", args):
-        corpus = index_folder(args.folder, args.out, **how)
+        corpus = index_folder(args.folder, args.out, **options)
     with corpus.open("rb") as lines:
         print(f"{sum(1 for _ in lines):,} passages: {terminal_text(str(corpus), 4000)}")
-    others = [path for path in other_files(args.folder) if args.out not in path.parents]
-    if others:
-        names = ", ".join(terminal_text(str(path.relative_to(args.folder)), 200) for path in others[:_NAMED])
-        more = f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else ""
-        print(f"not read, as their names end in none of {', '.join(READERS)}: {names}{more}", file=sys.stderr)
+    skipped = [path for path in other_files(args.folder) if args.out not in path.parents]
+    if skipped:
+        paths = ", ".join(terminal_text(str(path.relative_to(args.folder)), 200) for path in skipped[:_NAMED])
+        suffix = f" and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
+        endings = ", ".join(READERS)
+        print(f"not read, as their names end in none of {endings}: {paths}{suffix}", file=sys.stderr)
     return 0
 
 

@@ -51,7 +51,7 @@ _VERSION = 2
 #: Windows knows only one kind.
 _BY_EFFECTIVE_IDS = os.access in os.supports_effective_ids
 #: Files that are named in an error, and characters of each.
-_NAMED, _SHOWN = 20, 600
+_MAX_NAMED, _MAX_CHARS = 20, 600
 
 #: A Chinese or Japanese character, or a run of anything else; a run is cut where no word is that long.
 _WORD = re.compile(
@@ -77,14 +77,14 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
         "pypdf": find_spec("pypdf") is not None,
         "files": _fingerprint(folder, files),
     }
-    corpus, note = out / CORPUS, StateFile(out / MADE_FROM, made_from)
+    corpus, state = out / CORPUS, StateFile(out / MADE_FROM, made_from)
     with hold_lock(out, None, name=None):
-        if corpus.is_file() and note.read(dict) is not None:
+        if corpus.is_file() and state.read(dict) is not None:
             return corpus
-        note.remove()
+        state.remove()
         with atomic_file(corpus) as part:
             _write(folder, files, part, progress, skip_bad_files)
-        note.write()
+        state.write()
     return corpus
 
 
@@ -92,7 +92,7 @@ def count_passages(folder: Path, progress: bool = True, *, skip_bad_files: bool 
     """The passages that `index_folder` would write. Raises RunError as it does."""
     files, bad = document_files(folder), list[str]()
     passages = sum(map(len, _rows(folder, files, progress, bad)))
-    _refuse(folder, files, bad, passages, skip_bad_files)
+    _check(folder, files, bad, passages, skip_bad_files)
     return passages
 
 
@@ -116,13 +116,13 @@ def document_files(folder: Path) -> list[Path]:
     """The files that can be read, sorted by name. Hidden ones are left out, and so are links that lead out of
     the folder. Raises RunError if there are none."""
     if not folder.is_dir():
-        why = "is a file" if folder.exists() else "does not exist"
-        raise RunError(f"{folder} {why}: give the folder with the documents")
-    inside = folder.resolve()
+        problem = "is a file" if folder.exists() else "does not exist"
+        raise RunError(f"{folder} {problem}: give the folder with the documents")
+    root = folder.resolve()
     paths = [
         path
         for path in _visible_paths(folder)
-        if path.suffix.lower() in READERS and path.is_file() and path.resolve().is_relative_to(inside)
+        if path.suffix.lower() in READERS and path.is_file() and path.resolve().is_relative_to(root)
     ]
     if not paths:
         raise RunError(f"{folder}: no file in it ends in one of {', '.join(READERS)}: give another folder")
@@ -141,7 +141,7 @@ def passages_of(name: str, path: Path, document: DocumentText | None = None) -> 
             page = "" if section.page is None else f"p{section.page}."
             row = {
                 "id": f"{name}#{page}{number}",
-                "title": _titled(title, section),
+                "title": _passage_title(title, section),
                 "text": text,
                 "url": name if section.page is None else f"{name}#page={section.page}",
                 "file": name,
@@ -155,12 +155,12 @@ def split_words(text: str, words: int = PASSAGE_WORDS) -> list[str]:
     starts = array("Q", (match.start() for match in _WORD.finditer(text)))
     if not starts:
         return []
-    pieces = max(1, round(len(starts) / words))
-    cuts = [starts[len(starts) * i // pieces] for i in range(pieces)]
+    n_passages = max(1, round(len(starts) / words))
+    cuts = [starts[len(starts) * i // n_passages] for i in range(n_passages)]
     return [" ".join(text[start:end].split()) for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
 
 
-def _titled(title: str, section: Section) -> str:
+def _passage_title(title: str, section: Section) -> str:
     if section.page is not None:
         return f"{title} (page {section.page})"
     return f"{title}: {section.heading}" if section.heading not in ("", title) else title
@@ -175,29 +175,29 @@ def _write(folder: Path, files: list[Path], part: Path, progress: bool, skip_bad
             passages += len(rows)
             for row in rows:
                 stream.write(well_formed(json.dumps(row, ensure_ascii=False)) + "\n")
-    _refuse(folder, files, bad, passages, skip_bad_files)
+    _check(folder, files, bad, passages, skip_bad_files)
     for line in bad:
         logger.warning("left out: %s", line)
 
 
-def _refuse(folder: Path, files: list[Path], bad: list[str], passages: int, skip_bad_files: bool) -> None:
+def _check(folder: Path, files: list[Path], bad: list[str], passages: int, skip_bad_files: bool) -> None:
     """Raises RunError if files cannot be read and are not to be left out, or if there is no text."""
     if bad and not skip_bad_files:
-        more = f"\n  and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
-        listed = "".join(f"\n  {line}" for line in bad[:_NAMED])
+        suffix = f"\n  and {len(bad) - _MAX_NAMED} more" if len(bad) > _MAX_NAMED else ""
+        lines = "".join(f"\n  {line}" for line in bad[:_MAX_NAMED])
         raise RunError(
             f"{folder}: {len(bad)} of {len(files)} files cannot be read; repair or remove them, or "
-            f"leave them out with skip_bad_files (in a command: --skip-bad-files):{listed}{more}"
+            f"leave them out with skip_bad_files (in a command: --skip-bad-files):{lines}{suffix}"
         )
     if not passages:
-        held = "its only file holds" if len(files) == 1 else f"its {len(files)} files hold"
-        raise RunError(f"{folder}: {held} no text, so there is no passage: give another folder")
+        subject = "its only file holds" if len(files) == 1 else f"its {len(files)} files hold"
+        raise RunError(f"{folder}: {subject} no text, so there is no passage: give another folder")
 
 
 def _rows(folder: Path, files: list[Path], progress: bool, bad: list[str]) -> Iterator[list[dict[str, Any]]]:
     """The passages of one file after the other; those that cannot be read are named in `bad`. Raises
     RunError when the reader was stopped at so many that the folder would take for ever."""
-    stopped = 0
+    stops = 0
     bar = tqdm(total=len(files), desc="reading documents", unit="file", disable=not progress)
     try:
         with bar, closing(read_ahead(files)) as readings:
@@ -207,13 +207,13 @@ def _rows(folder: Path, files: list[Path], progress: bool, bad: list[str]) -> It
                 try:
                     rows = list(passages_of(name, reading.path, reading.document()))
                 except (DataError, OSError) as error:
-                    bad.append(terminal_text(f"{name}: {reason_of(error)}", _SHOWN))
-                    stopped += isinstance(error.__cause__, LimitError)
-                    if stopped == _NAMED:
-                        listed = "".join(f"\n  {line}" for line in bad[-_NAMED:])
+                    bad.append(terminal_text(f"{name}: {reason_of(error)}", _MAX_CHARS))
+                    stops += isinstance(error.__cause__, LimitError)
+                    if stops == _MAX_NAMED:
+                        lines = "".join(f"\n  {line}" for line in bad[-_MAX_NAMED:])
                         raise RunError(
-                            f"{folder}: reading was given up after {stopped} files that exceed its limits of "
-                            f"time or memory; remove them:{listed}"
+                            f"{folder}: reading was given up after {stops} files that exceed its limits of "
+                            f"time or memory; remove them:{lines}"
                         ) from None
                     continue
                 yield rows

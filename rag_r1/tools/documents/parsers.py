@@ -62,7 +62,7 @@ _HEADING = re.compile(r"#{1,6}\s+(\S.*)")
 _FENCE = re.compile(r"\s*(```|~~~)")
 
 #: Files that a worker reads in one job if they have at most so many bytes, and jobs that are begun ahead.
-_TOGETHER, _SMALL_BYTES, _AHEAD = 32, 64 << 10, 4
+_BATCH_FILES, _SMALL_BYTES, _MAX_BATCHES = 32, 64 << 10, 4
 
 #: The processes that read HTML and PDF.
 workers = WorkerPool()
@@ -75,23 +75,23 @@ def read_document(path: Path) -> DocumentText:
 
 def read_ahead(paths: Sequence[Path]) -> Iterator[PendingDocument]:
     """The readings of files, in order; the workers are kept busy with the next ones meanwhile."""
-    ahead: deque[_ReadBatch] = deque()
+    batches: deque[_ReadBatch] = deque()
     try:
-        for first in range(0, len(paths), _TOGETHER):
-            ahead.append(_ReadBatch(paths[first : first + _TOGETHER]))
-            for batch in ahead:
+        for start in range(0, len(paths), _BATCH_FILES):
+            batches.append(_ReadBatch(paths[start : start + _BATCH_FILES]))
+            for batch in batches:
                 batch.begin()
-            if len(ahead) == _AHEAD:
-                yield from ahead[0].readings
-                ahead.popleft()
-        while ahead:
-            yield from ahead[0].readings
-            ahead.popleft()
-            for batch in ahead:
+            if len(batches) == _MAX_BATCHES:
+                yield from batches[0].readings
+                batches.popleft()
+        while batches:
+            yield from batches[0].readings
+            batches.popleft()
+            for batch in batches:
                 batch.begin()
     finally:
-        for batch in ahead:
-            batch.give_up()
+        for batch in batches:
+            batch.cancel()
 
 
 class _ReadBatch:
@@ -100,7 +100,7 @@ class _ReadBatch:
 
     def __init__(self, paths: Sequence[Path]):
         self.readings = [PendingDocument(path, self) for path in paths]
-        self._started: JobHandle | None = None
+        self._job: JobHandle | None = None
         self._results: dict[PendingDocument, list[Any]] | None = None
         self._small: list[PendingDocument] = []
         size = 0
@@ -115,7 +115,7 @@ class _ReadBatch:
 
     def begin(self) -> None:
         """Begin it, if there is something to do and a worker is idle. Raises nothing."""
-        if self._small and self._started is None and self._results is None:
+        if self._small and self._job is None and self._results is None:
             with suppress(OSError):
                 self._start(wait=False)
 
@@ -123,23 +123,23 @@ class _ReadBatch:
         """What was read of a file: `["", value]`, or `[kind, message]` of an exception; None if nothing was.
         Raises OSError if no process can be started."""
         if self._results is None and reading in self._small:
-            if self._started is None:
+            if self._job is None:
                 self._start(wait=True)
-            started, self._started, self._results = self._started, None, {}
-            assert started is not None
+            job, self._job, self._results = self._job, None, {}
+            assert job is not None
             with suppress(LimitError, JobError):
-                self._results = dict(zip(self._small, started.result(), strict=True))
+                self._results = dict(zip(self._small, job.result(), strict=True))
         return (self._results or {}).get(reading)
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """End what was begun."""
-        if self._started is not None:
-            self._started.cancel()
+        if self._job is not None:
+            self._job.cancel()
 
     def _start(self, wait: bool) -> None:
-        files = [[reading.named(), reading.ending] for reading in self._small]
+        files = [[reading.job_path(), reading.ending] for reading in self._small]
         start = workers.start if wait else workers.try_start
-        self._started = start("rag_r1.sandbox.documents:read_all", [files], self._limits)
+        self._job = start("rag_r1.sandbox.documents:read_all", [files], self._limits)
 
 
 class PendingDocument:
@@ -159,7 +159,7 @@ class PendingDocument:
         document = within_limits(DocumentText("", [Section(decode_text(self.path.read_bytes()))]))
         return document if self.ending == ".txt" else _markdown(document.sections[0].text)
 
-    def named(self) -> str:
+    def job_path(self) -> str:
         """The path as a job takes it: its bytes as Latin-1."""
         return os.fsencode(self.path.absolute()).decode("latin-1")
 
@@ -174,11 +174,11 @@ class PendingDocument:
         if kind:
             raise OSError(value) if kind == "OSError" else DataError(value)
         title, sections = value
-        return DocumentText(title, [Section(*one) for one in sections])
+        return DocumentText(title, [Section(*section) for section in sections])
 
     def _read_alone(self) -> tuple[str, Any]:
         try:
-            job = [self.named(), self.ending]
+            job = [self.job_path(), self.ending]
             return "", workers.call("rag_r1.sandbox.documents:read", job, _limits(self._size()))
         except LimitError as error:
             raise DataError(f"{error}: split it or save it in another format") from error

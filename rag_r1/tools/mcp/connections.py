@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 limit_logs()
 
 #: Most pages of a server's list of tools, and most tools.
-_MOST_PAGES, _MOST_TOOLS = 50, 1_000
+_MAX_PAGES, _MAX_TOOLS = 50, 1_000
 #: Seconds for closing a connection; a server that does not end by then is killed by the package mcp.
 _CLOSING_S = 15.0
 #: Seconds for which a server may be silent on a stream.
@@ -74,7 +74,7 @@ class McpServer:
         link = self._link
         link.calls += 1
         try:
-            await link.opened(self.options.timeout_s)
+            await link.wait_opened(self.options.timeout_s)
             yield link
         except MCPError as error:
             if error.code in _BROKEN:
@@ -111,7 +111,7 @@ class McpConnection:
     def __init__(self, options: McpOptions):
         self.calls = 0
         self._options = options
-        self._leaving = asyncio.Event()
+        self._close_request = asyncio.Event()
         # Not the task's own `cancel`, which would also cut off the end of a server's process.
         self._opening = anyio.CancelScope()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
@@ -120,19 +120,19 @@ class McpConnection:
         self._checks: dict[str, ArgumentValidator] = {}
         #: Why the connection was ended, if the server sent too much.
         self.close_reason = CloseReason()
-        self._task = asyncio.ensure_future(self._live())
+        self._task = asyncio.ensure_future(self._run())
 
     @property
     def client(self) -> Client:
-        """The client, once it is `opened`."""
+        """The client, once `wait_opened` has returned."""
         return self._ready.result()
 
     @property
     def is_closed(self) -> bool:
         """Can no call be made?"""
-        return self._task.done() or self._leaving.is_set()
+        return self._task.done() or self._close_request.is_set()
 
-    async def opened(self, limit_s: float) -> None:
+    async def wait_opened(self, limit_s: float) -> None:
         """Wait until it is open. Raises McpFailure."""
         try:
             await asyncio.wait_for(asyncio.shield(self._ready), limit_s)
@@ -140,32 +140,32 @@ class McpConnection:
             self.leave()
             raise McpFailure(f"the server did not open a connection within {limit_s:g} s") from None
 
-    async def listed(self) -> list[Any]:
+    async def list_tools(self) -> list[Any]:
         """The server's tools, as the package mcp describes them. Raises McpFailure for too many, and
         TimeoutError."""
         limit_s = self._options.timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                return await self._listed()
+                return await self._all_tools()
         except TimeoutError:
             raise TimeoutError(f"the server did not list its tools within {limit_s:g} s") from None
 
-    async def _listed(self) -> list[Any]:
+    async def _all_tools(self) -> list[Any]:
         tools, cursor = [], None
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = await self.client.list_tools(cursor=cursor)
             tools += page.tools
-            if len(tools) > _MOST_TOOLS:
-                raise McpFailure(f"it lists more than {_MOST_TOOLS:,} tools")
+            if len(tools) > _MAX_TOOLS:
+                raise McpFailure(f"it lists more than {_MAX_TOOLS:,} tools")
             cursor = page.next_cursor
             if not cursor:
                 return tools
-        raise McpFailure(f"its list of tools has more than {_MOST_PAGES} pages")
+        raise McpFailure(f"its list of tools has more than {_MAX_PAGES} pages")
 
     async def schemas(self) -> dict[str, dict[str, Any]]:
-        """For each tool, the schema of its arguments. Raises as `listed`."""
+        """For each tool, the schema of its arguments. Raises as `list_tools`."""
         if self._schemas is None:
-            self._schemas = {tool.name: tool.input_schema for tool in await self.listed()}
+            self._schemas = {tool.name: tool.input_schema for tool in await self.list_tools()}
         return self._schemas
 
     async def fault(self, name: str, arguments: dict[str, Any]) -> str | None:
@@ -178,13 +178,13 @@ class McpConnection:
         except DataError as error:
             raise McpFailure(f"the server's schema of {name!r} is no JSON schema: {error}") from None
 
-    def wait_closed(self, tell: Callable[[McpConnection], object]) -> None:
-        """Call `tell` with this connection once it is closed."""
-        self._task.add_done_callback(lambda _: tell(self))
+    def wait_closed(self, callback: Callable[[McpConnection], object]) -> None:
+        """Call `callback` with this connection once it is closed."""
+        self._task.add_done_callback(lambda _: callback(self))
 
     def leave(self) -> None:
         """Begin to close it; if it is not open yet, give it up."""
-        self._leaving.set()
+        self._close_request.set()
         if not self._ready.done():
             self._opening.cancel()
 
@@ -193,22 +193,22 @@ class McpConnection:
         self.leave()
         await asyncio.wait({self._task}, timeout=_CLOSING_S)
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         try:
             async with AsyncExitStack() as stack:
                 stack.enter_context(self._opening)
                 client = await stack.enter_async_context(await self._client(stack))
                 if not self._ready.done():
                     self._ready.set_result(client)
-                await self._leaving.wait()
+                await self._close_request.wait()
         except BaseException as error:  # the package mcp raises many kinds, also groups of them
-            self._gone(_first_line(error))
+            self._note_end(_first_line(error))
             if not isinstance(error, Exception):
                 raise
         else:
-            self._gone("the connection was given up")
+            self._note_end("the connection was given up")
         finally:
-            self._leaving.set()
+            self._close_request.set()
 
     async def _client(self, stack: AsyncExitStack) -> Client:
         options = self._options
@@ -227,11 +227,11 @@ class McpConnection:
         await stack.enter_async_context(http)
         return Client(http_streams(options.url, http))
 
-    def _gone(self, why: str) -> None:
+    def _note_end(self, reason: str) -> None:
         if not self._ready.done():
-            self._ready.set_exception(McpFailure(f"the server cannot be reached: {why}"))
-        elif not self._leaving.is_set():
-            logger.warning("an MCP server's connection ended: %s", why)
+            self._ready.set_exception(McpFailure(f"the server cannot be reached: {reason}"))
+        elif not self._close_request.is_set():
+            logger.warning("an MCP server's connection ended: %s", reason)
 
 
 def _first_line(error: BaseException) -> str:

@@ -64,12 +64,12 @@ class LineSplitter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that are complete, without their ends."""
-        *complete, rest = data.split(b"\n")
+        *complete, remainder = data.split(b"\n")
         if complete:
             complete[0] = b"".join([*self._parts, complete[0]])
             self._parts, self._size = [], 0
-        self._parts.append(rest)
-        self._size += len(rest)
+        self._parts.append(remainder)
+        self._size += len(remainder)
         if self._size > MAX_MESSAGE_BYTES:
             raise TooLargeError(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
         return complete

@@ -26,29 +26,29 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 _LOGGERS = ("client", "mcp.client.streamable_http", "mcp.shared.jsonrpc_dispatcher")
 
 
-async def copy_stderr(stream: Any, ended: anyio.Event) -> None:
-    """Copy the lines of a server's stderr to ours; sets `ended` at its end. What is too much is read, so that
+async def copy_stderr(stream: Any, end: anyio.Event) -> None:
+    """Copy the lines of a server's stderr to ours; sets `end` at its end. What is too much is read, so that
     the server can go on, and thrown away."""
-    left, line = MAX_STDERR_BYTES, b""
+    remaining, line = MAX_STDERR_BYTES, b""
     try:
         while True:
             data = await stream.receive()
-            if left < 0:
+            if remaining < 0:
                 continue
-            left -= len(data)
+            remaining -= len(data)
             *lines, line = (line + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
             if len(line) > _LINE_BYTES:
                 lines, line = [*lines, line], b""
             for full_line in lines:
                 _show(full_line)
-            if left < 0:
+            if remaining < 0:
                 _show(b"(an MCP server's stderr: more than 1 MiB, the rest is not shown)")
                 line = b""
     except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
         if line:
             _show(line)
     finally:
-        ended.set()
+        end.set()
 
 
 def _show(line: bytes) -> None:

@@ -53,13 +53,13 @@ async def stdio_streams(
     process = await anyio.open_process(
         command, env=get_default_environment() | environment, cwd=folder, start_new_session=True
     )
-    arrived, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    sent, leaving = anyio.create_memory_object_stream[SessionMessage](0)
-    allowance, written, silent = TrafficAllowance(), anyio.Event(), anyio.Event()
+    incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+    allowance, write_end, stderr_end = TrafficAllowance(), anyio.Event(), anyio.Event()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_read, process, arrived, allowance, reason)
-        tasks.start_soon(_write, process, leaving, arrived, allowance, written)
-        tasks.start_soon(copy_stderr, process.stderr, silent)
+        tasks.start_soon(_read, process, incoming, allowance, reason)
+        tasks.start_soon(_write, process, outgoing, incoming, allowance, write_end)
+        tasks.start_soon(copy_stderr, process.stderr, stderr_end)
         try:
             yield SchemaFilter(received), sent
         finally:
@@ -67,8 +67,8 @@ async def stdio_streams(
                 received.close()  # what is still arriving is thrown away, or the server could not end
                 sent.close()
                 with anyio.move_on_after(_END_S / 4):
-                    await written.wait()
-                await _end(process, silent)
+                    await write_end.wait()
+                await _end(process, stderr_end)
             tasks.cancel_scope.cancel()
 
 
@@ -80,11 +80,11 @@ async def http_streams(url: str, client: httpx2.AsyncClient) -> AsyncIterator[tu
         yield SchemaFilter(received), sent
 
 
-async def _read(process: Process, arrived: Any, allowance: TrafficAllowance, reason: CloseReason) -> None:
+async def _read(process: Process, incoming: Any, allowance: TrafficAllowance, reason: CloseReason) -> None:
     assert process.stdout is not None
     lines = LineSplitter()
     with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError):
-        async with arrived:
+        async with incoming:
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # nobody reads any more
                 try:
                     while True:
@@ -93,7 +93,7 @@ async def _read(process: Process, arrived: Any, allowance: TrafficAllowance, rea
                         for line in lines.feed(data):
                             allowance.spend(0, 1)
                             check_message(line)
-                            await arrived.send(_message(line))
+                            await incoming.send(_message(line))
                 except TooLargeError as error:
                     reason.why = f"it was ended, since the server sent too much: {error}"
         with anyio.CancelScope(shield=True):
@@ -110,25 +110,25 @@ def _message(line: bytes) -> SessionMessage | Exception:
 
 
 async def _write(
-    process: Process, leaving: Any, arrived: Any, allowance: TrafficAllowance, written: Any
+    process: Process, outgoing: Any, incoming: Any, allowance: TrafficAllowance, write_end: Any
 ) -> None:
     assert process.stdin is not None
     try:
-        async with leaving:
-            async for message in leaving:
+        async with outgoing:
+            async for message in outgoing:
                 if isinstance(message.message, JSONRPCRequest):
                     allowance.renew()
                 text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                 await process.stdin.send(text.encode() + b"\n")
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-        await arrived.aclose()  # the session is to see the end instead of waiting for an answer
+        await incoming.aclose()  # the session is to see the end instead of waiting for an answer
     finally:
-        written.set()
+        write_end.set()
 
 
-async def _end(process: Process, silent: anyio.Event) -> None:
-    """Close its stdin; if it does not end by itself then, end all of its session. `silent`: its stderr has
-    ended; a child that it has left may hold it."""
+async def _end(process: Process, stderr_end: anyio.Event) -> None:
+    """Close its stdin; if it does not end by itself then, end all of its session. `stderr_end`: of its
+    stderr, which a child that it has left may hold."""
     for stop in (None, signal.SIGTERM, signal.SIGKILL):
         with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             if stop is None and process.stdin is not None:
@@ -141,7 +141,7 @@ async def _end(process: Process, silent: anyio.Event) -> None:
                 await anyio.sleep(0.01)
             break
     with anyio.move_on_after(_END_S / 4):
-        await silent.wait()
+        await stderr_end.wait()
     with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
         if process.stdout is not None:
             await process.stdout.aclose()
@@ -160,7 +160,7 @@ class SchemaFilter:
 
     async def receive(self) -> Any:
         """The next message."""
-        return _stripped(await self._inner.receive())
+        return _without_result_schemas(await self._inner.receive())
 
     async def aclose(self) -> None:
         """Close it."""
@@ -170,7 +170,7 @@ class SchemaFilter:
         return self
 
     async def __anext__(self) -> Any:
-        return _stripped(await self._inner.__anext__())
+        return _without_result_schemas(await self._inner.__anext__())
 
     async def __aenter__(self) -> SchemaFilter:
         await self._inner.__aenter__()
@@ -180,7 +180,7 @@ class SchemaFilter:
         return await self._inner.__aexit__(*error)
 
 
-def _stripped(item: Any) -> Any:
+def _without_result_schemas(item: Any) -> Any:
     message = getattr(item, "message", None)
     result = message.result if isinstance(message, JSONRPCResponse) else None
     tools = result.get("tools") if isinstance(result, dict) else None
@@ -200,9 +200,9 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             await response.aclose()
             raise httpx2.ReadError("the MCP server compresses its answer, which was not asked for")
-        events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        kind = _BoundedEvents if events else _BoundedBody
-        response.stream = kind(response.stream)
+        is_event_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        body_type = _BoundedEvents if is_event_stream else _BoundedBody
+        response.stream = body_type(response.stream)
         return response
 
 
@@ -231,21 +231,21 @@ class _BoundedEvents(_BoundedBody):
     """Server-sent events; an event is passed on when it has been checked."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        allowance, lines, rest = TrafficAllowance(), LineSplitter(), b""
+        allowance, lines, tail = TrafficAllowance(), LineSplitter(), b""
         event = EventSplitter(allowance)
         try:
             async for chunk in self._inner:
                 allowance.spend(len(chunk))
                 # Lines may end in CR, LF or both; both may come in two chunks.
-                chunk, rest = (rest + chunk[:-1], b"\r") if chunk.endswith(b"\r") else (rest + chunk, b"")
-                complete = lines.feed(chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
-                for line in complete:
+                chunk, tail = (tail + chunk[:-1], b"\r") if chunk.endswith(b"\r") else (tail + chunk, b"")
+                full_lines = lines.feed(chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+                for line in full_lines:
                     event.line(line)
-                if complete:
-                    yield b"\n".join([*complete, b""])
-            last = lines.feed(b"\n")
-            event.line(last[0])
+                if full_lines:
+                    yield b"\n".join([*full_lines, b""])
+            ending = lines.feed(b"\n")
+            event.line(ending[0])
             event.line(b"")
         except TooLargeError as error:
             raise httpx2.SSEError(f"the server sent too much: {error}") from None
-        yield last[0] + b"\n"
+        yield ending[0] + b"\n"

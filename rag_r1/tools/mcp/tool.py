@@ -50,7 +50,7 @@ from rag_r1.tools.secret_option import Variable, read_secret
 MAX_CHARS = 20_000
 
 
-def _listed(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -62,7 +62,7 @@ def _texts(value: tuple) -> tuple:
 
 Texts = Annotated[
     tuple,
-    BeforeValidator(_listed),
+    BeforeValidator(_as_tuple),
     AfterValidator(_texts),
     Constraint("a list of texts, such as [npx, server]"),
 ]

@@ -18,25 +18,25 @@ class QueryCache:
     """The documents of the `size` queries that were last asked for; see the top of the module."""
 
     def __init__(self, size: int):
-        self._kept: LRUCache[str, list[Document]] = LRUCache(size)
+        self._documents: LRUCache[str, list[Document]] = LRUCache(size)
         self._version: str | None = None
         #: How often another version was seen; a request remembers the number at which it was sent.
         self.changes = 0
 
     def get(self, query: str) -> list[Document] | None:
         """What was found for a query, or None."""
-        return self._kept.get(query)
+        return self._documents.get(query)
 
     def keep(self, query: str, documents: list[Document], sent_at: int) -> None:
         """Keep what a request has found that was sent at this number of changes."""
-        if self._kept.maxsize and sent_at == self.changes:
-            self._kept[query] = documents
+        if self._documents.maxsize and sent_at == self.changes:
+            self._documents[query] = documents
 
-    def seen(self, version: str | None, sent_at: int) -> None:
+    def note_version(self, version: str | None, sent_at: int) -> None:
         """Note the version in the answer to a request that was sent at this number of changes."""
         if version is None or sent_at != self.changes:
             return
         if self._version not in (None, version):
-            self._kept.clear()
+            self._documents.clear()
             self.changes += 1
         self._version = version

@@ -54,10 +54,10 @@ FAILURE_TEXT = "The search engine did not answer. Try another query, or answer w
 #: A response larger than this many bytes is not a search result.
 MAX_RESPONSE_BYTES = 64 << 20
 #: Most JSON values of a response, and of it for each document that was asked for.
-_FEW_VALUES, _VALUES_OF_A_DOCUMENT = 50_000, 200
+_BASE_VALUES, _VALUES_PER_DOCUMENT = 50_000, 200
 #: The environment variable with the server's bearer token.
 TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
-_LONGEST_WAIT_S = 20.0
+_MAX_WAIT_S = 20.0
 
 Result = list[Document] | Failure
 
@@ -107,10 +107,10 @@ class RetrievalClient(SearchTool):
         self._in_flight: dict[str, asyncio.Future[Result]] = {}
         self._requests: set[asyncio.Task[None]] = set()
         #: The turns that will share the next request, and what sends it at once when it is done.
-        self._gathering: list[list[str]] | None = None
+        self._open_turns: list[list[str]] | None = None
         self._full: asyncio.Future[None]
         self._session: aiohttp.ClientSession | None = None
-        self._retry = RetryPolicy(config.retries, config.backoff_s, _LONGEST_WAIT_S)
+        self._retry = RetryPolicy(config.retries, config.backoff_s, _MAX_WAIT_S)
         self._format = RemoteQueryFormat(config.base, config.mode, self._get, self._retry)
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
@@ -128,41 +128,41 @@ class RetrievalClient(SearchTool):
             except (QueryFormatError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
                 logger.warning("no separator from %s (%s)", self.config.base, error)
                 return [failure(str(error) or type(error).__name__)] * len(arguments)
-        results: list[Result | asyncio.Future[Result]] = []
-        fresh: list[str] = []
+        entries: list[Result | asyncio.Future[Result]] = []
+        new_queries: list[str] = []
         joined: set[int] = set()
         for query in queries:
             self.stats.queries += 1
-            if (hit := self._cache.get(query)) is not None:
+            if (documents := self._cache.get(query)) is not None:
                 self.stats.cached += 1
-                results.append(CachedDocuments(hit))
+                entries.append(CachedDocuments(documents))
                 continue
             if query in self._in_flight:
                 self.stats.joined += 1
-                joined.add(len(results))
+                joined.add(len(entries))
             else:
                 self._in_flight[query] = asyncio.get_running_loop().create_future()
-                fresh.append(query)
-            results.append(self._in_flight[query])
-        if fresh:
-            self.stats.sent += len(fresh)
-            self._add(fresh)
-        answers = [
-            await asyncio.shield(item) if isinstance(item, asyncio.Future) else item for item in results
+                new_queries.append(query)
+            entries.append(self._in_flight[query])
+        if new_queries:
+            self.stats.sent += len(new_queries)
+            self._add(new_queries)
+        results = [
+            await asyncio.shield(item) if isinstance(item, asyncio.Future) else item for item in entries
         ]
         return [
-            CachedDocuments(answer) if i in joined and isinstance(answer, list) else answer
-            for i, answer in enumerate(answers)
+            CachedDocuments(result) if i in joined and isinstance(result, list) else result
+            for i, result in enumerate(results)
         ]
 
     async def close(self) -> None:
         """Cancel requests in flight and close the connections."""
         self._format.cancel()
-        self._gathering, unanswered = None, list(self._in_flight)
+        self._open_turns, queries = None, list(self._in_flight)
         for request in self._requests:
             request.cancel()
         await asyncio.gather(*self._requests, return_exceptions=True)
-        for query in unanswered:
+        for query in queries:
             self._settle(query, failure("cancelled"))
         if self._session is not None:
             await self._session.close()
@@ -172,8 +172,8 @@ class RetrievalClient(SearchTool):
         """Send the queries of a turn, together with those that arrive within `gather_s` seconds, up to
         `max_queries`: an engine ends many turns in one step, and a request takes more CPU time than the
         queries in it. The queries of a turn stay together."""
-        turns, most = self._gathering, self.config.max_queries
-        if turns is not None and sum(map(len, turns)) + len(queries) > most:
+        turns, limit = self._open_turns, self.config.max_queries
+        if turns is not None and sum(map(len, turns)) + len(queries) > limit:
             self._full.set_result(None)
             turns = None
         if turns is None:
@@ -183,10 +183,10 @@ class RetrievalClient(SearchTool):
             self._requests.add(request)
             request.add_done_callback(self._requests.discard)
         turns.append(queries)
-        if not self.config.gather_s or sum(map(len, turns)) >= most:
+        if not self.config.gather_s or sum(map(len, turns)) >= limit:
             self._full.set_result(None)
             turns = None
-        self._gathering = turns
+        self._open_turns = turns
 
     async def _send(
         self, turns: list[list[str]], attempt: int = 0, full: asyncio.Future[None] | None = None
@@ -199,10 +199,10 @@ class RetrievalClient(SearchTool):
         affects only its own turn."""
         if full is not None and not full.done():
             await asyncio.wait([full], timeout=self.config.gather_s)
-            if self._gathering is turns:
-                self._gathering = None
+            if self._open_turns is turns:
+                self._open_turns = None
         queries = [query for turn in turns for query in turn]
-        sent_at, wait, refused = self._cache.changes, 0.0, False
+        sent_at, wait, is_refusal = self._cache.changes, 0.0, False
         answers: Sequence[list[Document] | str]
         try:
             self.stats.requests += 1
@@ -210,34 +210,38 @@ class RetrievalClient(SearchTool):
         except aiohttp.ClientResponseError as error:
             answers = [f"HTTP {error.status}"] * len(queries)
             # Otherwise the server understood the request, and would refuse it again.
-            refused = not is_transient(error.status)
+            is_refusal = not is_transient(error.status)
             wait = retry_after(error.headers)
         except Exception as error:
             answers = [self._fault(error)] * len(queries)
             if not isinstance(error, _TRANSIENT):  # a bug of ours: only these queries fail, and it is logged
                 logger.exception("search failed at %s", self.config.endpoint)
                 attempt = self._retry.retries
-        problems = {q: answer for q, answer in zip(queries, answers, strict=True) if isinstance(answer, str)}
-        is_last = len(turns) == 1 if refused else attempt >= self._retry.retries
-        for query, answer in zip(queries, answers, strict=True):
+        is_last = len(turns) == 1 if is_refusal else attempt >= self._retry.retries
+        problems = self._deliver(dict(zip(queries, answers, strict=True)), sent_at, is_last)
+        retries = [part for turn in turns if (part := [query for query in turn if query in problems])]
+        if is_last or not retries:
+            return
+        if not is_refusal:
+            attempt += 1
+            self.stats.retried += len(retries)
+            await asyncio.sleep(self._retry.delay(attempt - 1, wait))
+        await asyncio.gather(*(self._send([turn], attempt) for turn in retries))
+
+    def _deliver(
+        self, answers: Mapping[str, list[Document] | str], sent_at: int, is_last: bool
+    ) -> dict[str, str]:
+        """Deliver the documents and, after the last attempt, the failures; returns the problems."""
+        problems = {query: answer for query, answer in answers.items() if isinstance(answer, str)}
+        for query, answer in answers.items():
             if query not in problems:
                 self._settle(query, answer, sent_at)
             elif is_last:
                 self._settle(query, failure(problems[query]))
-        if not problems:
-            return
-        if is_last:
-            problem = next(iter(problems.values()))[:200]
-            logger.warning(
-                "search failed at %s (%s), %d queries", self.config.endpoint, problem, len(problems)
-            )
-            return
-        rest = [part for turn in turns if (part := [query for query in turn if query in problems])]
-        if not refused:
-            attempt += 1
-            self.stats.retried += len(rest)
-            await asyncio.sleep(self._retry.delay(attempt - 1, wait))
-        await asyncio.gather(*(self._send([turn], attempt) for turn in rest))
+        if problems and is_last:
+            text = next(iter(problems.values()))[:200]
+            logger.warning("search failed at %s (%s), %d queries", self.config.endpoint, text, len(problems))
+        return problems
 
     def _settle(self, query: str, result: Result, sent_at: int = 0) -> None:
         """Deliver a result to all searches that wait for this query."""
@@ -284,8 +288,8 @@ class RetrievalClient(SearchTool):
                 raise ValueError(WEB_PAGE)
             version = response.headers.get(VERSION_HEADER)
             self.index = " ".join(filter(None, (response.headers.get("X-Index"), version)))
-            self._format.seen(version)
-            self._cache.seen(version, sent_at)
+            self._format.note_version(version)
+            self._cache.note_version(version, sent_at)
             body = await read_body(response, MAX_RESPONSE_BYTES)
-        most_values = _FEW_VALUES + _VALUES_OF_A_DOCUMENT * len(queries) * self.config.topk
+        most_values = _BASE_VALUES + _VALUES_PER_DOCUMENT * len(queries) * self.config.topk
         return wire.parse_each(read_json(body, most_values), len(queries), self.config.topk)

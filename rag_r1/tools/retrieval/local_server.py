@@ -28,12 +28,12 @@ from rag_r1.tools.retrieval.client import TOKEN_VARIABLE
 
 
 def build_index(
-    corpus: Path, out: Path, *options: str, more: Sequence[Path] = (), timeout_s: float = 600
+    corpus: Path, out: Path, *options: str, more_corpora: Sequence[Path] = (), timeout_s: float = 600
 ) -> Path:
-    """Build an index folder from a corpus file, and `more` of them; `options` are those of `rag-r1 index
+    """Build an index folder from a corpus file, and `more_corpora`; `options` are those of `rag-r1 index
     build`."""
     module = (sys.executable, "-m", "retrieval_server.build_index")
-    command = [*module, "--corpus", str(corpus), *map(str, more), "--out", str(out), *options]
+    command = [*module, "--corpus", str(corpus), *map(str, more_corpora), "--out", str(out), *options]
     done = subprocess.run(
         bind_to_parent(command), capture_output=True, text=True, timeout=timeout_s, env=server_environment()
     )

@@ -23,7 +23,7 @@ from rag_r1.protocols.retriever_query import Context, Mode, QueryFormat
 
 #: A longer answer is no description of a server.
 MAX_READY_BYTES = 1 << 20
-_OF_INDEX = re.compile(r"(?P<root>.*)/indexes/(?P<name>[^/]+)")
+_INDEX_ADDRESS = re.compile(r"(?P<root>.*)/indexes/(?P<name>[^/]+)")
 KEY, MODE_KEY = "rag_r1.retriever.agentic_input", "rag_r1.retriever.mode"
 REMEDY = "serve a dense index (rag-r1 index build --encoder MODEL), or set it to false"
 MODE_REMEDY = "leave it out, or serve an index of an encoder that was trained so"
@@ -36,11 +36,11 @@ Get = Callable[[str], Awaitable[tuple[int, bytes]]]
 
 class QueryFormatError(ValueError):
     """The server does not tell how it wants its queries, or wants them otherwise than `key` says, for the
-    reason in `what`. `again`: asking later may help."""
+    reason in `what`. `is_transient`: asking later may help."""
 
-    def __init__(self, what: str, *, again: bool = False, key: str = KEY, remedy: str = REMEDY):
+    def __init__(self, what: str, *, is_transient: bool = False, key: str = KEY, remedy: str = REMEDY):
         super().__init__(f"{key}: {what}; {remedy}")
-        self.what, self.again, self.key, self.remedy = what, again, key, remedy
+        self.what, self.is_transient, self.key, self.remedy = what, is_transient, key, remedy
 
     def stops(self, mode: Mode | None) -> bool:
         """Can a query with this `mode` not be sent? A plain one needs no separator."""
@@ -50,14 +50,14 @@ class QueryFormatError(ValueError):
 def ready_address(base: str) -> tuple[str, str | None]:
     """The address of `/ready` of the server behind `base`, and the index that `base` names, if it does so in
     its path (`http://host:8000/indexes/wiki`)."""
-    match = _OF_INDEX.fullmatch(base)
+    match = _INDEX_ADDRESS.fullmatch(base)
     return (f"{match['root']}/ready", match["name"]) if match else (f"{base}/ready", None)
 
 
 def read_format(address: str, index: str | None, status: int, body: bytes) -> QueryFormat:
     """The format in an answer to `GET /ready`. Raises QueryFormatError, whose text names key and remedy."""
     if status != 200:
-        raise QueryFormatError(f"{address} answers HTTP {status}", again=is_transient(status))
+        raise QueryFormatError(f"{address} answers HTTP {status}", is_transient=is_transient(status))
     try:
         ready = json.loads(body) if len(body) <= MAX_READY_BYTES else None
     except (ValueError, RecursionError):
@@ -98,8 +98,8 @@ class RemoteQueryFormat:
             if error.stops(self._mode):
                 raise
             return queries
-        place = context.get()
-        context.sent |= {query: form.query(place, query, mode) for query in queries}
+        call_context = context.get()
+        context.sent |= {query: form.query(call_context, query, mode) for query in queries}
         return [context.sent[query] for query in queries]
 
     async def format(self) -> QueryFormat:
@@ -111,12 +111,12 @@ class RemoteQueryFormat:
         try:
             return await asyncio.shield(request)
         except asyncio.CancelledError:
-            this = asyncio.current_task()
-            if not request.cancelled() or (this is not None and this.cancelling()):
+            current_task = asyncio.current_task()
+            if not request.cancelled() or (current_task is not None and current_task.cancelling()):
                 raise  # the caller is cancelled, and not the request
             raise ConnectionAbortedError("the client was closed while it asked for the separator") from None
 
-    def seen(self, version: str | None) -> None:
+    def note_version(self, version: str | None) -> None:
         """An answer of the server was made with this version of the index: with another one than asked for,
         the next query asks again."""
         if version is None or self._request is None or not self._request.done() or _failed(self._request):
@@ -141,7 +141,7 @@ class RemoteQueryFormat:
             status, body = await self._get(self._address)
             return read_format(self._address, self._index, status, body)
         except (QueryFormatError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            if isinstance(error, QueryFormatError) and not error.again:
+            if isinstance(error, QueryFormatError) and not error.is_transient:
                 raise
             raise TransientError(str(error)) from error
 

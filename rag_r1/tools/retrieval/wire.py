@@ -65,15 +65,15 @@ def _results(data: Any, key: str, n_queries: int) -> list[list[Any]]:
         or len(result) != n_queries
         or not all(isinstance(items, list) for items in result)
     ):
-        must = f"{key!r} must be a list with one list of documents for each of {n_queries} queries"
-        raise ValueError(f"{OTHER_JSON}: {must}")
+        requirement = f"{key!r} must be a list with one list of documents for each of {n_queries} queries"
+        raise ValueError(f"{OTHER_JSON}: {requirement}")
     return result
 
 
 def _read_document(item: Any) -> Document:
     """A document of `retrieve`: with its score, or bare."""
-    scored = isinstance(item, dict) and isinstance(item.get("document"), dict)
-    document, score = (item["document"], item.get("score")) if scored else (item, None)
+    has_score = isinstance(item, dict) and isinstance(item.get("document"), dict)
+    document, score = (item["document"], item.get("score")) if has_score else (item, None)
     contents = document.get("contents") if isinstance(document, dict) else None
     if not isinstance(contents, str):
         raise ValueError(f"{OTHER_JSON}: a document must have a string 'contents'")

@@ -10,9 +10,10 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module, metadata
 from importlib.util import find_spec
+from typing import Any
 
 from rag_r1.system.installation import pip_command, setup_command
 from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok, version_of
@@ -90,20 +91,12 @@ def check_registration() -> Iterator[Finding]:
         yield Finding("plugin", MISSING, "rag-r1 is not installed, so veRL cannot find it", pip_command())
         return
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import verl  # noqa: F401
-            from verl.experimental.agent_loop.agent_loop import _agent_loop_registry as agent_loops
-            from verl.experimental.reward_loop.reward_manager.registry import (
-                REWARD_MANAGER as reward_managers,
-            )
-            from verl.plugin.platform import get_platform
-            from verl.workers.engine import EngineRegistry
+        registries = _load_registries()
     except Exception as error:
         # VERL_PLATFORM=cpu names the plugin's platform, which veRL does not know if the plugin is excluded.
         policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS") or "auto"
-        kept_out = policy != "auto" and "rag_r1" not in policy
-        if kept_out and "rag_r1.plugin" not in sys.modules:
+        is_excluded = policy != "auto" and "rag_r1" not in policy
+        if is_excluded and "rag_r1.plugin" not in sys.modules:
             yield _plugin_not_loaded()
         else:
             yield Finding("veRL", MISSING, f"cannot be imported: {error!r}", SETUP)
@@ -116,22 +109,39 @@ def check_registration() -> Iterator[Finding]:
     for part, trace in plugin.FAILURES.items():
         yield Finding(part, MISSING, f"could not be registered:\n{trace}", f"{SETUP}, or fix the error above")
 
+    yield from _check_registries(registries, plugin.FAILURES)
+
+
+def _load_registries() -> tuple[Any, ...]:
+    """What gives the platform, and veRL's registries of agent loops, reward managers and engines."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import verl  # noqa: F401
+        from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+        from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
+        from verl.plugin.platform import get_platform
+        from verl.workers.engine import EngineRegistry
+    return get_platform, _agent_loop_registry, REWARD_MANAGER, EngineRegistry._engines
+
+
+def _check_registries(registries: Sequence[Any], failures: Collection[str]) -> Iterator[Finding]:
+    get_platform, agent_loops, reward_managers, backends_of = registries
     device = get_platform().device_name
     yield ok("platform", f"{device} ({type(get_platform()).__name__})")
     engines = [
         f"{model} ({backend})"
-        for model, backends in EngineRegistry._engines.items()
+        for model, backends in backends_of.items()
         for backend, devices in backends.items()
         if backend == "fsdp2" and device in devices
     ]
-    for name, expected, here in (
+    for name, expected, is_registered in (
         ("agent loop", "search_agent", "search_agent" in agent_loops),
         ("reward manager", "search", "search" in reward_managers),
         ("engines", ", ".join(engines), len(engines) == 2),
     ):
-        if here:
+        if is_registered:
             yield ok(name, expected)
-        elif name not in plugin.FAILURES:
+        elif name not in failures:
             yield Finding(name, MISSING, f"{expected or 'none'}: not registered with veRL", SETUP)
 
 

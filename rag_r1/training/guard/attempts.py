@@ -46,7 +46,7 @@ class Attempts:
     def __init__(self, folder: Path):
         self.folder, self.all = folder, list[Attempt]()
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = JsonLinesFile(folder / RECORD, lambda line, place: self._take(line))
+        self._file = JsonLinesFile(folder / RECORD, lambda line, place: self._add_event(line))
 
     @property
     def rollbacks(self) -> int:
@@ -61,8 +61,8 @@ class Attempts:
 
     def sign(self, sign: Sign, step: int) -> None:
         """A sign shows in the attempt that runs."""
-        about = {"name": sign.name, "verdict": sign.verdict.name, "cause": sign.cause, "since": sign.since}
-        self._append("sign", len(self.all), step=step, **about)
+        fields = {"name": sign.name, "verdict": sign.verdict.name, "cause": sign.cause, "since": sign.since}
+        self._append("sign", len(self.all), step=step, **fields)
 
     def end(self, ending: str, step: int | None, back_to: int | None = None) -> None:
         """The attempt that runs has ended, with this as its last step."""
@@ -72,11 +72,9 @@ class Attempts:
     def _append(self, event: str, number: int, **values: Any) -> None:
         self._file.append({"event": event, "attempt": number, "time": round(time.time(), 1), **values})
 
-    def _take(self, line: dict[str, Any]) -> None:
-        event, values = (
-            line["event"],
-            {k: v for k, v in line.items() if k not in ("event", "attempt", "time")},
-        )
+    def _add_event(self, line: dict[str, Any]) -> None:
+        event = line["event"]
+        values = {key: value for key, value in line.items() if key not in ("event", "attempt", "time")}
         if event == "begin":
             self.all.append(Attempt(line["attempt"], **values))
         elif event == "sign":
@@ -94,7 +92,7 @@ class Attempts:
         )
         series = [self._series(attempt) for attempt in self.all]
         page.pictures(draw(self.folder / PICTURE, lambda axes: self._paint(axes, series), size=(7.0, 3.2)))
-        rows = [self._row(*known) for known in zip(self.all, (right for right, _ in series), strict=True)]
+        rows = [self._row(*pair) for pair in zip(self.all, (right for right, _ in series), strict=True)]
         page.table(["attempt", "steps", "changed settings", "right answers", "ended"], rows, "rllll")
         signs = [
             f"attempt {attempt.number}, step {sign['step']}: "
@@ -107,16 +105,11 @@ class Attempts:
 
     def _row(self, attempt: Attempt, right: Series) -> list[object]:
         last = attempt.last if attempt.last is not None else max(right.steps, default=attempt.first)
-        three = (right.values[0], max(right.values), right.values[-1]) if len(right) else ()
-        shares = " → ".join(number(value, 2) for value in three) or "–"
+        points = (right.values[0], max(right.values), right.values[-1]) if len(right) else ()
+        shares = " → ".join(number(value, 2) for value in points) or "–"
         changes = ", ".join(map(cell, attempt.changes)) or "none"
-        return [
-            attempt.number,
-            f"{attempt.first + 1} to {last}",
-            changes,
-            shares,
-            cell(attempt.ending or "runs"),
-        ]
+        steps = f"{attempt.first + 1} to {last}"
+        return [attempt.number, steps, changes, shares, cell(attempt.ending or "runs")]
 
     def _series(self, attempt: Attempt) -> tuple[Series, Series]:
         history = History()

@@ -32,11 +32,11 @@ from rag_r1.training.guard.history import History, Series, at_steps
 from rag_r1.training.metrics_files import MetricsFile, earlier_files
 
 #: Half the width of a band in standard deviations, and the least deviation as a share of the mean.
-_DEVIATIONS, _LEAST_DEVIATION = 5.0, 0.02
+_DEVIATIONS, _MIN_DEVIATION = 5.0, 0.02
 #: Steps to both sides whose variances are averaged.
-_NEAR = 2
+_REACH = 2
 #: Runs that a band needs: the variance of two says little.
-_LEAST_RUNS = 3
+_MIN_RUNS = 3
 #: The metrics of a band; `right` is the share of right answers (history.py).
 SIGNALS = (
     "right",
@@ -50,13 +50,13 @@ SIGNALS = (
 
 @dataclass
 class BandCheck:
-    """Compares a run with a band while it runs. `signals`: name -> step -> (low, high); `left`: name ->
-    (step, value) where a signal first left the band; `compared`: the steps with a comparison."""
+    """Compares a run with a band while it runs. `signals`: name -> step -> (low, high); `exits`: name ->
+    (step, value) where a signal first left the band; `compared_steps`: the steps with a comparison."""
 
     signals: Mapping[str, Mapping[int, tuple[float, float]]]
     history: History = field(default_factory=History)
-    left: dict[str, tuple[int, float]] = field(default_factory=dict)
-    compared: set[int] = field(default_factory=set)
+    exits: dict[str, tuple[int, float]] = field(default_factory=dict)
+    compared_steps: set[int] = field(default_factory=set)
 
     @classmethod
     def of_recipe(cls, recipe: Recipe) -> BandCheck | None:
@@ -81,27 +81,27 @@ class BandCheck:
             series = _series(self.history, name)
             if step not in band or series.steps[-1:] != [step]:
                 continue
-            self.compared.add(step)
+            self.compared_steps.add(step)
             (low, high), value = band[step], series.values[-1]
-            if not low <= value <= high and name not in self.left:
-                self.left[name] = (step, value)
+            if not low <= value <= high and name not in self.exits:
+                self.exits[name] = (step, value)
                 sentences.append(f"step {step}: {name} is {value:.3f}, expected {low:.3f} to {high:.3f}")
         return sentences
 
     def summary(self) -> str:
         """How the run went, in a sentence; empty if nothing could be compared."""
-        if not self.compared:
+        if not self.compared_steps:
             return ""
-        extent = f"{len(self.signals)} signals at {len(self.compared)} steps"
-        if not self.left:
+        extent = f"{len(self.signals)} signals at {len(self.compared_steps)} steps"
+        if not self.exits:
             return f"as expected: {extent} are in the band of this recipe"
-        names = ", ".join(f"{name} (step {step})" for name, (step, _) in self.left.items())
+        names = ", ".join(f"{name} (step {step})" for name, (step, _) in self.exits.items())
         return f"not as expected: of {extent}, these left the band of this recipe: {names}"
 
 
 def make_band(histories: Sequence[History]) -> dict[str, dict[str, list[float]]]:
     """The band of runs: signal -> step -> [low, high]. Raises RunError for fewer than three."""
-    if len(histories) < _LEAST_RUNS:
+    if len(histories) < _MIN_RUNS:
         raise RunError("a band needs three runs or more, of different seeds")
     bands = {name: _signal_band([_series(history, name) for history in histories]) for name in SIGNALS}
     return {name: band for name, band in bands.items() if band}
@@ -111,12 +111,12 @@ def _signal_band(runs: Sequence[Series]) -> dict[str, list[float]]:
     """The band of a signal, at the steps that all runs have."""
     steps = sorted(set.intersection(*(set(run.steps) for run in runs)))
     values = list(zip(*(at_steps(run, steps) for run in runs), strict=True))
-    variances = [variance(of_step) for of_step in values]
+    variances = [variance(step_values) for step_values in values]
     band = {}
-    for i, (step, of_step) in enumerate(zip(steps, values, strict=True)):
-        mean, near = fmean(of_step), fmean(variances[max(0, i - _NEAR) : i + _NEAR + 1])
-        reach = _DEVIATIONS * max(math.sqrt(near), _LEAST_DEVIATION * abs(mean))
-        band[str(step)] = [round(mean - reach, 4), round(mean + reach, 4)]
+    for i, (step, step_values) in enumerate(zip(steps, values, strict=True)):
+        mean, spread = fmean(step_values), fmean(variances[max(0, i - _REACH) : i + _REACH + 1])
+        half_width = _DEVIATIONS * max(math.sqrt(spread), _MIN_DEVIATION * abs(mean))
+        band[str(step)] = [round(mean - half_width, 4), round(mean + half_width, 4)]
     return band
 
 
@@ -165,8 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     band = make_band([read_history(run) for run in args.runs])
     # One line per signal, so that a new band is a readable change.
     signals = ",\n".join(f"  {json.dumps(name)}: {json.dumps(steps)}" for name, steps in band.items())
-    about = json.dumps({"runs": len(args.runs), "made": args.made})[1:-1]
-    write_text(args.out, f'{{{about}, "signals": {{\n{signals}\n}}}}\n')
+    header = json.dumps({"runs": len(args.runs), "made": args.made})[1:-1]
+    write_text(args.out, f'{{{header}, "signals": {{\n{signals}\n}}}}\n')
     print(f"{args.out}: {len(band)} signals of {len(args.runs)} runs")
     return 0
 

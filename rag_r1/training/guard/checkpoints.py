@@ -33,33 +33,33 @@ KEPT = "kept"
 
 def steps_in(folder: Path) -> dict[int, Path]:
     """The checkpoints in a folder, by step."""
-    found = ((_STEP.fullmatch(path.name), path) for path in folder.glob("global_step_*"))
-    return {int(match[1]): path for match, path in sorted(found, key=lambda one: one[1]) if match}
+    matches = ((_STEP.fullmatch(path.name), path) for path in folder.glob("global_step_*"))
+    return {int(match[1]): path for match, path in sorted(matches, key=lambda pair: pair[1]) if match}
 
 
 class Checkpoints:
     """Those of the run in `folder` (`trainer.default_local_dir`); `count` of them are kept."""
 
     def __init__(self, folder: Path, count: int):
-        self.folder, self.count, self._kept = folder, count, folder / KEPT
+        self.folder, self.count, self._kept_folder = folder, count, folder / KEPT
 
     def kept_steps(self) -> list[int]:
         """The steps of the kept checkpoints, in order."""
-        return sorted(steps_in(self._kept))
+        return sorted(steps_in(self._kept_folder))
 
     def keep(self, last: int) -> None:
         """Keep the whole checkpoints of the run up to the step `last`, of all no more than `count`."""
-        whole = last_checkpoint(self.folder)
+        last_whole = last_checkpoint(self.folder)
         newest = max(self.kept_steps(), default=0)
         for step in sorted(steps_in(self.folder)):
-            if whole is not None and newest < step <= min(last, whole):
+            if last_whole is not None and newest < step <= min(last, last_whole):
                 self._keep(step)
         for step in surplus(self.kept_steps(), self.count):
             shutil.rmtree(self.path(step))
 
     def _keep(self, step: int) -> None:
         """One that veRL removes meanwhile is left out."""
-        target, part = self._kept / f"global_step_{step}", self._kept / f"part_{step}"
+        target, part = self._kept_folder / f"global_step_{step}", self._kept_folder / f"part_{step}"
         shutil.rmtree(part, ignore_errors=True)
         try:
             shutil.copytree(self.folder / target.name, part, copy_function=_link)
@@ -75,24 +75,24 @@ class Checkpoints:
         tracker = self.folder / TRACKER
         if not tracker.exists() or last_checkpoint(self.folder) is not None:
             return
-        whole = sorted(steps_in(self.folder))[:-1]
-        if whole:
-            write_text(tracker, str(whole[-1]))
+        steps = sorted(steps_in(self.folder))[:-1]
+        if steps:
+            write_text(tracker, str(steps[-1]))
         else:
             tracker.unlink()
 
     def path(self, step: int) -> Path:
         """The kept checkpoint of a step."""
-        return self._kept / f"global_step_{step}"
+        return self._kept_folder / f"global_step_{step}"
 
-    def before(self, step: int) -> int | None:
+    def newest_up_to(self, step: int) -> int | None:
         """The last kept step up to this one; None without one."""
-        return max((kept for kept in self.kept_steps() if kept <= step), default=None)
+        return max((kept_step for kept_step in self.kept_steps() if kept_step <= step), default=None)
 
     def go_back(self, step: int | None) -> None:
         """The run goes on from the kept checkpoint of this step, or from the beginning. What was saved later
         is removed."""
-        for folder in (self.folder, self._kept):
+        for folder in (self.folder, self._kept_folder):
             for saved, path in steps_in(folder).items():
                 if step is None or saved > step or folder == self.folder:
                     shutil.rmtree(path)
@@ -106,19 +106,19 @@ class Checkpoints:
         """Change the actor's learning rate in the run's checkpoint of this step. Raises RunError."""
         actor = self.folder / f"global_step_{step}" / "actor"
         command = [sys.executable, "-m", "rag_r1.training.guard.learning_rate", str(actor), str(rate)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RunError(f"cannot change the learning rate in {actor}:\n{last_lines(done.stderr, 5)}")
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode:
+            raise RunError(f"cannot change the learning rate in {actor}:\n{last_lines(process.stderr, 5)}")
 
 
 def surplus(steps: Sequence[int], count: int) -> list[int]:
     """Which of these steps, in order, are too many: never the last, and of the others those that are closest
     to their neighbours for their age."""
-    left = list(steps)
-    while len(left) > count:
-        gaps = {i: (left[i + 1] - left[i - 1]) / (left[-1] - left[i]) for i in range(1, len(left) - 1)}
-        del left[min(gaps, key=lambda i: gaps[i]) if count > 1 and gaps else 0]
-    return sorted(set(steps) - set(left))
+    pool = list(steps)
+    while len(pool) > count:
+        gaps = {i: (pool[i + 1] - pool[i - 1]) / (pool[-1] - pool[i]) for i in range(1, len(pool) - 1)}
+        del pool[min(gaps, key=lambda i: gaps[i]) if count > 1 and gaps else 0]
+    return sorted(set(steps) - set(pool))
 
 
 def _link(source: str, target: str) -> None:

@@ -24,7 +24,7 @@ class Guard:
         self.history = History(self.facts.questions)
         #: The last step of which all is known.
         self.step = -1
-        self._shown: dict[str, Verdict] = {}
+        self._reported: dict[str, Verdict] = {}
 
     def see(self, step: int, metrics: Mapping[str, Any], *, is_whole: bool = True) -> list[Sign]:
         """The new signs after a step, the worst first. `is_whole`: False if the step's batch is complete and
@@ -37,15 +37,15 @@ class Guard:
         if not self.options.enabled:
             return []
         signs = [sign for rule in RULES for sign in rule(self.history, self.options, self.facts)]
-        new = [sign for sign in signs if sign.verdict > self._shown.get(sign.name, 0)]
+        new_signs = [sign for sign in signs if sign.verdict > self._reported.get(sign.name, 0)]
         # A step with no metrics of a training, such as a validation at the start, ends no sign.
         if self.history.now("search/score") is not None:
             shown = {sign.name: sign.verdict for sign in signs}
-            self._shown = shown if is_whole else {**self._shown, **shown}
-        return sorted(new, key=lambda sign: -sign.verdict)
+            self._reported = shown if is_whole else {**self._reported, **shown}
+        return sorted(new_signs, key=lambda sign: -sign.verdict)
 
     def back_to(self, step: int) -> None:
         """The training goes on from the checkpoint of this step."""
         self.history.back_to(step)
         self.step = min(self.step, step)
-        self._shown = {}
+        self._reported = {}

@@ -75,7 +75,7 @@ class History:
     def back_to(self, step: int) -> None:
         """Forget all steps after this one."""
         for series in self._series.values():
-            count = sum(known <= step for known in series.steps)
+            count = sum(past_step <= step for past_step in series.steps)
             del series.steps[count:], series.values[count:]
         self.step = min(self.step, step)
 
@@ -103,17 +103,17 @@ class History:
         Few say little, and in the first steps a fast training looks like noise; so what the deviation can
         be at most counts as `_PRIOR` further differences: that of questions whose answers are all right or
         all wrong, or, if questions are not drawn at random, the largest difference before the last."""
-        in_order = self.right.differences()
-        differences = sorted(in_order)
-        kept = differences[: len(differences) - len(differences) // 10 - 1]
-        most = max(in_order[:-1], default=1.0) / math.sqrt(2)
+        changes = self.right.differences()
+        sorted_changes = sorted(changes)
+        usual_changes = sorted_changes[: len(sorted_changes) - len(sorted_changes) // 10 - 1]
+        maximum = max(changes[:-1], default=1.0) / math.sqrt(2)
         if self.questions is not None and len(self._shares):
-            most = math.sqrt(max(0.0, share * (1 - share)) / self.questions)
+            maximum = math.sqrt(max(0.0, share * (1 - share)) / self.questions)
         # Of a normal distribution the mean of |difference| is 1.13 deviations, and .9 without the largest.
-        measured = min(fmean(kept) / 0.9, most) if kept else most
-        number = len(differences)
-        parts = math.sqrt(_PRIOR) * most, math.sqrt(number) * measured
-        return math.hypot(*parts) / math.sqrt(_PRIOR + number)
+        measured = min(fmean(usual_changes) / 0.9, maximum) if usual_changes else maximum
+        count = len(sorted_changes)
+        terms = math.sqrt(_PRIOR) * maximum, math.sqrt(count) * measured
+        return math.hypot(*terms) / math.sqrt(_PRIOR + count)
 
     @property
     def held_out(self) -> Series:
@@ -123,8 +123,8 @@ class History:
 
 def _held_out(metrics: Mapping[str, float]) -> Iterator[tuple[str, float]]:
     for series, ends in _HELD_OUT.items():
-        known = ([value for name, value in metrics.items() if _is_held_out(name, end)] for end in ends)
-        values = next(filter(None, known), [])
+        candidates = ([value for name, value in metrics.items() if _is_held_out(name, end)] for end in ends)
+        values = next(filter(None, candidates), [])
         if values and not any(map(math.isnan, values)):
             yield series, fmean(values)
 
@@ -143,5 +143,5 @@ def best_window(series: Series, window: int) -> tuple[float, int]:
 
 def at_steps(series: Series, steps: Sequence[int]) -> list[float]:
     """The values of a series at some steps, as far as it has them."""
-    known = dict(zip(series.steps, series.values, strict=True))
-    return [known[step] for step in steps if step in known]
+    values = dict(zip(series.steps, series.values, strict=True))
+    return [values[step] for step in steps if step in values]

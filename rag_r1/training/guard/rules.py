@@ -16,19 +16,19 @@ from rag_r1.training.guard.history import History, Series, at_steps, best_window
 from rag_r1.training.guard.signs import Sign, TrainingFacts, Verdict, by_right, find_fall
 
 #: A slow fall shows in longer windows.
-_LONG = 4
+_LONG_FACTOR = 4
 #: Held out, fewer right answers by less than this are chance in the usual validations of 100 and more.
 _HELD_OUT_LOSS = 0.1
 #: Steps of which the start is the median, and before which there is no usual norm of a gradient.
-_START = 4
+_START_STEPS = 4
 
 Rule = Callable[[History, GuardOptions, TrainingFacts], Iterator[Sign]]
 
 
 def right_answers_fall(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
     """Fewer right answers in training: at once by twice the loss, or in the mean of a window."""
-    loss, windows = options.right_loss, (options.window, _LONG * options.window)
-    limits = ((1, 2 * loss), *((window, loss) for window in windows))
+    max_loss, windows = options.right_loss, (options.window, _LONG_FACTOR * options.window)
+    limits = ((1, 2 * max_loss), *((window, max_loss) for window in windows))
     falls = (find_fall(history, *limit, options.right_deviations) for limit in limits)
     if fall := next(filter(None, falls), None):
         text = f"right answers fell from {fall.before:.2f} to {fall.now:.2f}"
@@ -108,9 +108,9 @@ def right_answers_become_unlikely(
 def entropy_explodes(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
     """The policy becomes noise; the mean of -log p of the sampled tokens is its entropy."""
     series = history["search/logprob"]
-    if len(series) < _START + options.window or series.steps[-1] != history.step:
+    if len(series) < _START_STEPS + options.window or series.steps[-1] != history.step:
         return
-    start, now = -median(series.values[:_START]), -series.recent(options.window)
+    start, now = -median(series.values[:_START_STEPS]), -series.recent(options.window)
     if now > start + options.entropy_gain and now > options.entropy_factor * start:
         text = f"the entropy rose from {start:.3f} to {now:.3f} nats a token"
         yield by_right("entropy", text, series.since(options.window), history, options)
@@ -122,8 +122,8 @@ def exploration_ends(history: History, options: GuardOptions, facts: TrainingFac
     window, texts = options.window, []
     if len(flat) >= window and (share := flat.recent(window)) > options.flat_groups:
         texts.append(f"{share:.0%} of the groups have no signal")
-    if len(logprob) >= _START + window:
-        start, now = -median(logprob.values[:_START]), -logprob.recent(window)
+    if len(logprob) >= _START_STEPS + window:
+        start, now = -median(logprob.values[:_START_STEPS]), -logprob.recent(window)
         if now < options.entropy_left * start:
             texts.append(f"the entropy fell from {start:.3f} to {now:.3f} nats a token")
     if texts and history.now("search/score") is not None:
@@ -136,11 +136,11 @@ def engine_disagrees(history: History, options: GuardOptions, facts: TrainingFac
     gaps = [("training/rollout_probs_diff_mean", options.probability_gap, "probabilities")]
     if facts.is_first_kl_zero:
         gaps.append(("actor/ppo_kl", options.stale_kl, "log-probs"))
-    for name, most, what in gaps:
+    for name, limit, kind in gaps:
         values = history[name].values[-options.window :]
-        if len(values) == options.window and history.now(name) is not None and min(map(abs, values)) > most:
+        if len(values) == options.window and history.now(name) is not None and min(map(abs, values)) > limit:
             text = (
-                f"the {what} of engine and actor differ by {abs(values[-1]):.4f} ({name}), so the engine has "
+                f"the {kind} of engine and actor differ by {abs(values[-1]):.4f} ({name}), so the engine has "
                 "other weights"
             )
             yield Sign("engine", Verdict.ROLL_BACK, text, history[name].since(options.window))
@@ -157,11 +157,11 @@ def numbers_are_no_numbers(history: History, options: GuardOptions, facts: Train
 def gradient_jumps(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
     """A gradient far larger than usual."""
     before, now = history["actor/grad_norm"].values[:-1], history.now("actor/grad_norm")
-    if now is None or len(before) < _START:
+    if now is None or len(before) < _START_STEPS:
         return
-    usual = median(before)
-    if math.isfinite(now) and now > options.gradient_factor * usual:
-        text = f"the norm of the gradient is {now:.3g}, usually {usual:.3g}"
+    typical = median(before)
+    if math.isfinite(now) and now > options.gradient_factor * typical:
+        text = f"the norm of the gradient is {now:.3g}, usually {typical:.3g}"
         yield Sign("gradient", Verdict.WARN, text, history.step)
 
 
@@ -223,10 +223,10 @@ def _below_best(series: Series, history: History, options: GuardOptions) -> tupl
 
 
 def _above(
-    sign: str, name: str, most: float, text: str, history: History, options: GuardOptions
+    sign: str, name: str, limit: float, text: str, history: History, options: GuardOptions
 ) -> Iterator[Sign]:
     series = history[name]
     if len(series) >= options.window and history.now(name) is not None:
         value = series.recent(options.window)
-        if value > most:
+        if value > limit:
             yield Sign(sign, Verdict.WARN, f"{value:.0%} {text}", series.since(options.window))

@@ -79,9 +79,9 @@ def find_fall(history: History, window: int, loss: float, deviations: float) -> 
         return None
     before, last = best_window(series, window)
     now = series.recent(window)
-    by_chance = deviations + math.sqrt(2 * math.log(len(series.windows(window))))
+    chance = deviations + math.sqrt(2 * math.log(len(series.windows(window))))
     deviation = history.right_deviation((before + now) / 2)
-    if before - now < max(loss * before, by_chance * deviation / math.sqrt(window), 1e-9):
+    if before - now < max(loss * before, chance * deviation / math.sqrt(window), 1e-9):
         return None
     best_steps = tuple(series.steps[last - window + 1 : last + 1])
     reward = history["search/score"]

@@ -43,7 +43,7 @@ from rag_r1.training.metrics_files import (
     MetricsFile,
     StartMetrics,
     earlier_files,
-    log_place,
+    log_variable,
     logs_to_file,
     next_metrics_file,
 )
@@ -59,8 +59,8 @@ def check_supervision(config: Any) -> Iterator[Problem]:
     yield from check_resume(config)
     if not logs_to_file(config):
         yield error("trainer.logger", "lacks `file`, whose lines are followed", "set it to [console,file]")
-    if place := log_place(config):
-        yield error(place, "is set, but each attempt needs a file of its own", "unset it")
+    if variable := log_variable(config):
+        yield error(variable, "is set, but each attempt needs a file of its own", "unset it")
     if (config.trainer.get("save_freq") or 0) <= 0:
         yield error(
             "trainer.save_freq", "is not above 0, so there is nothing to go back to", "set it, e.g. to 10"
@@ -84,29 +84,29 @@ class Supervisor:
     def run(self, limit: TimeLimit | None = None) -> int | None:
         """Train to the end. Returns 0, the status of a training that cannot be started again, or None if
         `limit` ended it. Raises RunError with the cause if a sign ended it for good."""
-        busy = RunError(f"another command supervises {self.folder}: wait for it or end it")
-        with hold_lock(self.folder, busy, name=SUPERVISOR_LOCK):
-            if left := stop_leftovers(self.folder):
-                self._say(f"ended {left} processes of an earlier start")
+        error = RunError(f"another command supervises {self.folder}: wait for it or end it")
+        with hold_lock(self.folder, error, name=SUPERVISOR_LOCK):
+            if n_leftovers := stop_leftovers(self.folder):
+                self._print(f"ended {n_leftovers} processes of an earlier start")
             self.checkpoints.mend_tracker()
             attempts = Attempts(self.folder)
             self._read_earlier(attempts)
-            fruitless = 0
+            failures = 0
             while True:
                 self._prepare(attempts)
-                before = last_checkpoint(self.folder)
+                last_step = last_checkpoint(self.folder)
                 attempt = _Attempt(self, attempts, limit)
                 status = attempt.run()
                 if attempt.sign is not None:
                     self._after_sign(attempt.sign, attempts)
-                    fruitless = 0
+                    failures = 0
                 elif attempt.is_limit or status == 0:
                     attempts.end("the time limit" if attempt.is_limit else "finished", self.guard.step)
                     return status
                 else:
                     ending = "it hung" if status is None else f"it ended with status {status}"
-                    fruitless = 0 if last_checkpoint(self.folder) != before else fruitless + 1
-                    self._after_crash(ending, fruitless, attempts)
+                    failures = 0 if last_checkpoint(self.folder) != last_step else failures + 1
+                    self._after_crash(ending, failures, attempts)
 
     def changes(self, rollbacks: int) -> list[str]:
         """The overrides after so many rollbacks: those of all rungs up to there."""
@@ -135,21 +135,21 @@ class Supervisor:
         """Prepares the next attempt. Raises RunError if there is none."""
         step, page = self.guard.history.step, self.folder / PAGE
         self.checkpoints.keep(sign.since - self.options.margin)
-        good = self.checkpoints.before(sign.since - self.options.margin)
-        kept = (
-            "there is no checkpoint from before" if good is None else f"good: {self.checkpoints.path(good)}"
-        )
+        good_step = self.checkpoints.newest_up_to(sign.since - self.options.margin)
+        note = "there is no checkpoint from before"
+        if good_step is not None:
+            note = f"good: {self.checkpoints.path(good_step)}"
         if sign.verdict is Verdict.STOP:
             attempts.end(f"stopped: {sign.cause}", step)
-            raise RunError(f"the training was stopped at step {step}: {sign.cause}; {kept}; see {page}")
+            raise RunError(f"the training was stopped at step {step}: {sign.cause}; {note}; see {page}")
         rollbacks = attempts.rollbacks + 1
         if rollbacks > self.options.max_restarts:
             attempts.end(f"stopped after {rollbacks - 1} restarts: {sign.cause}", step)
             raise RunError(
                 f"the training was stopped at step {step}, after {rollbacks - 1} restarts "
-                f"(rag_r1.guard.max_restarts): {sign.cause}; {kept}; see {page}"
+                f"(rag_r1.guard.max_restarts): {sign.cause}; {note}; see {page}"
             )
-        attempts.end(f"rolled back to step {good or 0}: {sign.cause}", step, back_to=good or 0)
+        attempts.end(f"rolled back to step {good_step or 0}: {sign.cause}", step, back_to=good_step or 0)
 
     def _prepare(self, attempts: Attempts) -> None:
         """Makes the folder what the next attempt begins with. After a rollback it may be done twice: if the
@@ -164,19 +164,19 @@ class Supervisor:
             self.checkpoints.set_learning_rate(step, rate)
         self.guard.back_to(step)
         changes = ", ".join(self.changes(attempts.rollbacks)) or "no change"
-        self._say(f"back to step {step}, with {changes}")
+        self._print(f"back to step {step}, with {changes}")
 
-    def _after_crash(self, ending: str, fruitless: int, attempts: Attempts) -> None:
+    def _after_crash(self, ending: str, failures: int, attempts: Attempts) -> None:
         attempts.end(ending, self.guard.step)
         stop_leftovers(self.folder)
-        if fruitless >= max(1, self.options.max_restarts):
+        if failures >= max(1, self.options.max_restarts):
             raise RunError(
-                f"the training was given up: {ending}, and {fruitless} attempts in a row saved no "
+                f"the training was given up: {ending}, and {failures} attempts in a row saved no "
                 f"checkpoint; its last lines are above, and all attempts in {self.folder / PAGE}"
             )
         step = last_checkpoint(self.folder) or 0
         self.guard.back_to(step)
-        self._say(f"{ending}; it goes on from step {step}")
+        self._print(f"{ending}; it goes on from step {step}")
 
     def _move_records(self, step: int, attempt: int) -> None:
         """Trajectories of steps that are given up are the attempt's, not the run's."""
@@ -189,7 +189,7 @@ class Supervisor:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.move(path, target)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         print(f"supervisor: {text}", flush=True)
 
 
@@ -197,7 +197,7 @@ class _Attempt:
     """One start of the training, until it ends or has to be ended."""
 
     def __init__(self, supervisor: Supervisor, attempts: Attempts, limit: TimeLimit | None):
-        self.owner, self.attempts, self.limit = supervisor, attempts, limit
+        self.supervisor, self.attempts, self.limit = supervisor, attempts, limit
         self.sign: Sign | None = None
         self.is_limit = False
         self.metrics = StartMetrics(next_metrics_file(supervisor.folder))
@@ -206,44 +206,44 @@ class _Attempt:
 
     def run(self) -> int | None:
         """The exit status; None if it had to be ended."""
-        owner = self.owner
-        changes = owner.changes(self.attempts.rollbacks)
-        attempt = self.attempts.begin(last_checkpoint(owner.folder) or 0, changes, self.metrics.path)
-        owner._say(f"attempt {attempt.number} begins after step {attempt.first}")
-        environment = {**os.environ, MARK: str(owner.folder)}
-        status = run_child_until(self._is_over, owner.command(changes, self.metrics.path), environment)
-        self._look()
+        supervisor = self.supervisor
+        changes = supervisor.changes(self.attempts.rollbacks)
+        attempt = self.attempts.begin(last_checkpoint(supervisor.folder) or 0, changes, self.metrics.path)
+        supervisor._print(f"attempt {attempt.number} begins after step {attempt.first}")
+        environment = {**os.environ, MARK: str(supervisor.folder)}
+        status = run_child_until(self._is_over, supervisor.command(changes, self.metrics.path), environment)
+        self._read_metrics()
         with suppress(RunError):
-            stop_leftovers(owner.folder)
-        owner.checkpoints.mend_tracker()
+            stop_leftovers(supervisor.folder)
+        supervisor.checkpoints.mend_tracker()
         return status
 
     def _is_over(self) -> bool:
-        if self._look():
+        if self._read_metrics():
             return True
         if self.limit is not None and self.limit.is_over():
             self.is_limit = True
             return True
-        options = self.owner.options
+        options = self.supervisor.options
         return time.monotonic() - self._progress > max(options.hang_s, options.hang_factor * self._longest)
 
-    def _look(self) -> bool:
+    def _read_metrics(self) -> bool:
         """Read new metrics and checkpoints; whether a sign ends the attempt."""
-        owner = self.owner
+        supervisor = self.supervisor
         for step, metrics, is_whole in self.metrics.new_lines():
             if is_whole:
                 self._note_progress()
-            for sign in owner.guard.see(step, metrics, is_whole=is_whole):
+            for sign in supervisor.guard.see(step, metrics, is_whole=is_whole):
                 self.attempts.sign(sign, step)
                 print(report(sign, step), file=sys.stderr, flush=True)
                 if sign.verdict > Verdict.WARN and self.sign is None:
                     self.sign = sign
-            for line in owner.band.see(step, metrics) if owner.band and is_whole else ():
+            for line in supervisor.band.see(step, metrics) if supervisor.band and is_whole else ():
                 print(f"band: {line}", flush=True)
             if self.sign is not None:
                 return True
         # A checkpoint is written before the metrics of its step are.
-        owner.checkpoints.keep(owner.guard.step)
+        supervisor.checkpoints.keep(supervisor.guard.step)
         return False
 
     def _note_progress(self) -> None:

@@ -36,10 +36,10 @@ def report(sign: Sign, step: int) -> str:
 
 
 def _remedy(sign: Sign, margin: int) -> str:
-    good = max(sign.since - margin, 0)
+    step = max(sign.since - margin, 0)
     if sign.verdict is Verdict.STOP:
         return "    -> end it and repair the cause; more steps, or other seeds, do not change that"
     return (
-        f"    -> end it and go on from a checkpoint of step {good} or earlier with a smaller learning rate; "
+        f"    -> end it and go on from a checkpoint of step {step} or earlier with a smaller learning rate; "
         "rag-r1 train --supervise does so by itself"
     )

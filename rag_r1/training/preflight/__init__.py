@@ -54,24 +54,28 @@ NUMBERS = (
 def preflight(config: DictConfig) -> PreflightReport:
     """Run every check on a composed configuration. Faults in what is checked are reported, never raised."""
     report = PreflightReport()
+    _check(config, report)
+    check_retriever(config, report)
+    return report
+
+
+def _check(config: DictConfig, report: PreflightReport) -> None:
+    """All checks but that of the retrieval server."""
     report.problems += check_required_keys(config)
     if missing := list(check_verls_keys(config)):
         report.problems += missing
-        check_retriever(config, report)
-        return report  # the other checks read these
+        return  # the other checks read these
     settings, problems = check_rag_r1_keys(config)
     report.problems += problems
     tokenizer, problems = check_model(config)
     report.problems += problems
     if wrong := wrong_types(config, NUMBERS):
         report.problems += wrong
-        check_retriever(config, report)
-        return report  # the other checks calculate with these
-    report.problems += check_quantisation(config)
-    report.problems += check_nf4(config)
-    report.problems += check_bucket(config)
-    report.problems += (of_critic := check_critic(config))
-    report.problems += check_verl(config, model_is_there=tokenizer is not None and not of_critic)
+        return  # the other checks calculate with these
+    for check in (check_quantisation, check_nf4, check_bucket):
+        report.problems += check(config)
+    report.problems += (critic_problems := check_critic(config))
+    report.problems += check_verl(config, has_model=tokenizer is not None and not critic_problems)
     for check in (
         check_lengths,
         check_log_probs,
@@ -95,5 +99,3 @@ def preflight(config: DictConfig) -> PreflightReport:
     train_rows = check_data(config, settings, tokenizer, report)
     if train_rows is not None:
         report.problems += check_steps(config, train_rows)
-    check_retriever(config, report)
-    return report

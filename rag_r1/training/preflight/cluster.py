@@ -83,8 +83,8 @@ def _check_update(config: DictConfig, role: str, node: DictConfig, size: int) ->
         f" ranks ({gpu_count(config)} GPUs)"
     )
     lower, upper = prompts // step * step, -(-prompts // step) * step
-    near = f"{lower} or {upper}" if lower else f"{upper}"
-    yield error(f"{role}.ppo_mini_batch_size", text, f"set it to a multiple of {step}, e.g. {near}")
+    nearest = f"{lower} or {upper}" if lower else f"{upper}"
+    yield error(f"{role}.ppo_mini_batch_size", text, f"set it to a multiple of {step}, e.g. {nearest}")
 
 
 def _check_micro_batches(

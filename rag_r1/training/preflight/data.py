@@ -31,7 +31,7 @@ def check_data(
     def messages(row: QuestionRow) -> Sequence[Mapping[str, Any]]:
         return protocol.messages(row.question) if settings.own_prompt else row.prompt
 
-    limit, filtered = config.data.max_prompt_length, bool(config.data.filter_overlong_prompts)
+    limit, is_filtered = config.data.max_prompt_length, bool(config.data.filter_overlong_prompts)
     count_tokens = None
     if protocol is not None and tokenizer is not None:
         # No limit: the tokens of overlong prompts are counted too, for the report.
@@ -43,24 +43,24 @@ def check_data(
         for path in files_of(config.data, key):
             rows = None  # that can be trained on, as veRL counts them
             if "://" in path or not path.endswith(".parquet"):
-                report.problems += (unreadable := list(_check_other_file(path)))
+                report.problems += (unreadable := list(_check_json_file(path)))
                 if not unreadable:
                     report.notes.append(f"{path}: not a local parquet file, so its rows were not checked")
             elif (problems := column_problems(path)) or protocol is None:
                 report.problems += problems
             else:
                 scan = scan_parquet(path, protocol.name, messages, count_tokens, limit)
-                report.problems += scan_problems(path, scan, protocol.name, limit, filtered)
+                report.problems += scan_problems(path, scan, protocol.name, limit, is_filtered)
                 extent = "all" if scan.tokenised >= scan.usable else "the longest by characters"
-                counted = f", prompt tokens counted for {scan.tokenised} ({extent})" if count_tokens else ""
-                report.notes.append(f"{path}: {scan.rows} rows, {scan.usable} usable{counted}")
-                rows = scan.rows - scan.promptless.count - (scan.overlong.count if filtered else 0)
+                note = f", prompt tokens counted for {scan.tokenised} ({extent})" if count_tokens else ""
+                report.notes.append(f"{path}: {scan.rows} rows, {scan.usable} usable{note}")
+                rows = scan.rows - scan.promptless.count - (scan.overlong.count if is_filtered else 0)
             if key == "train_files":
                 train_rows = None if None in (rows, train_rows) else train_rows + rows
     return train_rows
 
 
-def _check_other_file(path: str) -> Iterator[Problem]:
+def _check_json_file(path: str) -> Iterator[Problem]:
     """A local file that is no parquet is there, is of a form that veRL reads, and has prompts in it."""
     remedy = "make it with `rag-r1 data`, which reads questions, and give its train.parquet or test.parquet"
     if "://" in path:
@@ -90,10 +90,10 @@ def check_steps(config: DictConfig, train_rows: int) -> Iterator[Problem]:
         text = f"{batch} is more than the {train_rows} training rows, so there would be no step"
         yield error("data.train_batch_size", text, f"set it to at most {train_rows}")
         return
-    steps, epochs, each = trainer.total_training_steps, trainer.total_epochs, train_rows // batch
-    if steps is not None and each * epochs < steps:
-        text = f"{epochs} epochs of {each} steps end the run at step {each * epochs}, before {steps}"
-        yield warning("trainer.total_epochs", text, f"set it to at least {-(-steps // each)}")
+    steps, epochs, length = trainer.total_training_steps, trainer.total_epochs, train_rows // batch
+    if steps is not None and length * epochs < steps:
+        text = f"{epochs} epochs of {length} steps end the run at step {length * epochs}, before {steps}"
+        yield warning("trainer.total_epochs", text, f"set it to at least {-(-steps // length)}")
 
 
 def files_of(data: DictConfig, key: str) -> list[str]:

@@ -64,8 +64,8 @@ def check_critic(config: DictConfig) -> list[Problem]:
         return []
     if is_unset(config, f"{_CRITIC}.path"):
         return [error(f"{_CRITIC}.path", "must be given", "set it to a model with the policy's tokenizer")]
-    is_own = config.critic.model.path != OmegaConf.select(config, "actor_rollout_ref.model.path")
-    return check_model(config, _CRITIC)[1] if is_own else []
+    differs = config.critic.model.path != OmegaConf.select(config, "actor_rollout_ref.model.path")
+    return check_model(config, _CRITIC)[1] if differs else []
 
 
 def _check_folder(key: str, name: str) -> Problem | None:

@@ -65,9 +65,9 @@ def _check_engine(config: DictConfig) -> Iterator[Problem]:
     if "16" in str(_value(config, f"{_FSDP}.mixed_precision.param_dtype") or "bf16").removeprefix("bf16"):
         text = "is fp16, whose gradients would need a scale"
         yield error(f"{_FSDP}.mixed_precision.param_dtype", text, "set it to bf16 or fp32")
-    for key, why in _OFF.items():
+    for key, reason in _OFF.items():
         if _value(config, key):
-            yield error(key, f"does not go with weights in nf4: it {why}", f"set {key}=null")
+            yield error(key, f"does not go with weights in nf4: it {reason}", f"set {key}=null")
 
 
 def _check_generation(config: DictConfig) -> Iterator[Problem]:

@@ -38,11 +38,11 @@ class RowFaults:
     count: int = 0
     first: list[str] = field(default_factory=list)
 
-    def add(self, row: int, word: Any) -> None:
+    def add(self, row: int, text: Any) -> None:
         """Count a row; the first ones are kept to be named."""
         self.count += 1
         if len(self.first) < NAMED:
-            self.first.append(f"row {row}: {word}")
+            self.first.append(f"row {row}: {text}")
 
     def __str__(self) -> str:
         return "; ".join(self.first) + ("; ..." if self.count > NAMED else "")
@@ -80,11 +80,11 @@ def column_problems(path: str) -> list[Problem]:
     except (pa.ArrowException, OSError) as fault:
         remedy = "make it again with a script in data_process/"
         return [error(path, f"is not a readable parquet file ({fault})", remedy)]
-    missing = [column for column in REQUIRED_COLUMNS if not _has(schema, column)]
+    missing = [column for column in REQUIRED_COLUMNS if not _has_column(schema, column)]
     return [error(path, f"has no column {column}", _REMEDY) for column in missing]
 
 
-def _has(schema: pa.Schema, column: str) -> bool:
+def _has_column(schema: pa.Schema, column: str) -> bool:
     names = column.split(".")
     if names[0] not in schema.names:
         return False
@@ -130,17 +130,17 @@ def scan_parquet(
             push(longest, entry)
     if count_tokens is not None:
         longest.sort(key=lambda entry: -entry[1])
-        for _, number, kept in tqdm(longest, desc=f"{file_name}: tokens", unit="prompt", leave=False):
+        for _, number, question in tqdm(longest, desc=f"{file_name}: tokens", unit="prompt", leave=False):
             scan.tokenised += 1
-            if (length := count_tokens(kept)) > max_prompt_length:
+            if (length := count_tokens(question)) > max_prompt_length:
                 scan.overlong.add(-number, f"{length} tokens")
     return scan
 
 
 def scan_problems(
-    path: str, scan: ParquetScan, protocol: str, max_prompt_length: int, filtered: bool
+    path: str, scan: ParquetScan, protocol: str, max_prompt_length: int, is_filtered: bool
 ) -> Iterator[Problem]:
-    """The problems in a scan. `filtered`: veRL drops long prompts itself."""
+    """The problems in a scan. `is_filtered`: veRL drops long prompts itself."""
     if count := scan.malformed.count:
         text = f"{count} of {scan.rows} rows are malformed ({scan.malformed})"
         yield warning(path, text, "repair or remove them; they end no run, but train nothing")
@@ -154,7 +154,7 @@ def scan_problems(
         yield error(path, text, remedy)
     if count := scan.overlong.count:
         text = f"{count} prompts ({scan.overlong}) are longer than data.max_prompt_length={max_prompt_length}"
-        if filtered:
+        if is_filtered:
             yield warning(path, text, "data.filter_overlong_prompts leaves them out")
         else:
             remedy = "raise data.max_prompt_length, or leave them out with data.filter_overlong_prompts=true"

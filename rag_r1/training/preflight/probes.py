@@ -28,8 +28,8 @@ def check_probes(config: DictConfig, settings: RagR1Config | None) -> Iterator[P
     """The data set adds their rows, to no training file, and rows and passages are what the probes need."""
     if settings is None or not settings.probes:
         return
-    data, named = config.data, OmegaConf.select(config, "data.custom_cls") or {}
-    is_ours = {key: named.get(key) for key in _DATASET} == _DATASET and data.get("probes")
+    data, dataset = config.data, OmegaConf.select(config, "data.custom_cls") or {}
+    is_ours = {key: dataset.get(key) for key in _DATASET} == _DATASET and data.get("probes")
     if not is_ours or data.get("probe_passages") != settings.probe_passages:
         text = "only the data set of rag_r1_defaults.yaml adds the rows of probes"
         remedy = "keep its data.custom_cls, data.probes and data.probe_passages, or set no probes"

@@ -46,8 +46,8 @@ def check_run_folder(config: DictConfig) -> Iterator[Problem]:
         if folder is not None:
             check_out(Path(str(folder)).expanduser(), flag="the folder")
     except ValueError as fault:
-        what, _, remedy = str(fault).rpartition(": ")
-        yield error("trainer.default_local_dir", what, remedy)
+        text, _, remedy = str(fault).rpartition(": ")
+        yield error("trainer.default_local_dir", text, remedy)
 
 
 def resumed_from(config: DictConfig) -> Path | None:
@@ -68,7 +68,7 @@ def _check(config: DictConfig, key: str, options: str, folder: str) -> Iterator[
     # None in Megatron's checkpoints, and in those without `extra`.
     for file in sorted((checkpoint / folder).glob("extra_state_world_size_*_rank_*.pt"))[:1]:
         try:
-            rates = _saved_rates(file)
+            rates = _read_rates(file)
         except (OSError, LimitError, JobError) as fault:
             text = f"the learning rate in {file} cannot be read ({fault}), so it was not compared"
             yield warning(key, text, "see that it has not changed: veRL restores the old one")
@@ -86,11 +86,11 @@ def _check(config: DictConfig, key: str, options: str, folder: str) -> Iterator[
             yield error(key, text, remedy)
 
 
-def _saved_rates(path: Path) -> list[float]:
+def _read_rates(path: Path) -> list[float]:
     """The learning rates in a file of a checkpoint. Raises OSError, LimitError and JobError."""
     workers = WorkerPool(1)
     try:
-        named = os.fsencode(path.absolute()).decode("latin-1")
-        return workers.call("rag_r1.sandbox.torch_checkpoint:base_rates", [named], _LIMITS)
+        path_name = os.fsencode(path.absolute()).decode("latin-1")
+        return workers.call("rag_r1.sandbox.torch_checkpoint:base_rates", [path_name], _LIMITS)
     finally:
         workers.close()

@@ -6,14 +6,12 @@ The request is the same as the retrieval client's, with the token from the envir
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import httpx
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.io.bounded_http import bounded_http_client, is_web_page
 from rag_r1.options.declare import read_options
-from rag_r1.options.problems import PreflightReport, Problem, error, first_line, is_unset, plain, warning
+from rag_r1.options.problems import PreflightReport, error, first_line, is_unset, plain, warning
 from rag_r1.options.server_address import FIRST_ANSWER_S
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval.client import TOKEN_VARIABLE, RetrieverConfig, token_header
@@ -24,81 +22,115 @@ _KEY = "rag_r1.retriever.url"
 _PROBE = "Which river flows through Paris?"
 
 
+class _UnusableServer(Exception):
+    """The server cannot be used, because of this `problem`."""
+
+    def __init__(self, where: str, what: str, remedy: str):
+        super().__init__(what)
+        self.problem = error(where, what, remedy)
+
+
 def check_retriever(config: DictConfig, report: PreflightReport) -> None:
     """The retrieval server answers: `/ready` (or `/health`), then one real search."""
-    report.problems += _check(config, report.notes)
+    if (settings := _settings(config)) is None:
+        return
+    try:
+        headers = _headers()
+        n_documents = _test_search(settings, headers, report.notes)
+    except _UnusableServer as fault:
+        report.problems.append(fault.problem)
+        return
+    report.notes.append(f"{settings.base}: answered a test search with {n_documents} documents")
+    if n_documents < settings.topk:
+        text = f"a test search gave {n_documents} documents, but topk={settings.topk}"
+        remedy = "check that the index is of the right corpus"
+        report.problems.append(warning("rag_r1.retriever.topk", text, remedy))
+    limits = _limits(settings, headers)
+    if limits is None:
+        report.notes.append(f"{settings.base}: tells no limits; time-out and connections were not compared")
+    else:
+        report.problems += check_limits(config, settings, limits)
 
 
-def _check(config: DictConfig, notes: list[str]) -> Iterator[Problem]:
+def _settings(config: DictConfig) -> RetrieverConfig | None:
+    """The client's settings; None if there is no server to try. `check_rag_r1_keys` reports wrong keys; the
+    valid ones are used here."""
     options = plain(OmegaConf.select(config, "rag_r1.retriever"))
     if not isinstance(options, dict):
-        return  # reported by check_rag_r1_keys
-    another_tool = (options.pop("tool", None) or DEFAULT_TOOL) != DEFAULT_TOOL
-    if another_tool or is_unset(config, _KEY):
-        return
-    # check_rag_r1_keys reports wrong keys; the valid ones are used here.
+        return None
+    uses_other_tool = (options.pop("tool", None) or DEFAULT_TOOL) != DEFAULT_TOOL
+    if uses_other_tool or is_unset(config, _KEY):
+        return None
     settings, faults = read_options(RetrieverConfig, options)
-    if _KEY in {fault.key for fault in faults}:
-        return
+    return None if _KEY in {fault.key for fault in faults} else settings
+
+
+def _headers() -> dict[str, str]:
+    """The header with the token, if there is one. Raises _UnusableServer."""
     headers = token_header()
     if not all(value.isascii() and value.isprintable() for value in headers.values()):
         text = "has characters that are not allowed in the header of a request"
-        yield error(TOKEN_VARIABLE, text, "set it to the token alone, without line breaks")
-        return
+        raise _UnusableServer(TOKEN_VARIABLE, text, "set it to the token alone, without line breaks")
+    return headers
+
+
+def _test_search(settings: RetrieverConfig, headers: dict[str, str], notes: list[str]) -> int:
+    """How many documents a test search finds. Raises _UnusableServer."""
     base = settings.base
     try:
         with bounded_http_client(min(settings.timeout_s, FIRST_ANSWER_S), headers) as client:
-            for path in ("/ready", "/health"):
-                answer = client.get(base + path)
-                if answer.status_code == 503:
-                    text = f"{base} is up but not ready ({first_line(answer.text)[:200]})"
-                    yield error(_KEY, text, "wait until it has loaded its index, or see its log")
-                    return
-                if answer.status_code not in (404, 405):
-                    break  # Search-R1's server has neither route; the search below decides
+            _check_ready(client, base)
             if settings.agentic_input:
                 address, index = ready_address(base)
                 notes += _format_notes(settings, address, index, client.get(address))
             payload = settings.wire_format.payload([_PROBE], settings.topk)
-            answer = client.post(settings.endpoint, json=payload)
+            response = client.post(settings.endpoint, json=payload)
     except QueryFormatError as fault:
-        yield error(fault.key, fault.what, fault.remedy)
-        return
+        raise _UnusableServer(fault.key, fault.what, fault.remedy) from fault
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as fault:
         text = f"no retrieval server answers at {base} ({type(fault).__name__}: {first_line(fault)})"
         remedy = "start it: rag-r1 index serve --index DIR --port PORT; or correct the address"
-        yield error(_KEY, text, remedy)
-        return
-    if answer.status_code == 401:
+        raise _UnusableServer(_KEY, text, remedy) from fault
+    if response.status_code == 401:
         text = "does not accept the token" if headers else "requires a token"
         remedy = f"set the environment variable {TOKEN_VARIABLE} to the token that the server has"
-        yield error(_KEY, f"the server at {base} {text} (HTTP 401)", remedy)
-        return
+        raise _UnusableServer(_KEY, f"the server at {base} {text} (HTTP 401)", remedy)
+    return _count_documents(settings, response)
+
+
+def _check_ready(client: httpx.Client, base: str) -> None:
+    """Raises _UnusableServer if the server is not ready, and what httpx raises."""
+    for path in ("/ready", "/health"):
+        response = client.get(base + path)
+        if response.status_code == 503:
+            text = f"{base} is up but not ready ({first_line(response.text)[:200]})"
+            raise _UnusableServer(_KEY, text, "wait until it has loaded its index, or see its log")
+        if response.status_code not in (404, 405):
+            return  # Search-R1's server has neither route; the search decides
+
+
+def _count_documents(settings: RetrieverConfig, response: httpx.Response) -> int:
+    """The number of documents in the answer to a test search. Raises _UnusableServer."""
     try:
-        if answer.status_code != 200:
-            raise ValueError(f"HTTP {answer.status_code}: {first_line(answer.text)[:200]}")
-        documents = settings.wire_format.parse_strict(answer.json(), 1, settings.topk)[0]
+        if response.status_code != 200:
+            raise ValueError(f"HTTP {response.status_code}: {first_line(response.text)[:200]}")
+        return len(settings.wire_format.parse_strict(response.json(), 1, settings.topk)[0])
     except (ValueError, RecursionError) as fault:
         text = f"a test search at {settings.endpoint} failed ({fault})"
         remedy = f"correct {_KEY}, or see the log of the server"
-        if is_web_page(answer.headers):
-            text = f"{base} answers with a web page, so it is not a retrieval server"
+        if is_web_page(response.headers):
+            text = f"{settings.base} answers with a web page, so it is not a retrieval server"
             remedy = f"correct {_KEY}"
-        yield error(_KEY, text, remedy)
-        return
-    notes.append(f"{base}: answered a test search with {len(documents)} documents")
-    if len(documents) < settings.topk:
-        text = f"a test search gave {len(documents)} documents, but topk={settings.topk}"
-        yield warning("rag_r1.retriever.topk", text, "check that the index is of the right corpus")
+        raise _UnusableServer(_KEY, text, remedy) from fault
+
+
+def _limits(settings: RetrieverConfig, headers: dict[str, str]) -> dict[str, float] | None:
+    """The server's limits; None for another maker's server."""
     try:
         with bounded_http_client(settings.timeout_s, headers) as client:
-            limits = limits_in(client.get(base + "/health").json())
-    except (httpx.HTTPError, OSError, ValueError, RecursionError):  # another maker's server
-        limits = None
-    if limits is None:
-        notes.append(f"{base}: tells no limits; time-out and connections were not compared")
-    else:
-        yield from check_limits(config, settings, limits)
+            return limits_in(client.get(settings.base + "/health").json())
+    except (httpx.HTTPError, OSError, ValueError, RecursionError):
+        return None
 
 
 def _format_notes(

@@ -36,19 +36,19 @@ def check_limits(
 ) -> Iterator[Problem]:
     """Queries in flight, queries in a request and the time-out are within the server's limits."""
     workers = int(OmegaConf.select(config, "actor_rollout_ref.rollout.agent.num_workers") or 1)
-    at_once = workers * settings.max_connections * settings.max_queries
-    if at_once > (most := limits.get("max_queue", math.inf)):
+    total = workers * settings.max_connections * settings.max_queries
+    if total > (limit := limits.get("max_queue", math.inf)):
         text = (
             f"{workers} agent workers x {settings.max_connections} connections x {settings.max_queries}"
-            f" queries a request are up to {at_once} at once, but the server takes {most:g} and refuses more"
+            f" queries a request are up to {total} at once, but the server takes {limit:g} and refuses more"
         )
-        connections = int(most // (workers * settings.max_queries))
+        connections = int(limit // (workers * settings.max_queries))
         lower = f"set it to at most {connections}, or " if connections else ""
-        remedy = f"{lower}start the server with --max-queue {at_once}"
+        remedy = f"{lower}start the server with --max-queue {total}"
         yield warning(f"{_KEY}.max_connections", text, remedy)
-    if settings.max_queries > (most := limits.get("max_queries", math.inf)):
-        text = f"is {settings.max_queries}, but the server takes {most:g} queries in a request"
-        yield warning(f"{_KEY}.max_queries", text, f"set it to at most {most:g}")
+    if settings.max_queries > (limit := limits.get("max_queries", math.inf)):
+        text = f"is {settings.max_queries}, but the server takes {limit:g} queries in a request"
+        yield warning(f"{_KEY}.max_queries", text, f"set it to at most {limit:g}")
     if settings.timeout_s < (deadline := limits.get("deadline_s", 0.0)):
         text = (
             f"is {settings.timeout_s:g} s, but the server answers within {deadline:g} s: what it still works"

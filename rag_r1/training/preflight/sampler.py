@@ -25,10 +25,10 @@ def check_sampler(config: DictConfig) -> Iterator[Problem]:
     if not _uses_our_sampler(config):
         return
     mode, name = config.trainer.v1.trainer_mode, OmegaConf.select(config, f"{_SAMPLER}.name")
-    right = "SearchReplayBuffer" if verls_mode(mode) == "sync" else "SearchReplayBufferAsync"
-    if name != right:
+    expected = "SearchReplayBuffer" if verls_mode(mode) == "sync" else "SearchReplayBufferAsync"
+    if name != expected:
         text = f"{name} does not fit trainer.v1.trainer_mode={mode}"
-        yield error(f"{_SAMPLER}.name", text, f"add {_SAMPLER}.name={right}")
+        yield error(f"{_SAMPLER}.name", text, f"add {_SAMPLER}.name={expected}")
     options = plain(OmegaConf.select(config, _KWARGS)) or {}
     yield from map(problem_of_fault, find_faults(SamplerOptions.from_config, options))
 
@@ -42,7 +42,7 @@ def check_filtering(config: DictConfig, settings: RagR1Config | None) -> Iterato
         yield from _check_group_size(config)
         yield from _check_reward_pool(config)
         yield from _check_metric(config, settings)
-        yield from _check_filter_of_sampler(config, options)
+        yield from _check_sampler_filter(config, options)
 
 
 def _check_refill(config: DictConfig) -> Iterator[Problem]:
@@ -71,7 +71,7 @@ def _check_reward_pool(config: DictConfig) -> Iterator[Problem]:
         yield error(REWARD_POOL, text, f"set {REWARD_POOL}=true")
 
 
-def _check_filter_of_sampler(config: DictConfig, options: DictConfig) -> Iterator[Problem]:
+def _check_sampler_filter(config: DictConfig, options: DictConfig) -> Iterator[Problem]:
     """The options reach our sampler, with a limit; another sampler must do without them."""
     if _uses_our_sampler(config):
         if not OmegaConf.select(config, f"{_KWARGS}.filter_groups.enable"):

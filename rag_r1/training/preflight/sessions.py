@@ -74,13 +74,13 @@ def _check_trainer(config: DictConfig) -> Iterator[Problem]:
     mode = str(config.trainer.v1.trainer_mode)
     if not mode.startswith(_PREFIX):
         reason = "makes mini-batches by rows, which splits trajectories and makes more updates"
-        yield _refused(_MODE, mode, reason, [_PREFIX + verls_mode(mode)])
+        yield _refusal(_MODE, mode, reason, [_PREFIX + verls_mode(mode)])
     for role in _trained_roles(config):
         yield from _only(config, f"{role}.shuffle", (False,), "shuffles rows, which splits trajectories")
     for key in _SHARED if needs_critic(config) else ():
-        of_actor = OmegaConf.select(config, f"{_ACTOR}.{key.replace('fsdp.', 'fsdp_config.')}")
+        actor_value = OmegaConf.select(config, f"{_ACTOR}.{key.replace('fsdp.', 'fsdp_config.')}")
         reason = "differs from the actor's, but both get the same rows in the same order"
-        yield from _only(config, f"critic.{key}", (of_actor,), reason)
+        yield from _only(config, f"critic.{key}", (actor_value,), reason)
 
 
 def _check_losses(config: DictConfig) -> Iterator[Problem]:
@@ -113,7 +113,7 @@ def _check_advantages(config: DictConfig) -> Iterator[Problem]:
         yield from _only(config, "algorithm.use_pf_ppo", (False,), "draws rows, and not trajectories")
     if shares_reward_model(config):
         reason = "lets the reward model judge each row by itself"
-        yield _refused(REWARD_POOL, False, reason, [True])
+        yield _refusal(REWARD_POOL, False, reason, [True])
 
 
 def shares_reward_model(config: DictConfig) -> bool:
@@ -130,10 +130,10 @@ def _only(config: DictConfig, key: str, allowed: Sequence[Any], reason: str) -> 
     """A Problem if the value of a key is not allowed; a switch that is absent counts as off."""
     value = OmegaConf.select(config, key)
     if value not in allowed and not (value is None and False in allowed):
-        yield _refused(key, value, reason, allowed)
+        yield _refusal(key, value, reason, allowed)
 
 
-def _refused(key: str, value: Any, reason: str, allowed: Sequence[Any]) -> Problem:
+def _refusal(key: str, value: Any, reason: str, allowed: Sequence[Any]) -> Problem:
     text = f"with a protocol that rewrites its context, {_yaml(value)} {reason}"
     return error(key, text, f"set {key}={' or '.join(map(_yaml, allowed))}")
 

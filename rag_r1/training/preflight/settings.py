@@ -73,12 +73,12 @@ def check_rag_r1_keys(config: DictConfig) -> tuple[RagR1Config | None, list[Prob
                     faults.append(fault)
         if settings.reward:
             faults += RewardSum.read([dict(item) for item in settings.reward], settings.protocol)[1]
-        faults += search_faults(settings) + _own_tool_faults(settings)
+        faults += search_faults(settings) + _tool_faults(settings)
         faults += find_faults(lambda _: settings.check_paths(), {})
     return settings, [problem_of_fault(fault) for fault in faults]
 
 
-def _own_tool_faults(settings: RagR1Config) -> list[Exception]:
+def _tool_faults(settings: RagR1Config) -> list[Exception]:
     """What is wrong with the entries under `rag_r1.tools`, and tools that the protocol's blocks call but that
     are missing."""
     faults: list[Exception] = []
@@ -125,7 +125,7 @@ def check_types(config: DictConfig, exempt: Collection[str] = ()) -> Iterator[Pr
     in `_target_` the dataclass that is made of them, and veRL does not look at its types: a learning rate
     `fast` would end the run when the optimizer is made, and a switch that is `off`, which Hydra takes for a
     text, would be on. `exempt`: keys that have a Problem already."""
-    for key, value, types in _declared(config):
+    for key, value, types in _declared_keys(config):
         if key in exempt:
             continue
         if types == {bool} and not isinstance(value, bool):
@@ -137,7 +137,7 @@ def check_types(config: DictConfig, exempt: Collection[str] = ()) -> Iterator[Pr
             yield error(key, f"is {value!r}, a learning rate below 0", "give a number of at least 0")
 
 
-def _declared(node: DictConfig, path: str = "") -> Iterator[tuple[str, Any, set[type]]]:
+def _declared_keys(node: DictConfig, path: str = "") -> Iterator[tuple[str, Any, set[type]]]:
     """The keys below a node that a dataclass declares, with their values and types; None is left out of
     both, and so is what another key is interpolated into."""
     hints = _hints(node)
@@ -146,7 +146,7 @@ def _declared(node: DictConfig, path: str = "") -> Iterator[tuple[str, Any, set[
             continue
         key, value = f"{path}.{name}" if path else name, node[name]
         if OmegaConf.is_dict(value):
-            yield from _declared(value, key)
+            yield from _declared_keys(value, key)
         elif value is not None and name in hints:
             hint = hints[name]
             types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
@@ -165,7 +165,7 @@ def _hints(node: DictConfig) -> dict[str, Any]:
         return {}
 
 
-def check_verl(config: DictConfig, model_is_there: bool) -> Iterator[Problem]:
+def check_verl(config: DictConfig, has_model: bool) -> Iterator[Problem]:
     """veRL's own validation. Without a model the critic's part is left out, since it would load the model."""
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
@@ -173,7 +173,7 @@ def check_verl(config: DictConfig, model_is_there: bool) -> Iterator[Problem]:
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns "critic disabled" in every GRPO run
-            validate_config(config, need_reference_policy(config), need_critic(config) and model_is_there)
+            validate_config(config, need_reference_policy(config), need_critic(config) and has_model)
     except Exception as fault:  # veRL asserts, and Hydra wraps whatever its dataclasses raise
         cause = fault.__cause__ if fault.__cause__ is not None else fault
         text = str(cause).strip() or repr(cause)
@@ -265,9 +265,9 @@ def _check_updates(config: DictConfig) -> Iterator[Problem]:
 def check_export(config: DictConfig) -> Iterator[Problem]:
     """Whether the end of the training leaves a Hugging Face model: for what starts from it (rag-r1 stages).
     veRL saves nothing by default, and the training would be lost."""
-    every = config.trainer.get("save_freq")
-    if not isinstance(every, int) or every <= 0:
-        text = f"is {every}, so no checkpoint is saved, and what is trained would be lost"
+    interval = config.trainer.get("save_freq")
+    if not isinstance(interval, int) or interval <= 0:
+        text = f"is {interval}, so no checkpoint is saved, and what is trained would be lost"
         yield error("trainer.save_freq", text, "set it above 0; the last step is saved in any case")
     key = "actor_rollout_ref.actor.checkpoint.save_contents"
     contents = list(OmegaConf.select(config, key) or ())

@@ -96,16 +96,17 @@ def _check_lengths(
     longest = sorted(rows, key=lambda row: -sum(len(piece.text) for piece in row.pieces))[:COUNTED]
     bar = tqdm(longest, desc=f"data.{key}", unit="row", mininterval=5, disable=len(longest) < COUNTED)
     try:
-        most = max((len(tokens(row).ids) for row in bar), default=0)
+        longest_row = max((len(tokens(row).ids) for row in bar), default=0)
     except ValueError as fault:
         yield error(f"data.{key}", str(fault), "make the data with this model's tokenizer")
         return
     if rows:
         extent = "all" if len(longest) == len(rows) else f"the {COUNTED} longest by characters"
-        report.notes.append(f"data.{key}: longest row {most} tokens ({extent} counted)")
-    if most > config.data.max_length:
-        text = f"is {config.data.max_length}, but the longest row of data.{key} has {most} tokens"
-        yield error("data.max_length", text, f"raise it, or make data with shorter rows (at least {most})")
+        report.notes.append(f"data.{key}: longest row {longest_row} tokens ({extent} counted)")
+    if longest_row > config.data.max_length:
+        text = f"is {config.data.max_length}, but the longest row of data.{key} has {longest_row} tokens"
+        remedy = f"raise it, or make data with shorter rows (at least {longest_row})"
+        yield error("data.max_length", text, remedy)
 
 
 def check_batches(config: DictConfig, train: int, validation: int) -> Iterator[Problem]:

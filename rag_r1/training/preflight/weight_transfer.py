@@ -33,8 +33,8 @@ def check_bucket(config: DictConfig) -> Iterator[Problem]:
     if is_unset(config, "actor_rollout_ref.model.path") or actor.strategy not in ("fsdp", "fsdp2"):
         return
     nf4 = is_nf4(config)
-    unmerged = adapter_rank(config) and not (model.get("lora") or {}).get("merge")
-    if unmerged and "dummy" not in str(rollout.load_format):
+    is_unmerged = adapter_rank(config) and not (model.get("lora") or {}).get("merge")
+    if is_unmerged and "dummy" not in str(rollout.load_format):
         return  # only adapters are sent
     largest = largest_tensor(Path(str(model.path)).expanduser())
     if largest is None:
@@ -70,5 +70,5 @@ def _tensors_of(file: Path) -> Iterator[tuple[str, int]]:
     """Names and numbers of values of the tensors in a safetensors file. Nothing for one that is not whole,
     which `check_model` reports."""
     with suppress(DataError, OSError, KeyError, TypeError):
-        for name, about in tensors_of(file).items():
-            yield name, math.prod(about["shape"])
+        for name, entry in tensors_of(file).items():
+            yield name, math.prod(entry["shape"])

@@ -28,7 +28,7 @@ _HEADER = struct.Struct("<4siqqq?i")
 _UNUSED = 1 << 20  # what FAISS writes for the two numbers
 _COUNT = struct.Struct("<Q")  # of the floats that follow in an exact index
 _EXACT = ("IxFI", "IxF2", "IxFl")
-_HOLD_ALL = (*_EXACT, "IHNf", "IwFl")  # kinds that hold every vector in 32 bits
+_UNCOMPRESSED = (*_EXACT, "IHNf", "IwFl")  # kinds that hold every vector in 32 bits
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def read_header(path: Path) -> FaissHeader:
     needs = 4 * dimension * rows
     if kind in _EXACT and metric in (0, 1):
         needs += _HEADER.size + _COUNT.size
-    if kind in _HOLD_ALL and size < needs:
+    if kind in _UNCOMPRESSED and size < needs:
         raise UserError(
             f"{path}: no readable FAISS index: {rows} rows of {dimension} dimensions take {needs} bytes, and "
             f"it has {size}. It is cut: fetch it again; of a file that comes in parts, put all together."

@@ -32,7 +32,7 @@ from retrieval_server.search.vectors.stored_rows import StoredRows
 FIRST = 32
 #: Cells that a graph over them looks at, at least, to find the nearest.
 LOOKED_AT = 64
-_GPU_MOST = 2048  # hits for a query that FAISS can give on a GPU
+_GPU_MAX_HITS = 2048  # hits for a query that FAISS can give on a GPU
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class ApproximateSearch:
 
     def _alone(self, query: np.ndarray, topk: int) -> list[Hit]:
         def search(depth: int) -> list[Hit]:
-            return _scored(self._vectors, query, self._index.search(query[None], depth)[1][0])
+            return _rescore(self._vectors, query, self._index.search(query[None], depth)[1][0])
 
         return search_nested(search, topk, self._index.ntotal, self._candidates)
 
@@ -143,10 +143,10 @@ class GpuSearch:
             return self._copy.search(queries, depth)[1]
 
         def search(i: int, depth: int) -> list[Hit]:
-            return _scored(self._index.reconstruct_batch, queries[i], candidates(depth)[i])
+            return _rescore(self._index.reconstruct_batch, queries[i], candidates(depth)[i])
 
-        most = min(self._index.ntotal, _GPU_MOST)
-        return [search_nested(partial(search, i), topk, most) for i in range(len(queries))]
+        limit = min(self._index.ntotal, _GPU_MAX_HITS)
+        return [search_nested(partial(search, i), topk, limit) for i in range(len(queries))]
 
     def close(self) -> None:
         """Nothing to release."""
@@ -163,7 +163,7 @@ def _number_rows(index: faiss.Index) -> None:
         ivf.make_direct_map(True)
 
 
-def _scored(vectors: Callable[[np.ndarray], np.ndarray], query: np.ndarray, rows: np.ndarray) -> list[Hit]:
+def _rescore(vectors: Callable[[np.ndarray], np.ndarray], query: np.ndarray, rows: np.ndarray) -> list[Hit]:
     """The candidates by exact score of their ``vectors(rows)``, equal scores in corpus order."""
     rows = np.sort(rows[rows >= 0])
     if not len(rows):
@@ -174,16 +174,16 @@ def _scored(vectors: Callable[[np.ndarray], np.ndarray], query: np.ndarray, rows
 
 def open_search(
     index: faiss.Index,
-    place: Callable[[faiss.Index], faiss.Index] = lambda index: index,
+    copy_to_gpus: Callable[[faiss.Index], faiss.Index] = lambda index: index,
     threads: int | None = None,
     alone: int | None = None,
 ) -> Search:
-    """The search that fits the index. ``place`` may copy it to GPUs; it returns the copy or the index.
+    """The search that fits the index. ``copy_to_gpus`` may copy it to GPUs; it returns the copy or the index.
 
     ``threads``: among how many an exact index is divided (``alone``: for one query; None: FAISS's own
     number), or how many queries are searched at once in an approximate index (None: one for each core).
     """
-    placed = place(index)
+    placed = copy_to_gpus(index)
     if placed is not index:
         return GpuSearch(placed, index)
     return FlatSearch(index, threads, alone) if is_exact(index) else ApproximateSearch(index, threads)

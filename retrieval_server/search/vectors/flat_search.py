@@ -72,7 +72,7 @@ class FlatSearch:
         among = min(depth + _SPARE, self._index.ntotal)
         if not among:
             return [[] for _ in queries]
-        return self._ranked(queries, *self._candidates(queries, among), depth)
+        return self._rank(queries, *self._candidates(queries, among), depth)
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -83,13 +83,11 @@ class FlatSearch:
         results = list(self._threads.map(lambda part: self._index.search(queries, depth, params=part), parts))
         if len(results) == 1:
             return results[0]
-        scores, rows = (np.hstack(each) for each in zip(*results, strict=True))
+        scores, rows = (np.hstack(column) for column in zip(*results, strict=True))
         best = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
         return np.take_along_axis(scores, best, axis=1), np.take_along_axis(rows, best, axis=1)
 
-    def _ranked(
-        self, queries: np.ndarray, scores: np.ndarray, rows: np.ndarray, topk: int
-    ) -> list[list[Hit]]:
+    def _rank(self, queries: np.ndarray, scores: np.ndarray, rows: np.ndarray, topk: int) -> list[list[Hit]]:
         """The ``topk`` best of FAISS's candidates by exact score, equal scores in corpus order.
 
         ``scores`` and ``rows`` are (queries, candidates). If a passage that FAISS left out could belong to a
@@ -103,10 +101,10 @@ class FlatSearch:
         best_rows, best_scores = (np.take_along_axis(column, best, axis=1) for column in (rows, exact))
         slack = _ROUNDING * np.linalg.norm(queries, axis=1) * np.linalg.norm(vectors, axis=2).max(axis=1)
         open_ends = valid.all(axis=1) & (best_scores[:, -1] <= scores[:, -1] + slack)
-        more = min(4 * rows.shape[1], self._index.ntotal)
+        depth = min(4 * rows.shape[1], self._index.ntotal)
         return [
-            self._ranked(queries[i : i + 1], *self._candidates(queries[i : i + 1], more), topk)[0]
-            if open_ends[i] and more > rows.shape[1]
+            self._rank(queries[i : i + 1], *self._candidates(queries[i : i + 1], depth), topk)[0]
+            if open_ends[i] and depth > rows.shape[1]
             else [Hit(row, score) for row, score in zip(*hits, strict=True) if row >= 0]
             for i, hits in enumerate(zip(best_rows.tolist(), best_scores.tolist(), strict=True))
         ]
@@ -120,10 +118,10 @@ class _RowRange(faiss.SearchParameters):
         super().__init__(sel=self._selector)
 
 
-def _parts(index: faiss.Index, most: int) -> list[_RowRange | None]:
+def _parts(index: faiss.Index, max_parts: int) -> list[_RowRange | None]:
     """The rows of an index in at most so many parts of about the same size; [None] is all of them in one."""
     count = index.ntotal
-    number = min(most, count * index.d // _LEAST_IN_PART)
+    number = min(max_parts, count * index.d // _LEAST_IN_PART)
     if number < 2:
         return [None]
     return [_RowRange(i * count // number, (i + 1) * count // number) for i in range(number)]

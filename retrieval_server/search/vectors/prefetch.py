@@ -71,7 +71,7 @@ def available_memory() -> int | None:
         free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         return None
-    limits = [left for group in _GROUPS if (left := group.free()) is not None]
+    limits = [free_in_group for group in _GROUPS if (free_in_group := group.free()) is not None]
     return min([free, *limits])
 
 
@@ -90,9 +90,11 @@ class Prefetch:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         with _lock:
-            together = {key: size for other in _reading for key, size in other._sizes.items()} | self._sizes
-            others = sum(together.values()) - self._size
-            fits = available is None or self._size + others <= available
+            together = {
+                key: size for reading in _reading for key, size in reading._sizes.items()
+            } | self._sizes
+            reserved = sum(together.values()) - self._size
+            fits = available is None or self._size + reserved <= available
             if fits:
                 _reading.add(self)
         if not fits:
@@ -101,7 +103,7 @@ class Prefetch:
                 ", ".join(map(str, self._files)),
                 self._size,
                 available,
-                f", of which {others} are other indexes'" if others else "",
+                f", of which {reserved} are other indexes'" if reserved else "",
             )
             return
         self._thread = threading.Thread(target=self._work, name="page-in", daemon=True)

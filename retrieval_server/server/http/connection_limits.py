@@ -58,13 +58,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if len(self.connections) > self.limits.max_connections:
             self._refuse(503, "too_many_connections", "the server has as many connections as it takes")
         else:
-            self._read_within()
+            self._start_read_timer()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
         if self._reading is None:  # the first bytes after an answer; uvicorn's own clock stops at them
-            self._read_within()
+            self._start_read_timer()
         self._unparsed += len(data)
         super().data_received(data)
         if self._unparsed - len(data) > MAX_HEAD_BYTES and not self.transport.is_closing():
@@ -77,7 +77,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._taken_within()
+        self._start_write_timer()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -89,7 +89,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._in_head = True
         self._unparsed = self._head_bytes = self._n_headers = 0
         if self._reading is None:  # it arrived together with the end of the one before
-            self._read_within()
+            self._start_read_timer()
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -102,7 +102,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._in_body, self._unparsed = False, True, 0
-        self._read_within()  # the body has its own time
+        self._start_read_timer()  # the body has its own time
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -136,21 +136,21 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._refusal = (431, "headers_too_large", reason)
         raise _HeadRefused(reason)
 
-    def _read_within(self) -> None:
+    def _start_read_timer(self) -> None:
         self._stop_reading()
-        self._reading = self._later(self._not_read)
+        self._reading = self._later(self._on_read_timeout)
 
     def _stop_reading(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
 
-    def _not_read(self) -> None:
+    def _on_read_timeout(self) -> None:
         self._reading = None
         # Not the client's fault: the app reads the body slowly, or an earlier request is still being
         # answered.
         if self.flow.read_paused or (self._answering and not self._in_body):
-            self._read_within()
+            self._start_read_timer()
         elif self._in_head or self._in_body:
             seconds = self.limits.read_timeout_s
             self._refuse(408, "timeout", f"the request was not complete within {seconds:g} s")
@@ -161,22 +161,22 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _taken_within(self, left: int | None = None) -> None:
-        """Drop the connection if the client reads nothing; ``left``: the bytes to send at the last check."""
+    def _start_write_timer(self, unsent: int | None = None) -> None:
+        """Drop the connection if the client reads nothing; ``unsent``: bytes at the last check."""
         self._stop_writing()
         waiting = self.transport.get_write_buffer_size()
-        if left is not None and waiting >= left:
+        if unsent is not None and waiting >= unsent:
             self.transport.abort()
         else:
-            self._writing = self._later(lambda: self._taken_within(waiting))
+            self._writing = self._later(lambda: self._start_write_timer(waiting))
 
     def _stop_writing(self) -> None:
         if self._writing is not None:
             self._writing.cancel()
             self._writing = None
 
-    def _later(self, then: Callable[[], None]) -> asyncio.TimerHandle:
-        return self.loop.call_later(self.limits.read_timeout_s, then)
+    def _later(self, action: Callable[[], None]) -> asyncio.TimerHandle:
+        return self.loop.call_later(self.limits.read_timeout_s, action)
 
     def _refuse(self, status: int, error: str, reason: str) -> None:
         """Answer and close; close without an answer if it would be taken for that of another request."""
@@ -194,4 +194,4 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.close()
             if self.transport.get_write_buffer_size():
-                self._taken_within()
+                self._start_write_timer()

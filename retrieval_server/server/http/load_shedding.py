@@ -22,7 +22,7 @@ from retrieval_server.errors import RequestError
 from retrieval_server.server.services import Services
 
 #: How often the delay of the event loop is measured, and which delay is too long, in seconds.
-_EVERY_S, _LATE_S = 0.05, 0.1
+_INTERVAL_S, _LATE_S = 0.05, 0.1
 _SEARCH = re.compile(r"(?:/indexes/([^/]+))?/(?:retrieve|queries)")
 #: Refusals between two measurements that are too many to read each request first: 100 per second.
 _MANY = 5
@@ -39,8 +39,8 @@ class LoopMonitor:
     async def watch(self) -> None:
         while True:
             asleep = time.monotonic()
-            await asyncio.sleep(_EVERY_S)
-            self.late_s = time.monotonic() - asleep - _EVERY_S
+            await asyncio.sleep(_INTERVAL_S)
+            self.late_s = time.monotonic() - asleep - _INTERVAL_S
             self._refusing, self._refused = self._refused >= _MANY, 0
 
     def would_refuse(self) -> None:

@@ -49,7 +49,7 @@ class HostNames:
 
     def lists(self, name: str) -> bool:
         """Whether an entry of ``allowed`` means this name, ``*`` aside."""
-        parents = {name[at:] for at, letter in enumerate(name) if letter == "."}
+        parents = {name[dot:] for dot, letter in enumerate(name) if letter == "."}
         return not self._allowed.isdisjoint({name, f".{name}"} | parents)
 
 
@@ -87,10 +87,10 @@ class OriginMiddleware:
 
     def _foreign(self, scope: Scope, hosts: list[str]) -> bool:
         if origins := _values(scope, b"origin"):
-            return not all(self._is_own(origin, hosts) for origin in origins)
+            return not all(self._is_own_origin(origin, hosts) for origin in origins)
         return any(site not in ("same-origin", "none") for site in _values(scope, b"sec-fetch-site"))
 
-    def _is_own(self, origin: str, hosts: list[str]) -> bool:
+    def _is_own_origin(self, origin: str, hosts: list[str]) -> bool:
         try:
             netloc = urlsplit(origin).netloc
         except ValueError:

@@ -91,7 +91,7 @@ def test_numbers_that_json_writes_beyond_its_standard_and_half_characters_are_ke
 
 def test_an_array_in_an_object_ends_where_it_ends():
     text = '{"Data": [1, 2], "Version": 1}'
-    assert list(elements(io.StringIO(text), text.index("[") + 1, whole=False)) == [1, 2]
+    assert list(elements(io.StringIO(text), text.index("[") + 1, alone=False)) == [1, 2]
 
 
 def test_a_file_of_brackets_takes_neither_the_memory_nor_the_process():
@@ -118,7 +118,7 @@ def test_what_has_been_read_is_dropped_and_an_element_without_end_is_refused(mon
     text_window = json_array._TextWindow(io.StringIO("[" + "1, " * 10_000 + "1]"), 1)
     for _ in range(9_000):
         assert text_window.value() == 1 and text_window.next_character() == ","
-        text_window.at += 1
+        text_window.position += 1
         assert len(text_window.buffer) <= 2 << 8
 
 

@@ -75,7 +75,7 @@ def test_a_scan_that_was_killed_goes_on_and_finds_the_same(corpus, tmp_path):
     whole = collected(corpus, tmp_path / "whole.json", *wanted, random=9)
     state = tmp_path / "state.json"
     with pytest.raises(KeyboardInterrupt):
-        find_passages(Killed([corpus]), wanted, state, random=9, save_every=20, progress=False)
+        find_passages(Killed([corpus]), wanted, state, random=9, save_interval=20, progress=False)
     assert json.loads(state.read_text())["place"][2] == 40
     with pytest.raises(DataError, match="interrupted"):
         read_passages(state)
@@ -87,7 +87,7 @@ def test_an_id_of_two_passages_is_refused_with_both_rows_also_after_a_kill(tmp_p
     path, state = tmp_path / "twice.jsonl", tmp_path / "out.json"
     path.write_text("".join(json.dumps(row) + "\n" for row in [*ROWS, ROWS[7]]))
     with pytest.raises(KeyboardInterrupt):
-        find_passages(Killed([path]), [], state, save_every=20, progress=False)
+        find_passages(Killed([path]), [], state, save_interval=20, progress=False)
     for _ in range(2):
         with pytest.raises(DataError, match="line 121: the id '7' is that of .*line 8"):
             find_passages(Corpus([path]), [], state, progress=False)
@@ -106,7 +106,9 @@ def test_a_file_of_another_scan_or_a_broken_one_is_not_used(corpus, tmp_path):
 def test_a_scan_of_more_passages_than_a_file_may_hold_ends_with_a_remedy(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(collect, "MAX_VALUES", 100)
     with pytest.raises(DataError, match="fewer questions"):
-        find_passages(Corpus([corpus]), [], tmp_path / "out.json", random=60, save_every=20, progress=False)
+        find_passages(
+            Corpus([corpus]), [], tmp_path / "out.json", random=60, save_interval=20, progress=False
+        )
     assert not json.loads((tmp_path / "out.json").read_text())["done"], "it ends before the corpus does"
 
 

@@ -128,7 +128,7 @@ def test_the_command_goes_on_after_sigkill_and_finds_the_same(tmp_path):
         "folder = Path(sys.argv[1])\n"
         "args = PassagesArguments(questions=[folder / 'val.parquet'], corpus=[folder / 'corpus.jsonl'],\n"
         "                         out=folder / sys.argv[2], random=50, no_progress=True)\n"
-        "print(gather(args, save_every=2000)[0])\n"
+        "print(gather(args, save_interval=2000)[0])\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     process = subprocess.Popen([*command, "killed.json"], cwd=ROOT, stdout=subprocess.DEVNULL)

@@ -65,7 +65,7 @@ def test_a_record_that_failed_gives_way_to_one_that_did_not(tmp_path):
     for name, records in (("a", again), ("b", again[::-1])):
         table = read_run(write_run(tmp_path / name, records))
         assert table.failed.tolist() == [False, True] and em(table)[0] == 1.0
-        assert table.left_out == 1
+        assert table.replaced == 1
 
 
 def test_two_different_answers_to_the_same_are_a_bad_row_whatever_their_order(tmp_path):

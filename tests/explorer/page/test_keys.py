@@ -34,7 +34,8 @@ def test_every_function_is_reached_by_a_key(browser, url):
         await page.until("document.querySelector('.reader-head .soft').textContent === '3 of 6'")
         await page.press("[")
         await page.until("document.querySelector('.reader-head .soft').textContent === '2 of 6'")
-        await page.until("document.querySelector('.turn') !== null")
+        # Until the new trajectory is there, the page goes on showing the one before.
+        await page.until("document.querySelector('.turn')?.closest('[aria-busy]').ariaBusy === 'false'")
         closed = await page.run("document.querySelectorAll('.passage:not([open])').length")
         await page.press("p")
         assert closed

@@ -35,7 +35,7 @@ needs_ray = pytest.mark.skipif(not HAS_RAY, reason="needs Ray Serve: pip install
 
 
 def test_replicas_are_a_number_or_a_range(monkeypatch):
-    from retrieval_server.serve_options import parse_args
+    from retrieval_server.serve.options import parse_args
 
     args = parse_args(
         "", ["--index", "i", "--serve", "ray", "--encoder-replicas", "1:4", "--shard-replicas", "2"]

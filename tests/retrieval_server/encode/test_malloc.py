@@ -77,7 +77,7 @@ def test_it_is_given_back_again_and_again_until_told_to_stop(monkeypatch):
     others = set(threading.enumerate())  # a server that ran in this process may have one of its own
     times = threading.Semaphore(0)
     monkeypatch.setattr(memory, "trim_heap", times.release)
-    done = memory.trim_heap_regularly(every_s=0.001)
+    done = memory.trim_heap_regularly(interval_s=0.001)
     try:
         assert all(times.acquire(timeout=20) for _ in range(3))
     finally:

@@ -14,11 +14,11 @@ from retrieval_server.engine.latency_model import LatencyModel
 def test_the_pace_of_overlapping_batches_is_the_time_between_their_ends():
     pace = LatencyModel(max_batch=10)
     assert pace.expected(100) == 0.0
-    pace.batch_done(10, started=0.0, ended=2.0)
+    pace.batch_done(10, started=0.0, finished=2.0)
     assert pace.expected(10) == pytest.approx(2.0)
-    pace.batch_done(10, started=1.0, ended=3.0)  # one second more, though it was under way for two
+    pace.batch_done(10, started=1.0, finished=3.0)  # one second more, though it was under way for two
     assert pace.expected(10) == pytest.approx(0.8 * 2.0 + 0.2 * 1.0)
-    pace.batch_done(10, started=103.0, ended=104.0)  # the idle time before it is nobody's
+    pace.batch_done(10, started=103.0, finished=104.0)  # the idle time before it is nobody's
     assert pace.expected(10) == pytest.approx(0.8 * 1.8 + 0.2 * 1.0)
 
 

@@ -114,7 +114,7 @@ def on_ray(at_once):
     shard = Replica(
         lambda vectors, topks: [[("a", "short", None, 1.0), ("b", "longer", None, 0.5)] for _ in vectors]
     )
-    source = ShardedSource(SourceDescription("dense"), encoder, [shard], deadline_s=WAIT, at_once=at_once)
+    source = ShardedSource(SourceDescription("dense"), encoder, [shard], deadline_s=WAIT, replicas=at_once)
     return source, encoder.gate, shard.gate
 
 

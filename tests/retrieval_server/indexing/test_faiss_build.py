@@ -9,7 +9,7 @@ from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import RecallRow, read_manifest
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.indexing.builder import build_index
-from retrieval_server.indexing.faiss_build import TRAIN_AT_LEAST, make_index, write_faiss_index
+from retrieval_server.indexing.faiss_build import MIN_TRAINING_VECTORS, make_index, write_faiss_index
 from retrieval_server.indexing.faiss_recall import choose_default, recall_warning, sample_queries
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
@@ -92,7 +92,9 @@ def test_training_sees_a_bounded_sample(tmp_path):
     whole, some = (faiss.read_index(str(tmp_path / name)) for name in ("all", "some"))
     assert faiss.vector_to_array(whole.sq.trained).tolist() == [0, 999]
     assert faiss.vector_to_array(some.sq.trained)[1] < 999
-    assert TRAIN_AT_LEAST >= 256 * 256, "all that FAISS uses for the 256 centroids of a product quantiser"
+    assert MIN_TRAINING_VECTORS >= 256 * 256, (
+        "all that FAISS uses for the 256 centroids of a product quantiser"
+    )
 
 
 def test_product_quantisers_are_not_reordered_for_a_search_that_is_not_used():

@@ -113,7 +113,7 @@ def test_where_a_file_cannot_be_linked_it_is_copied_in_blocks(vectors, options_o
         raise OSError("another file system")
 
     monkeypatch.setattr(os, "link", refuses)
-    monkeypatch.setattr(publication, "_COPIED_AT_ONCE", 100)
+    monkeypatch.setattr(publication, "_COPY_BLOCK_BYTES", 100)
     source = written(vectors, "Flat", tmp_path / "e5_Flat.index")
     import_index(options_of(), faiss_file=source)
     target = tmp_path / "i" / "faiss.index"
@@ -252,7 +252,7 @@ def saved(vectors: np.ndarray, form: str, path: Path) -> Path:
 def test_embeddings_of_every_form_become_the_index_of_their_vectors(
     vectors, encoder, options_of, tmp_path, form, monkeypatch
 ):
-    monkeypatch.setattr(index_import, "_ROWS_AT_ONCE", 8)
+    monkeypatch.setattr(index_import, "_BLOCK_ROWS", 8)
     cut = [saved(vectors[:9], form, tmp_path / "a"), saved(vectors[9:], form, tmp_path / "b")]
     manifest = import_index(options_of(), embeddings=cut)
     index = faiss.read_index(str(tmp_path / "i" / "faiss.index"))

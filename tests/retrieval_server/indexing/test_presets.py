@@ -26,7 +26,7 @@ from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.indexing import dense_build, faiss_build
 from retrieval_server.indexing.dense_build import keep_rows
 from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
-from retrieval_server.indexing.presets import MOST_CELLS, PRESETS, cells_for
+from retrieval_server.indexing.presets import MAX_CELLS, PRESETS, cells_for
 from retrieval_server.indexing.resource_estimate import (
     ResourceEstimate,
     duration_text,
@@ -89,7 +89,7 @@ def compressed(encoded, tmp_path_factory) -> dict[str, tuple[Path, DenseSection]
 @given(passages=st.integers(1, 10**9))
 def test_cells_are_a_power_of_two_within_the_limit_and_with_enough_to_train_on(passages):
     many = cells_for(passages)
-    assert many & (many - 1) == 0 and 1 <= many <= MOST_CELLS
+    assert many & (many - 1) == 0 and 1 <= many <= MAX_CELLS
     assert many == 1 or passages >= 40 * many
     assert many >= cells_for(max(1, passages // 2))
 
@@ -186,7 +186,7 @@ class Stops(VectorFiles):
 def test_an_interrupted_index_goes_on_and_ends_in_the_same_bytes(encoded, tmp_path, monkeypatch, name, at):
     factory = PRESETS[name].factory(COUNT, DIMENSION)
     monkeypatch.setattr(faiss_build, "_BLOCK", 50)
-    monkeypatch.setattr(faiss_build, "SAVE_EVERY", 200)
+    monkeypatch.setattr(faiss_build, "SAVE_INTERVAL", 200)
     write_faiss_index(encoded, factory, tmp_path / "in one go")
     stops = Stops(encoded.files, DIMENSION)
     stops.at = at

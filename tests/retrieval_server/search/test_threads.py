@@ -53,13 +53,13 @@ class Encodes:
 
     on_gpu = False
 
-    def __init__(self, otherwise: Determinism = Determinism.ORDER):
-        self.counts, self.otherwise = [], otherwise
+    def __init__(self, fallback: Determinism = Determinism.ORDER):
+        self.counts, self.fallback = [], fallback
 
     @property
     def probed(self) -> ProbeResult:
         self.counts.append(torch_threads())
-        return ProbeResult(Determinism.BITS, "hash", self.otherwise)
+        return ProbeResult(Determinism.BITS, "hash", self.fallback)
 
     def encode_queries(self, queries):
         self.counts.append(torch_threads())
@@ -94,7 +94,7 @@ def test_what_is_promised_was_probed_with_the_threads_of_a_batch(batch, alone, p
 
 def test_in_16_or_8_bits_nothing_is_promised_where_a_query_alone_has_other_threads(restored):
     options = OpenOptions(encode_threads=2, encode_threads_alone=1)
-    results = probe_encoder(Encodes(otherwise=Determinism.NONE), encoder_threads(options))
+    results = probe_encoder(Encodes(fallback=Determinism.NONE), encoder_threads(options))
     assert results.guarantee is Determinism.NONE
 
 

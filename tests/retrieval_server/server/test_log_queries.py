@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from retrieval_server.serve_options import parse_args
+from retrieval_server.serve.options import parse_args
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ async def scores(folder, endpoint: Endpoint) -> list[int] | None:
     with RelevanceScorer(GIVEN, None, folder) as relevance:
         judge = RelevanceJudge(GIVEN, endpoint, relevance.folder.cache)
         cases = [({"part": part}, partial(read_scores, count=2)) for part in "AB"]
-        await relevance._ask(judge, "relevance", ("q", 1), "fp", cases)
+        await relevance._request(judge, "relevance", ("q", 1), "fp", cases)
         return relevance.get(("q", 1), "fp")
 
 

@@ -135,7 +135,7 @@ def test_trajectories_that_cannot_be_scored_are_counted(tmp_path):
         record("refused", refused, searched("a"), ANSWER),
     )
     assert [trajectory.id for trajectory in reader] == ["right", "wrong", "refused"]
-    assert reader.left_out == {"failed": 1, "not_searched": 1, "not_carried_out": 2, "call_failed": 1}
+    assert reader.excluded == {"failed": 1, "not_searched": 1, "not_carried_out": 2, "call_failed": 1}
 
 
 def test_a_turn_that_was_cut_off_by_a_kill_and_a_missing_tape_do_no_harm(tmp_path):

@@ -147,9 +147,9 @@ def test_what_is_left_out_is_counted_and_told():
     selection = RowSelection(FAITHFUL)
     rounds = [filled((1, 80), (1, 80)), filled((0, 80)), round_of((1.0, 80)), round_of()]
     assert len(list(selection.of(rounds))) == selection.rows == 2 and selection.rounds == 4
-    assert selection.left_out == {"not_correct": 1, "few_negatives": 1, "no_candidates": 1}
+    assert selection.excluded == {"not_correct": 1, "few_negatives": 1, "no_candidates": 1}
     assert selection.lines()[0] == "training rows: 2 of 1 rounds"
-    assert all(why in REASONS for why in selection.left_out)
+    assert all(why in REASONS for why in selection.excluded)
 
 
 def test_a_candidate_that_is_named_twice_is_an_error():

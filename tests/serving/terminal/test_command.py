@@ -249,8 +249,8 @@ class _Endless:
     ],
 )
 def test_an_answer_without_end_is_ended_here(monkeypatch, sent, pause_s, reason):
-    monkeypatch.setattr(client, "_MOST_BYTES", 1 << 20)
-    monkeypatch.setattr(client, "_MOST_LINES", 10_000)
+    monkeypatch.setattr(client, "_MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(client, "_MAX_LINES", 10_000)
     monkeypatch.setattr(client, "_ANSWER_S", 0.4)
     with _Endless(sent, pause_s) as url, pytest.raises(ChatError, match=reason):
         list(stream_answer(url, [{"role": "user", "content": "x"}]))

@@ -125,7 +125,7 @@ def test_a_folder_names_the_file_and_reads_the_others_in_order(tmp_path, impatie
 
 @pytest.mark.slow
 def test_a_folder_of_endless_files_is_given_up(tmp_path, impatient, monkeypatch):
-    monkeypatch.setattr("rag_r1.tools.documents.corpus._NAMED", 2)
+    monkeypatch.setattr("rag_r1.tools.documents.corpus._MAX_NAMED", 2)
     for number in range(9):
         (tmp_path / f"{number}.html").write_bytes(ENDLESS_PAGES["tags"])
     with pytest.raises(RunError, match=r"given up after 2 files.*\n  0.html.*\n  1.html"):

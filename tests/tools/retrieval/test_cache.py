@@ -89,11 +89,11 @@ def test_what_is_kept_is_of_the_newest_version_that_was_seen_in_whatever_order_a
             sent_at, first = under_way.pop(number % len(under_way))
             by = first + number % (served - first + 1)
             seen = max(seen, by) if sent_at == kept.changes else seen
-            kept.seen(str(by), sent_at)
+            kept.note_version(str(by), sent_at)
             kept.keep("query", [Document(str(by), "")], sent_at)
         assert kept.get("query") in (None, [Document(str(seen), "")])
     for _ in range(2):  # the first of them may be the one by which the client learns of the last reload
         sent_at = kept.changes
-        kept.seen(str(served), sent_at)
+        kept.note_version(str(served), sent_at)
         kept.keep("query", [Document(str(served), "")], sent_at)
     assert kept.get("query") == [Document(str(served), "")]

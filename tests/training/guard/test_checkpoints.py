@@ -78,7 +78,7 @@ def test_without_a_good_checkpoint_a_run_begins_anew(tmp_path):
     checkpoints = Checkpoints(tmp_path, 9)
     save(tmp_path, 2)
     checkpoints.keep(2)
-    assert checkpoints.before(1) is None
+    assert checkpoints.newest_up_to(1) is None
     checkpoints.go_back(None)
     assert not steps_in(tmp_path) and not checkpoints.kept_steps() and not (tmp_path / TRACKER).exists()
 

@@ -14,7 +14,7 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.config.schema import RagR1Config
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
-from rag_r1.training.command import compose_recipe, compose_valid, main, whole_paths
+from rag_r1.training.command import absolute_paths, compose_recipe, compose_valid, main
 from rag_r1.training.preflight import PreflightReport, check_retriever, preflight
 from rag_r1.training.progress import train
 from tests.fakes.json_server import JsonStub
@@ -129,20 +129,20 @@ def test_relative_files_and_those_in_the_home_folder_are_handed_on_by_their_whol
             "data": {"train_files": ["train.parquet", "/elsewhere/b.parquet"], "val_files": "none.parquet"},
         }
     )
-    assert whole_paths(config) == [
+    assert absolute_paths(config) == [
         f"rag_r1.protocol='{here / 'mine.yaml'}'",
         f"rag_r1.prompt='{here / 'prompt.txt'}'",
         f"data.train_files=['{here / 'train.parquet'}','/elsewhere/b.parquet']",
     ]
     config.rag_r1 = {"protocol": "rag_r1_mq", "prompt": None}
     config.data.train_files = None
-    assert whole_paths(config) == []
+    assert absolute_paths(config) == []
 
 
 def test_what_whole_paths_says_is_what_hydra_reads(here):
     (here / "it's.yaml").write_text("")
     config = OmegaConf.create({"rag_r1": {"protocol": "it's.yaml"}})
-    composed = compose_recipe(Recipe.find(RECIPE), whole_paths(config))
+    composed = compose_recipe(Recipe.find(RECIPE), absolute_paths(config))
     assert composed.rag_r1.protocol == str(here / "it's.yaml")
 
 

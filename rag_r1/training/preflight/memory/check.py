@@ -64,14 +64,14 @@ def estimate_of(config: DictConfig) -> MemoryEstimate | None:
     if is_unset(config, "actor_rollout_ref.model.path"):
         return None
     shape = shape_of(model_config(_folder_of(str(config.actor_rollout_ref.model.path))))
-    of_critic = shape_of(model_config(_folder_of(str(OmegaConf.select(config, "critic.model.path")))))
-    return None if shape is None else memory_of(config, shape, gpu_bytes(config), of_critic)
+    critic_shape = shape_of(model_config(_folder_of(str(OmegaConf.select(config, "critic.model.path")))))
+    return None if shape is None else memory_of(config, shape, gpu_bytes(config), critic_shape)
 
 
 def gpu_bytes(config: DictConfig) -> float:
     """Bytes of a GPU: the recipe's, this machine's, or 80 GB."""
-    named = OmegaConf.select(config, _KEY)
-    return float(named) * 1e9 if named else gpu_memory() or _GPU
+    configured = OmegaConf.select(config, _KEY)
+    return float(configured) * 1e9 if configured else gpu_memory() or _GPU
 
 
 def _folder_of(name: str) -> Path:

@@ -53,25 +53,25 @@ class MemoryEstimate:
 
     def bytes_of(self, phase: str, part: str | None = None) -> float:
         """Bytes of a phase, or of a part of it; 0 if there is none."""
-        parts = next((each.parts for each in self.phases if each.name == phase), {})
+        parts = next((entry.parts for entry in self.phases if entry.name == phase), {})
         return sum(parts.values(), 0.0) if part is None else parts.get(part, 0.0)
 
 
 def memory_of(
-    config: DictConfig, shape: ModelShape, gpu: float = 80e9, of_critic: ModelShape | None = None
+    config: DictConfig, shape: ModelShape, gpu: float = 80e9, critic_shape: ModelShape | None = None
 ) -> MemoryEstimate:
     """Memory of a composed recipe of `rag-r1 train`, with a model of this shape, on GPUs of `gpu` bytes.
-    `of_critic`: the critic's shape, if it is another."""
+    `critic_shape`: the critic's shape, if it is another."""
     row = int(config.data.max_prompt_length + config.data.max_response_length)
-    actor, critic = _policy(config, shape), _critic(config, of_critic or shape)
+    actor, critic = _policy(config, shape), _critic(config, critic_shape or shape)
     host = _host(config, shape, actor, critic)
     if config.trainer.device == "cpu":
         return MemoryEstimate((), 0, row, host + _on_cpu(config, actor, critic, row), gpu)
     rollout = config.actor_rollout_ref.rollout
     longest = int(rollout.max_model_len or row)
-    generation, *others = _phases(config, shape, actor, critic, row, gpu)
+    generation, *other_phases = _phases(config, shape, actor, critic, row, gpu)
     rows = cached_rows(shape, _tensor_parallel(rollout), generation.parts["cache"], longest)
-    return MemoryEstimate((generation, *others), rows, longest, host, gpu)
+    return MemoryEstimate((generation, *other_phases), rows, longest, host, gpu)
 
 
 def sft_memory_of(config: DictConfig, shape: ModelShape, gpu: float = 80e9) -> MemoryEstimate:
@@ -125,8 +125,8 @@ def _phases(
     """Generation first, then the phases of a step in their order."""
     policy, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
     contexts = {"contexts": HELD}
-    actor_idle_bytes = _kept(policy.actor, actor)
-    critic_idle_bytes = _kept(config.critic, critic) if critic else 0.0
+    actor_idle_bytes = _idle_bytes(policy.actor, actor)
+    critic_idle_bytes = _idle_bytes(config.critic, critic) if critic else 0.0
     idle = {**contexts, "kept by other roles": actor_idle_bytes + critic_idle_bytes}
     vllm = vllm_parts(
         shape,
@@ -157,16 +157,16 @@ def _phases(
     yield Phase("update", training | actor.passing(_tokens(policy.actor, row), backward=True))
 
 
-def _kept(role: DictConfig, trained: Trained) -> float:
+def _idle_bytes(role: DictConfig, trained: Trained) -> float:
     """Bytes that an idle role leaves on a GPU while others compute."""
     weights = 0.0 if _offloads(role, "param") else sum(trained.frozen.values())
     return weights + (0.0 if _offloads(role, "optimizer") else trained.optimizer)
 
 
-def _offloads(role: DictConfig, what: str) -> bool:
+def _offloads(role: DictConfig, kind: str) -> bool:
     """Whether a role moves its parameters (`param`) or its moments (`optimizer`) to the host."""
     return any(
-        (role.get(engine) or {}).get(f"{what}_offload") for engine in ("fsdp_config", "fsdp", "megatron")
+        (role.get(engine) or {}).get(f"{kind}_offload") for engine in ("fsdp_config", "fsdp", "megatron")
     )
 
 

@@ -102,15 +102,15 @@ class Trained:
         activations = 2 * tokens * shape.layers * shape.hidden + 2 * layer
         if not self.checkpointed:
             activations = shape.layers * layer
-        each = (FUSED_BYTES if fused else LOGIT_BYTES)[not backward]
-        at_once = min(tokens, FUSED_TOKENS) if fused else tokens
+        logit_bytes = (FUSED_BYTES if fused else LOGIT_BYTES)[not backward]
+        logit_tokens = min(tokens, FUSED_TOKENS) if fused else tokens
         parts = {
             "copies": copies,
             "activations": activations if backward else layer,
             "mask": 4 * tokens**2 if self.sdpa else 0,
-            "logits": 0 if self.values else each * shape.vocabulary * at_once,
+            "logits": 0 if self.values else logit_bytes * shape.vocabulary * logit_tokens,
         }
-        blocks = parts["logits"] if at_once == tokens else 0
+        blocks = parts["logits"] if logit_tokens == tokens else 0
         return {**parts, "allocator": SLACK * (sum(parts.values()) - blocks)}
 
 

@@ -12,16 +12,16 @@ def memory_table(memory: MemoryEstimate) -> str:
     host = f"Host memory of a node: {memory.host / 1e9:.1f} GB."
     if not memory.phases:
         return host
-    present = [part for part in COMPONENTS if any(phase.parts.get(part) for phase in memory.phases)]
-    rows = [[part, *(_gb(phase.parts.get(part, 0)) for phase in memory.phases)] for part in present]
+    components = [part for part in COMPONENTS if any(phase.parts.get(part) for phase in memory.phases)]
+    rows = [[part, *(_gb(phase.parts.get(part, 0)) for phase in memory.phases)] for part in components]
     rows.append(["all", *(_gb(phase.bytes) for phase in memory.phases)])
     rows.append(
         [f"of {memory.gpu / 1e9:.0f} GB", *(f"{phase.bytes / memory.gpu:.0%}" for phase in memory.phases)]
     )
-    head = ["GB on a GPU", *(phase.name for phase in memory.phases)]
+    header = ["GB on a GPU", *(phase.name for phase in memory.phases)]
     if memory.bytes_of("generation"):
         host = f"{memory.rows:.0f} rows of {memory.row:,} tokens fit into vLLM's cache. {host}"
-    return "\n".join([*table(head, rows), "", host])
+    return "\n".join([*table(header, rows), "", host])
 
 
 def _gb(size: float) -> str:

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from retrieval_server.cluster.ray_options import RayOptions
-from retrieval_server.command_line import AtLeastOne, Flag, Group, Options, parse
+from retrieval_server.command_line import parse
 from retrieval_server.engine.options import EngineOptions
+from retrieval_server.options import AtLeastOne, Flag, Group, Options
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.server.limits import ConnectionLimits, RequestLimits
 from retrieval_server.server.wire import DEFAULT_INDEX

@@ -20,7 +20,7 @@ from retrieval_server.errors import UserError, check_all
 from retrieval_server.extras import MODEL, SERVER, require_packages
 from retrieval_server.folder.manifest import VERIFY_UP_TO, Manifest, check_files
 from retrieval_server.folder.shard_set import read_shards
-from retrieval_server.serve_options import ServeCommand
+from retrieval_server.serve.options import ServeCommand
 from retrieval_server.server.http.listener import listen
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class ServedSources:
-    """Everything that is served, checked as far as possible without loading it; and the port."""
+    """Everything that is served, checked as far as possible without loading it; and the port. As a context
+    manager it closes the port, and Ray."""
 
     shards: dict[str, list[tuple[Path, Manifest]]]
     web: WebSource | None
@@ -39,14 +40,22 @@ class ServedSources:
     reranker: Reranker | None
     listener: socket.socket
 
+    def __enter__(self) -> ServedSources:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.listener.close()
+        if self.ray is not None:
+            self.ray.close()
+
 
 def check_sources(command: ServeCommand) -> ServedSources:
     """Read all manifests, open the recording and the port, connect to Ray. Raises UserError, or UserErrors
     with all that is wrong on this machine."""
     require_packages("A server", "bm25", SERVER)
     folders, rerank = command.folders, command.rerank.rerank
-    with ExitStack() as opened:
-        *shards, web, listener, _, _ = _all_here(command, folders.values(), opened)
+    with ExitStack() as resources:
+        *shards, web, listener, _, _ = _local_checks(command, folders.values(), resources)
         by_name = dict(zip(folders, shards, strict=True))
         _fetch_models(command, by_name)
         ray = None
@@ -55,7 +64,7 @@ def check_sources(command: ServeCommand) -> ServedSources:
             from retrieval_server.cluster.ray_serve import RayServe
 
             ray = RayServe(command.ray, list(folders.values()))
-        opened.pop_all()
+        resources.pop_all()
     reranker = None
     if rerank:
         from retrieval_server.search.reranker import Reranker
@@ -64,23 +73,23 @@ def check_sources(command: ServeCommand) -> ServedSources:
     return ServedSources(by_name, web, ray, reranker, listener)
 
 
-def _all_here(command: ServeCommand, folders: Iterable[Path], opened: ExitStack) -> list[Any]:
-    """What this machine alone can tell of these indexes and the rest; the port is closed with `opened`."""
+def _local_checks(command: ServeCommand, folders: Iterable[Path], resources: ExitStack) -> list[Any]:
+    """What this machine alone can tell of these indexes and the rest; the port is closed with `resources`."""
     return check_all(
         *(partial(_check_index, command, folder) for folder in folders),
         partial(_open_web, command),
-        lambda: opened.enter_context(listen(command.host, command.port)),
+        lambda: resources.enter_context(listen(command.host, command.port)),
         partial(_check_rerank, command.rerank.rerank),
         partial(_check_files, command),
     )
 
 
-def check_here(command: ServeCommand) -> None:
+def check_locally(command: ServeCommand) -> None:
     """Raises UserError, or UserErrors, with all that is wrong on this machine; leaves nothing open."""
     require_packages("A server", "bm25", SERVER)
-    with ExitStack() as opened:
+    with ExitStack() as resources:
         folders = dict.fromkeys(folder for _, folder in command.index)  # also two of one name
-        _all_here(command.model_copy(update={"check_only": True}), folders, opened)
+        _local_checks(command.model_copy(update={"check_only": True}), folders, resources)
 
 
 def _check_index(command: ServeCommand, folder: Path) -> list[tuple[Path, Manifest]]:
@@ -89,18 +98,18 @@ def _check_index(command: ServeCommand, folder: Path) -> list[tuple[Path, Manife
     from retrieval_server.search.index_source import need_libraries
 
     shards = read_shards(folder)
-    here = command.serve == "here"
-    if len(shards) > 1 and here:
+    in_process = command.serve == "here"
+    if len(shards) > 1 and in_process:
         raise UserError(f"{folder}: an index in shards; they are served with --serve ray.")
     checks = [partial(check_files, path, manifest, verify=False) for path, manifest in shards]
-    whole = shards[0][1]
-    if here:
-        checks.append(partial(need_libraries, whole, command.opening))
-        checks.append(partial(read_members, folder, whole, verify=False))
-        if (name := _encoder_of(command, whole)) and not is_hub_name(name):
-            assert whole.dense is not None
-            place = command.opening.encoder
-            checks.append(partial(check_model, whole.dense.encoder, place, VERIFY_UP_TO))
+    manifest = shards[0][1]
+    if in_process:
+        checks.append(partial(need_libraries, manifest, command.opening))
+        checks.append(partial(read_members, folder, manifest, verify=False))
+        if (name := _encoder_of(command, manifest)) and not is_hub_name(name):
+            assert manifest.dense is not None
+            encoder = command.opening.encoder
+            checks.append(partial(check_model, manifest.dense.encoder, encoder, VERIFY_UP_TO))
     check_all(*checks)
     return shards
 

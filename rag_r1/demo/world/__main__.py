@@ -1,0 +1,49 @@
+"""`python -m rag_r1.demo.world`: writes the demo's world.
+
+    python -m rag_r1.demo.world --out DIR --protocol rag_r1_mq --seed 0
+
+writes `corpus.jsonl` (the passages of the train and the test world, for the retrieval server) and
+`train.parquet`, `val.parquet` (veRL's rows).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rag_r1.demo.world.files import write_demo
+from rag_r1.demo.world.prompts import demo_protocol
+from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.protocols import protocol_names
+
+
+class WorldArguments(Arguments):
+    """Which world, and where it is written."""
+
+    out: Path = argument("folder for corpus.jsonl, train.parquet and val.parquet")
+    protocol: str = argument(f"protocol: {', '.join(protocol_names())}, or a YAML file", default="rag_r1_mq")
+    seed: int = argument("seed of the facts and the questions", default=0)
+    train: int = argument("number of training questions", default=4000)
+    val: int = argument(
+        "number of held-out questions, about names that do not occur in training", default=160
+    )
+
+
+@command_main(ValueError, OSError)
+def main(argv: Sequence[str] | None = None) -> int:
+    args = read_arguments(
+        WorldArguments,
+        argv,
+        prog="python -m rag_r1.demo.world",
+        description="Write the demo world: a corpus for the retrieval server, questions as veRL parquet.",
+    )
+    data = write_demo(args.out, demo_protocol(args.protocol), args.seed, args.train, args.val)
+    counts = f"{len(data.passages)} passages, {len(data.train)} training, {len(data.val)} held-out questions"
+    print(f"{args.out}: {counts}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""The facts of an invented world: people, towns, rivers and companies, drawn at random from a seed.
+
+Every person was born in a town in some year, every town lies on a river, every company was founded by a
+person. Each person, town and company has one passage that states its facts. The names of a world are those of
+one split (names.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rag_r1.demo.names import COMPANY, FIRST, LAST, RIVER, STEM, TOWN, TRADE, YEARS, names
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One fact: a search for `entity` finds a passage that gives `value` (a town, year, river or person)."""
+
+    entity: str
+    relation: str
+    value: str
+
+
+@dataclass(frozen=True)
+class World:
+    """Facts by relation (entity -> value) and the passages that state them (`{"id", "contents"}`)."""
+
+    split: str
+    facts: dict[str, dict[str, str]]
+    passages: tuple[dict[str, str], ...]
+
+    def lookup(self, relation: str, entity: str) -> Lookup:
+        """The fact of an entity."""
+        return Lookup(entity, relation, self.facts[relation][entity])
+
+    def draw_lookups(self, relation: str, count: int, rng: random.Random) -> tuple[Lookup, ...]:
+        """Facts of `count` different entities."""
+        return tuple(self.lookup(relation, name) for name in rng.sample(list(self.facts[relation]), count))
+
+
+def make_world(seed: int, split: str, people: int, places: int, words: int = 48) -> World:
+    """A world of `people` persons and `places` towns, rivers and companies each; `seed` draws the facts.
+
+    `words` limits how many words each pool of names uses: with few words, the passages of a small world are
+    as easy to confuse as those of a large one. Raises ValueError if the split does not have enough names.
+    """
+    rng = random.Random(f"world-{seed}-{split}")
+    vocabulary = {*TOWN, *RIVER, *COMPANY}
+    vocabulary.update(word for pool in (FIRST, LAST, STEM) for word in rng.sample(pool, words))
+
+    def draw(first: Sequence[str], second: Sequence[str], count: int) -> list[str]:
+        pool = [name for name in names(first, second, split) if vocabulary.issuperset(name.split())]
+        if count > len(pool):
+            raise ValueError(f"split {split!r} has {len(pool)} such names, not {count}")
+        return rng.sample(pool, count)
+
+    persons = draw(FIRST, LAST, people)
+    towns, rivers, companies = (draw(STEM, second, places) for second in (TOWN, RIVER, COMPANY))
+    facts = {
+        "birthplace": {person: rng.choice(towns) for person in persons},
+        "year": {person: rng.choice(YEARS) for person in persons},
+        "river": {town: rng.choice(rivers) for town in towns},
+        "founder": {company: rng.choice(persons) for company in companies},
+    }
+    passages = tuple(
+        {"id": f"{split}-{i}", "contents": f'"{title}"\n{text}'}
+        for i, (title, text) in enumerate(_statements(facts, rng))
+    )
+    return World(split, facts, passages)
+
+
+def _statements(facts: dict[str, dict[str, str]], rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Title and text of each passage; `rng` draws the trades."""
+    for person, town in facts["birthplace"].items():
+        yield person, f"The {rng.choice(TRADE)} {person} was born in {town} in {facts['year'][person]}."
+    for town, river in facts["river"].items():
+        yield town, f"The town {town} lies on the river {river}."
+    for company, person in facts["founder"].items():
+        yield company, f"The company {company} was founded by {person}."
+
+
+def fresh_world(rng: random.Random) -> World:
+    """A new small world for one batch of supervised training."""
+    return make_world(rng.randrange(1 << 48), "train", people=20, places=10, words=12)

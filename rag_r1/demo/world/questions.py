@@ -1,0 +1,105 @@
+"""The questions about an invented world, of four kinds.
+
+one_hop     "Where was Mara Torval born?"                            one search
+bridge      "Which river flows past the birthplace of Mara Torval?"  a search, then one for its result
+comparison  "Who was born earlier, Mara Torval or Belin Vesmer?"     two independent facts and a decision
+both        "Where were Mara Torval and Belin Vesmer born?"          two independent facts: "X and Y"
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rag_r1.demo.world.facts import Lookup, World
+
+KINDS = ("one_hop", "bridge", "comparison", "both")
+INDEPENDENT = ("comparison", "both")  # both facts can be looked up in one turn
+
+
+@dataclass(frozen=True)
+class Question:
+    """`lookups`: the facts that the answer needs, for a bridge in this order."""
+
+    id: str
+    kind: str
+    text: str
+    gold: str
+    lookups: tuple[Lookup, ...]
+
+
+#: The text, the answer and the facts of a question.
+_Draw = tuple[str, str, tuple[Lookup, ...]]
+
+
+def _one_hop(world: World, rng: random.Random) -> _Draw:
+    relation = rng.choice(("birthplace", "birthplace", "year", "river", "founder"))
+    (fact,) = world.draw_lookups(relation, 1, rng)
+    text = {
+        "birthplace": "Where was {} born?",
+        "year": "When was {} born?",
+        "river": "Which river flows past {}?",
+        "founder": "Who founded {}?",
+    }[relation]
+    return text.format(fact.entity), fact.value, (fact,)
+
+
+def _bridge(world: World, rng: random.Random) -> _Draw:
+    if rng.random() < 0.5:
+        relations, text = ("birthplace", "river"), "Which river flows past the birthplace of {}?"
+    else:
+        relations, text = ("founder", "birthplace"), "Where was the founder of {} born?"
+    (first,) = world.draw_lookups(relations[0], 1, rng)
+    second = world.lookup(relations[1], first.value)
+    return text.format(first.entity), second.value, (first, second)
+
+
+def _comparison(world: World, rng: random.Random) -> _Draw:
+    a, b = facts = world.draw_lookups("year", 2, rng)
+    if a.value == b.value:
+        return _comparison(world, rng)
+    return f"Who was born earlier, {a.entity} or {b.entity}?", (a if a.value < b.value else b).entity, facts
+
+
+def _both(world: World, rng: random.Random) -> _Draw:
+    relation = rng.choice(("birthplace", "founder"))
+    facts = world.draw_lookups(relation, 2, rng)
+    text = {"birthplace": "Where were {} and {} born?", "founder": "Who founded {} and {}?"}[relation]
+    return text.format(*(fact.entity for fact in facts)), " and ".join(fact.value for fact in facts), facts
+
+
+_DRAWS = {"one_hop": _one_hop, "bridge": _bridge, "comparison": _comparison, "both": _both}
+
+
+def draw_question(world: World, kind: str, rng: random.Random, id_: str) -> Question:
+    """A question of one of the KINDS."""
+    text, gold, lookups = _DRAWS[kind](world, rng)
+    return Question(id_, kind, text, gold, lookups)
+
+
+def make_questions(
+    world: World,
+    count: int,
+    seed: int | str,
+    kinds: Sequence[str] = KINDS,
+    draw: Callable[[World, str, random.Random, str], Question] = draw_question,
+    name: str = "questions",
+) -> list[Question]:
+    """`count` different questions, the `kinds` (which may repeat) in equal shares, in random order.
+
+    `draw` draws a question of a kind, with an id; `name` distinguishes its draws. Raises ValueError if the
+    world is too small for that many.
+    """
+    rng = random.Random(f"{name}-{seed}-{world.split}")
+    by_text: dict[str, Question] = {}
+    misses = 0
+    while len(by_text) < count:
+        question = draw(world, kinds[len(by_text) % len(kinds)], rng, f"{world.split}-{len(by_text)}")
+        if question.text not in by_text:
+            by_text[question.text] = question
+        elif (misses := misses + 1) > 100 * count:
+            raise ValueError(f"this world does not have {count} different questions: ask for fewer")
+    questions = list(by_text.values())
+    rng.shuffle(questions)
+    return questions

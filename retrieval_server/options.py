@@ -1,0 +1,148 @@
+"""Declares options: pydantic models whose fields are flags of a command line.
+
+    class EngineOptions(Options):
+        group = Group("batching")
+        max_batch: Annotated[int, Field(ge=1), Flag("queries in a batch")] = 64
+
+gives the flag ``--max-batch``, its line in ``--help`` with the default, the refusal of 0, and the field that
+the engine reads. The type of a field decides how its flag is read: ``Literal`` makes choices, ``bool`` a flag
+without a value, ``tuple`` a flag that takes several values. A field that is a model adds the flags of that
+model under the title of its ``group``. A field without ``Flag`` has no flag. Conditions between options are
+the ``contradictions`` of the model that holds them.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
+
+#: A number that makes no sense below 1.
+AtLeastOne = Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A heading of ``--help``, and a text below the heading."""
+
+    title: str
+    description: str | None = None
+
+
+@dataclass(frozen=True)
+class Flag:
+    """How a field appears on the command line; ``help`` is its text, to which the default is added."""
+
+    help: str
+    #: All spellings, the first one shown; none: the field's name, ``max_batch`` as ``--max-batch``.
+    names: tuple[str, ...] = ()
+    metavar: str | None = None
+    choices: tuple[str, ...] | None = None  # the allowed values, if the type does not give them
+    #: Converts the text, if the type does not say how. Raises ValueError with the reason.
+    read: Callable[[str], Any] | None = None
+    #: For a tuple: all values follow one flag (``--corpus A B``); else a flag for each (``--of A --of B``).
+    in_a_row: bool = False
+    #: Given without a name, by its position.
+    positional: bool = False
+    #: Another heading than that of the model.
+    group: Group | None = None
+    #: What ``--help`` shows as the default; None: the default itself, if it is a number or a word.
+    default: str | None = None
+
+
+class Options(BaseModel):
+    """Base of the models that declare options."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    group: ClassVar[Group | None] = None
+
+    def contradictions(self) -> Iterator[str]:
+        """What does not fit together, one line each, which names the flags and the remedy."""
+        return iter(())
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if faults := list(self.contradictions()):
+            raise ValueError("\n".join(faults))
+        return self
+
+
+Model = TypeVar("Model", bound=Options)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One flag: the path to its field through nested models, the field, its declaration and its heading."""
+
+    path: tuple[str, ...]
+    field: FieldInfo
+    flag: Flag
+    group: Group | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        name = self.path[-1]
+        return (name,) if self.flag.positional else self.flag.names or ("--" + name.replace("_", "-"),)
+
+    @property
+    def dest(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def default(self) -> Any:
+        return self.field.get_default(call_default_factory=True)
+
+    @property
+    def type(self) -> Any:
+        """The field's type, without its None."""
+        annotation = self.field.annotation
+        if get_origin(annotation) in (Union, types.UnionType):
+            (annotation,) = (kind for kind in get_args(annotation) if kind is not type(None))
+        return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+    @property
+    def choices(self) -> Sequence[str] | None:
+        """The allowed values, if they are a list."""
+        return get_args(self.type) if get_origin(self.type) is Literal else self.flag.choices
+
+    def read(self, value: Any) -> Any:
+        """The value of the field from the text of its flag, or from a list of texts. Raises ValueError."""
+        convert, choices = self.flag.read, self.choices
+        for text in value if isinstance(value, list) else [value]:
+            if choices and text not in choices:
+                raise ValueError(f"must be {' or '.join(choices)}, not {text!r}")
+            if text == "" and Path in (self.type, *get_args(self.type)):  # of --out "$UNSET"
+                raise ValueError("must be a path, not ''")
+        if convert is None:
+            return value
+        return list(map(convert, value)) if isinstance(value, list) else convert(value)
+
+
+def declared_options(
+    model: type[Options], path: tuple[str, ...] = (), group: Group | None = None
+) -> Iterator[Option]:
+    """The options of a model and of those within it, in the order of their declaration."""
+    group = model.group or group
+    for name, field in model.model_fields.items():
+        if is_model(field):
+            yield from declared_options(field.annotation, (*path, name), group)  # type: ignore[arg-type]
+            continue
+        flag = next((item for item in field.metadata if isinstance(item, Flag)), None)
+        if flag is not None:
+            yield Option((*path, name), field, flag, flag.group or group)
+
+
+def is_model(field: FieldInfo) -> bool:
+    """Whether a field holds further options."""
+    return isinstance(field.annotation, type) and issubclass(field.annotation, Options)
+
+
+def empty_values(model: type[Options]) -> dict[str, Any]:
+    """An empty dictionary for every nested model, which then gets its own defaults."""
+    fields = model.model_fields.items()
+    return {name: empty_values(field.annotation) for name, field in fields if is_model(field)}  # type: ignore

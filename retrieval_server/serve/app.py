@@ -1,0 +1,103 @@
+"""The app of `rag-r1 index serve`, made of the command's options and the checked sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import uvicorn
+from fastapi import FastAPI
+
+from retrieval_server.determinism import Determinism
+from retrieval_server.search.index_source import IndexSource
+from retrieval_server.search.options import OpenOptions
+from retrieval_server.search.reranker import RerankedSource
+from retrieval_server.serve.checks import ServedSources
+from retrieval_server.serve.options import ServeCommand
+from retrieval_server.server.app import create_app
+from retrieval_server.server.http.connection_limits import limited_protocol
+from retrieval_server.server.http.origin_check import HostNames, server_names
+from retrieval_server.server.indexes import Loader, LoadProgress
+from retrieval_server.server.reload import IndexLocation, Reloader
+from retrieval_server.source import StagedSource
+from retrieval_server.web.options import WEB
+
+#: Seconds that an unused connection stays open. Longer than clients keep one, so that they close it: a server
+#: that closes first meets, now and then, the request that is just being sent.
+_KEEP_ALIVE_S = 75
+
+
+def make_app(
+    command: ServeCommand,
+    sources: ServedSources,
+    token: str | None,
+    *,
+    on_ready: Callable[[Mapping[str, Determinism]], None],
+    on_load_failure: Callable[[BaseException], None],
+) -> FastAPI:
+    """The app; it loads the indexes when it is started, and then calls `on_ready`, or `on_load_failure`."""
+    encoder = command.opening.encoder
+    locations = {name: IndexLocation(folder, encoder) for name, folder in command.folders.items()}
+    progress = LoadProgress()
+    reloader = Reloader(locations, IndexOpener(command, sources, progress), command.reload_root)
+    loaders: dict[str, Loader] = {name: reloader.loader(location) for name, location in locations.items()}
+    if (web := sources.web) is not None:
+        loaders[WEB] = lambda: web
+    return create_app(
+        loaders,
+        topk=command.topk,
+        limits=command.limits,
+        options=command.engine,
+        pages=command.pages,
+        reloader=reloader,
+        reranker=sources.reranker,
+        token=token,
+        hosts=HostNames(server_names(command.host), command.allowed_host),
+        log_queries=command.logs.log_queries,
+        progress=progress,
+        on_ready=on_ready,
+        on_load_failure=on_load_failure,
+    )
+
+
+class IndexOpener:
+    """Opens an index, at start and for each reload; `on_step` is called before each step."""
+
+    def __init__(self, command: ServeCommand, sources: ServedSources, on_step: Callable[[str], None]):
+        self._command, self._sources, self._on_step = command, sources, on_step
+
+    def __call__(self, location: IndexLocation) -> StagedSource:
+        options = self._command.opening.model_copy(update={"encoder": location.encoder})
+        source = self._with_reranker(self._open(location, options))
+        self._on_step(f"{location.path.name}: a first query")
+        return source
+
+    def _open(self, location: IndexLocation, options: OpenOptions) -> StagedSource:
+        path, verify, ray = location.path, self._command.verify, self._sources.ray
+        if ray is None:
+            return IndexSource.open(path, verify=verify, options=options, on_step=self._on_step)
+        self._on_step(f"{path.name}: its replicas on Ray")
+        return ray.open(path, options, verify=verify, deadline_s=self._command.engine.deadline_s)
+
+    def _with_reranker(self, source: StagedSource) -> StagedSource:
+        reranker, depth = self._sources.reranker, self._command.rerank.rerank_depth
+        if reranker is None:
+            return source
+        self._on_step(f"the cross-encoder {reranker.name}")
+        reranker.load()  # now: a model that does not load ends the start
+        return RerankedSource(source, reranker, depth) if depth else source
+
+
+def server_config(command: ServeCommand, app: FastAPI) -> uvicorn.Config:
+    """The settings of the process that runs the app."""
+    return uvicorn.Config(
+        app,
+        host=command.host,
+        port=command.port,
+        log_level=command.logs.level,
+        log_config=None,
+        access_log=False,
+        http=limited_protocol(command.connections),
+        ws="none",
+        proxy_headers=False,  # neither the client's address nor the scheme is used here: nothing to forge
+        timeout_keep_alive=_KEEP_ALIVE_S,
+    )
