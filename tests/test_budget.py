@@ -26,8 +26,10 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: is tests alone (450), and so are the twenty real documents with a teacher of gaps (115). A fifth walk took
 #: 240 (120): weights that are not whole, pipes, empty paths and texts in UTF-16 are named before the work.
 #: That vLLM computes with the weights that it was sent, its head included, is a test of 75. The estimate of a
-#: step on a CPU took 165 (115), with the threads of trainer and vLLM.
-BUDGETS = {"package": (45_020, 0.248), "tests": (62_650, 0.053)}
+#: step on a CPU took 165 (115), with the threads of trainer and vLLM. A sixth walk took 165 (200): tokens
+#: without an embedding, encoders and weights of torch that are not whole, overrides of a training that a
+#: command starts later, files named twice.
+BUDGETS = {"package": (45_185, 0.248), "tests": (62_850, 0.053)}
 
 
 @pytest.fixture(scope="module", params=PARTS)
