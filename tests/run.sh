@@ -8,7 +8,7 @@ Usage: bash tests/run.sh [unit|full|nightly] [pytest options]
   bash tests/run.sh                  style, boundaries, unit tests, slow tests, one real training of each kind (a quarter of an hour)
   bash tests/run.sh unit             style, boundaries and unit tests only (a minute and a half)
   bash tests/run.sh full             also trainings that are killed and resumed, whole corpora, larger property tests (an hour)
-  bash tests/run.sh nightly          also what takes longer than that: complete installations
+  bash tests/run.sh nightly          also what takes longer than that: complete installations, whole pipelines
   bash tests/run.sh tests/agent -x   only what the pytest arguments select
 
 The environment is created on first use (scripts/setup_env.sh). Times are for two cores: two processes share the tests,

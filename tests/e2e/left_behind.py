@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,9 +14,19 @@ from typing import Any, ClassVar
 from transformers import AutoTokenizer
 
 from rag_r1.agent.records import records_by_step
+from rag_r1.runs.processes import find_leftovers
 
 Row = dict[str, Any]
 tokenizer_of = cache(AutoTokenizer.from_pretrained)
+
+
+def remaining_processes(out: Path, within_s: float = 30.0) -> list[int]:
+    """The processes with the mark of OUT that do not end in time: some of Ray's end seconds after their
+    training, by themselves."""
+    deadline = time.monotonic() + within_s
+    while (remaining := find_leftovers(out)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return remaining
 
 
 @dataclass(frozen=True)

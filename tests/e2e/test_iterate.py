@@ -19,7 +19,7 @@ from rag_r1.demo.policy import policy_path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 QUESTIONS, GROUP, STEPS = 4, 4, 2
 SMALL = (

@@ -39,7 +39,9 @@ TRAININGS = {
 }
 
 
-@pytest.fixture(scope="module", params=TRAININGS)
+@pytest.fixture(
+    scope="module", params=["grpo", "gae", pytest.param("reinforce_plus_plus", marks=pytest.mark.nightly)]
+)
 def finished(request, tmp_path_factory) -> MemoryRun:
     recipe, questions, group, more = TRAININGS[request.param]
     out = tmp_path_factory.mktemp(request.param)

@@ -13,8 +13,8 @@ import pytest
 from rag_r1.data.rows import QuestionRow, read_rows
 from rag_r1.demo.world import PROMPT_FILE, make_world
 from rag_r1.options.command_line import read_arguments
-from rag_r1.runs.processes import find_leftovers
 from rag_r1.serving.terminal.command import ChatArguments
+from tests.e2e.left_behind import remaining_processes
 from tests.fakes.own_teacher import OwnTeacher, write_documents
 from tests.own.conftest import KINDS, MODEL
 
@@ -71,7 +71,7 @@ def test_documents_end_as_a_trained_agent_a_report_and_a_command_that_chats(tmp_
     assert list(report["curves"]["reward"]) == ["1", "2"] and report["card"]
     assert list(report["curves"]["held_out_em"]) == ["0", "2"]
     assert report["models"]["trained"]["questions"] == report["steps"]["questions"]["rows"]["test"]
-    assert (out / "report.png").exists() and not find_leftovers(out)
+    assert (out / "report.png").exists() and remaining_processes(out) == []
 
     program, command, *words = shlex.split(output.splitlines()[-1])
     chat = read_arguments(ChatArguments, words, description="")

@@ -22,8 +22,9 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.runs.processes import find_leftovers
 from tests.e2e.export_checks import a_step_changed_the_policy, it_is_the_same_model
 from tests.e2e.export_command import export
+from tests.e2e.left_behind import remaining_processes
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(4000)]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(4000)]
 
 ROOT = Path(__file__).parents[2]
 AT_MOST_S = 3000
@@ -115,7 +116,7 @@ def test_all_steps_killed_in_sft_go_on_and_end_with_a_report(tmp_path):
     assert report["steps"]["filter"]["questions"] == 24
     assert 0.5 < report["steps"]["traces"]["right"] / QUESTIONS < 0.9
     assert (out / "report.png").exists() and (out / "report.md").exists()
-    assert os.listdir(out / "evaluation") and not find_leftovers(out)
+    assert os.listdir(out / "evaluation") and remaining_processes(out) == []
 
     last = started(out, "last")
     assert last.wait(300) == 0

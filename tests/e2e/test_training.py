@@ -64,7 +64,9 @@ def real_data_is_there() -> bool:
         return False
 
 
-@pytest.fixture(scope="module", params=["grpo", "ppo_sq", pytest.param("demo_grpo", marks=pytest.mark.full)])
+@pytest.fixture(
+    scope="module", params=["grpo", "ppo_sq", pytest.param("demo_grpo", marks=pytest.mark.nightly)]
+)
 def finished(request, tmp_path_factory):
     """A finished run and what its command returned."""
     kind = request.param

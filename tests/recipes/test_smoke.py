@@ -97,7 +97,8 @@ async def ask(url: str, questions: list[str]) -> list[tuple[Trajectory, str]]:
 
 
 @pytest.mark.parametrize(
-    "backend", [pytest.param("bm25", marks=pytest.mark.slow), pytest.param("dense", marks=pytest.mark.full)]
+    "backend",
+    [pytest.param("bm25", marks=pytest.mark.slow), pytest.param("dense", marks=pytest.mark.nightly)],
 )
 def test_an_agent_finds_real_passages_for_real_questions(tmp_path: Path, backend: str):
     """The smoke run but for the training, over all passages. The training itself is one of tests/e2e."""
