@@ -29,7 +29,7 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: step on a CPU took 165 (115), with the threads of trainer and vLLM. A sixth walk took 165 (200): tokens
 #: without an embedding, encoders and weights of torch that are not whole, overrides of a training that a
 #: command starts later, files named twice.
-BUDGETS = {"package": (45_185, 0.248), "tests": (62_850, 0.053)}
+BUDGETS = {"package": (45_185, 0.248), "tests": (62_865, 0.053)}
 
 
 @pytest.fixture(scope="module", params=PARTS)

@@ -109,7 +109,7 @@ def test_no_environment_variable_and_no_file_is_read(monkeypatch, tmp_path, caps
         ("--grain wheat --two-times", "--two-times is for rye, not for --grain wheat"),
         ("--loafs 3", "unrecognized arguments: --loafs"),
         ("--sizes s", "argument --sizes: expected 2 arguments"),
-        ("--two-times=yes", "argument --two-times: ignored explicit argument 'yes'"),
+        ("--two-times=yes", "argument --two-times: it takes no value: leave out 'yes'"),
     ],
 )
 def test_a_wrong_argument_ends_the_command_with_one_sentence(capsys, wrong, told):

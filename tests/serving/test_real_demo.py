@@ -33,14 +33,14 @@ class Recorder(Proxy):
     async def handle(self, request: web.Request) -> web.Response:
         answer = await self.forward_request(request)
         if request.path.endswith("/completions"):
-            body, whole = await request.json(), answer.body
+            body, message = await request.json(), answer.body
             if body.get("stream"):
                 answer.content_type = CONTENT_TYPE
-                folded = StreamAssembler(lambda text: None)
-                folded.feed(answer.body)
-                whole = folded.whole()
+                assembler = StreamAssembler(lambda text: None)
+                assembler.feed(answer.body)
+                message = assembler.message()
             if body["max_tokens"] > 1:  # not the probe
-                [choice] = json.loads(whole)["choices"]
+                [choice] = json.loads(message)["choices"]
                 self.requests.append((tuple(body["prompt"]), tuple(choice["token_ids"])))
         return answer
 

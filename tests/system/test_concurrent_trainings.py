@@ -19,8 +19,11 @@ def test_only_what_runs_verls_trainer_counts_and_not_this_process():
 
 
 def test_a_running_training_is_named_with_the_remedy(capsys):
-    other = subprocess.Popen([sys.executable, "-c", "input()", TRAINER], stdin=subprocess.PIPE)
+    code = "print(flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    other = subprocess.Popen([sys.executable, "-c", code, TRAINER], **pipes)
     try:
+        other.stdout.readline()  # before its first line, a process may have no command line yet
         assert other.pid in find_other_trainings()
         warn_of_other_trainings()
     finally:
