@@ -78,13 +78,13 @@ fi
 # An installation takes minutes. What can be seen without one is checked before the first; later, with all else,
 # by the preflight.
 if [ ! -x "${VENV:-$root/.venv}/bin/rag-r1" ] && ! command -v rag-r1 >/dev/null; then
-  problems=() before='' flags='--recipe --check-only --supervise --leave-model --hours'
+  problems=() before='' flags='--recipe --check-only --supervise --leave-model --hours --estimate'
   if [ "$demo" = 1 ]; then flags='--recipe --check-only --seed --out --timeout'; fi
   for argument in "$@"; do
     case $argument in
       -[!0-9]*) [[ " $flags" == *" ${argument%%=*}"* ]] || problems+=("${argument%%=*} is none of the flags $flags") ;;
       -* | '~'?* | @?* | *=*) ;;
-      *) case $before in --check-only | --supervise | --leave-model | --*=* | [!-]* | '') problems+=("'$argument' is not key=value") ;; esac ;;
+      *) case $before in --check-only | --supervise | --leave-model | --estimate | --*=* | [!-]* | '') problems+=("'$argument' is not key=value") ;; esac ;;
     esac
     before=$argument
   done

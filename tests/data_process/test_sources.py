@@ -98,6 +98,7 @@ def test_of_a_multiple_choice_the_right_letter_and_its_text_are_right_and_no_oth
         assert len(right) == 1 and f"{right[0]}." in question.golds[2]
 
 
+@real_data
 @pytest.mark.parametrize(
     ("name", "named"),
     [

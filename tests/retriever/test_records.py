@@ -67,7 +67,7 @@ def test_rows_of_a_published_ablation_without_a_question_are_read(tmp_path):
 )
 def test_a_row_that_is_none_is_refused_with_file_line_and_key(tmp_path, row, message):
     path = write_lines(tmp_path / "rows.jsonl", PUBLISHED, row)
-    with pytest.raises(RunError, match="rows.jsonl, line 2 is not a TrainingRow") as raised:
+    with pytest.raises(RunError, match="rows.jsonl, line 2 is not a line of train.jsonl") as raised:
         list(read_records(TrainingRow, path))
     assert message in str(raised.value)
 
@@ -99,7 +99,7 @@ def test_published_scores_are_read(tmp_path):
 @pytest.mark.parametrize("score", [101, -1, 8.5, "85", True, None])
 def test_a_relevance_that_is_no_whole_number_from_0_to_100_is_refused(tmp_path, score):
     line = {"id": "q1", "round_index": 1, "docid_score": {"17": score}}
-    with pytest.raises(RunError, match="line 1 is not a RelevanceRecord"):
+    with pytest.raises(RunError, match="line 1 is not a line of relevance.jsonl"):
         list(read_records(RelevanceRecord, write_lines(tmp_path / "l.jsonl", line)))
 
 

@@ -125,7 +125,7 @@ def test_a_wrong_line_ends_the_command_and_leaves_the_old_rows(tmp_path, capsys)
     write_lines(tmp_path / "correctness.jsonl", correctness("q1", "p3"), {"id": "q2"})
     (tmp_path / "train.jsonl").write_text("before")
     assert main(words(tmp_path, "correctness", utility="correctness")) == 1
-    assert "correctness.jsonl, line 2 is not a CorrectnessRecord" in capsys.readouterr().err
+    assert "correctness.jsonl, line 2 is not a line of correctness.jsonl" in capsys.readouterr().err
     assert (tmp_path / "train.jsonl").read_text() == "before"
 
 

@@ -95,7 +95,7 @@ def test_the_order_by_relevance_cannot_be_learned_from_rows_without_relevance(tm
     ("rows", "mode", "words"),
     [
         ([], "agentic", "no training rows in .*rag-r1 retriever data"),
-        ([row(0), row(1, query_text=None)], "agentic", "line 2 is not a TrainingRow.*query_text"),
+        ([row(0), row(1, query_text=None)], "agentic", "line 2 is not a line of train.jsonl.*query_text"),
         (
             [row(0), row(1, passage_ids=["p1", "nowhere", "lost"])],
             "agentic",
