@@ -6,17 +6,16 @@ flags, the help and the error messages from this declaration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from retrieval_server.command_line import parse
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.indexing.options import BM25Options, BuildOptions, DenseOptions
 from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
-_NEEDED = {
+#: The fields without which a step is refused.
+_REQUIRED = {
     "all": ("corpus", "out", "backend"),
     "passages": ("corpus", "parts"),
     "encode": ("parts", "part", "encoder"),
@@ -121,7 +120,7 @@ class BuildCommand(Options):
     hybrid: HybridOptions = HybridOptions()
 
     def build_options(self) -> BuildOptions:
-        """The options of a build; ``out`` must be given."""
+        """The options of a build, for every back end but ``hybrid``; ``out`` must be given."""
         assert self.out is not None and self.backend != "hybrid"
         return BuildOptions.model_construct(  # of options that are checked, or reported, already
             corpus=self.corpus or (),
@@ -135,7 +134,7 @@ class BuildCommand(Options):
         )
 
     def contradictions(self) -> Iterator[str]:
-        """See `Options`."""
+        """Yields a sentence for each option that is missing for the step, or does not belong to it."""
         if self.backend == "hybrid":
             if self.step != "all" or self.corpus or not self.hybrid.of or not self.out:
                 yield "--backend hybrid needs --of DIR --of DIR and --out, and no corpus"
@@ -143,7 +142,7 @@ class BuildCommand(Options):
             yield "--of belongs to --backend hybrid"
         else:
             values = {**dict(self), "encoder": self.dense.encoder}
-            for name in _NEEDED[self.step]:
+            for name in _REQUIRED[self.step]:
                 if values[name] is None:
                     yield f"{'a build' if self.step == 'all' else self.step} needs --{name}"
             if self.backend == "dense" and self.step == "all" and self.dense.encoder is None:
@@ -171,19 +170,9 @@ class BuildCommand(Options):
         if self.skip_bad_rows:
             yield "--skip-bad-rows: a row left out would shift later vectors; repair the corpus"
         dense = self.dense
-        settled = dense.factory != "Flat" or dense.preset or dense.recall_queries or dense.train_sample
-        if imported.faiss and settled:
-            built = "the index of --faiss is built already"
-            yield f"--factory, --preset, --recall-queries, --train-sample: {built}"
-
-
-def parse_args(
-    description: str | None,
-    argv: Sequence[str] | None = None,
-    prog: str | None = None,
-    settled: Mapping[str, Any] = MappingProxyType({}),
-    check: Callable[[BuildCommand], Any] | None = None,
-) -> BuildCommand:
-    """The options in ``argv`` (None: the process's own); ends the process where they do not fit. The others
-    are as for ``command_line.parse``."""
-    return parse(BuildCommand, description, argv, prog, settled, check)
+        chooses_index = dense.factory != "Flat" or dense.preset or dense.recall_queries or dense.train_sample
+        if imported.faiss and chooses_index:
+            yield (
+                "--factory, --preset, --recall-queries, --train-sample: the index of --faiss is built "
+                "already; drop them"
+            )

@@ -31,8 +31,8 @@ from retrieval_server.options import (
     is_model,
 )
 
-#: What a value must be that pydantic cannot read.
-_KINDS = {"int_parsing": "a whole number", "float_parsing": "a number"}
+#: pydantic's name of an error -> what the value must be.
+_EXPECTED = {"int_parsing": "a whole number", "float_parsing": "a number"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -62,7 +62,8 @@ def parse(
     words = sys.argv[1:] if argv is None else argv
     texts, unknown = parser.parse_known_args(words)
     faults = [_unrecognized(unknown, options)] if unknown else []
-    values, unread = empty_values(model) | dict(settled), list[str]()
+    values = empty_values(model) | dict(settled)
+    unread: list[str] = []  # flags whose value cannot be read
     behind_unknown = {word for flag, word in pairwise(words) if flag in unknown}
     for option in options:
         if (text := getattr(texts, option.dest)) is not None:
@@ -76,7 +77,7 @@ def parse(
     try:
         parsed = model.model_validate(values)
     except ValidationError as error:
-        # That a flag is missing whose value cannot be read is no second fault.
+        # A flag whose value cannot be read counts as missing, too: that is not a second fault.
         faults += [text for text in _sentences(error, options) if not set(text.split()) & set(unread)]
     if faults:
         if check is not None:
@@ -88,7 +89,7 @@ def parse(
 def _make_parser(options: Sequence[Option], prog: str | None, description: str | None) -> _Parser:
     """A parser with these options, by groups."""
     parser = _Parser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    groups: dict[Group | None, Any] = {None: parser}
+    groups: dict[Group | None, argparse._ActionsContainer] = {None: parser}
     for option in options:
         if option.group not in groups:
             assert option.group is not None
@@ -122,7 +123,7 @@ def _without_wrong(model: type[Options], values: Mapping[str, Any]) -> Any:
 def _further_faults(
     faults: Sequence[str], check: Callable[[Any], Any], command: Any, options: Sequence[Option]
 ) -> list[str]:
-    """What the checks refuse beside these faults."""
+    """The messages of the checks that do not follow from these faults."""
     messages: list[str] = []
     try:
         check(command)
@@ -134,8 +135,10 @@ def _further_faults(
     return [text for text in messages if not named & set(text.replace(":", " ").split())]
 
 
-def _add(parser: Any, option: Option) -> None:
-    kind, flag = option.type, option.flag
+def _add(parser: argparse._ActionsContainer, option: Option) -> None:
+    """Add a flag, or a positional argument, to a parser or to one of its groups."""
+    kind = option.type
+    flag = option.flag
     settings: dict[str, Any] = {"help": _help(flag, option.default)}
     if kind is bool:
         settings["action"] = "store_true" if option.default is False else argparse.BooleanOptionalAction
@@ -152,6 +155,7 @@ def _add(parser: Any, option: Option) -> None:
 
 
 def _help(flag: Flag, default: Any) -> str:
+    """The help text of a flag, with its default, as argparse wants it: it formats with %."""
     text = flag.default
     if text is None and isinstance(default, int | float | str) and not isinstance(default, bool):
         text = f"{default:g}" if isinstance(default, float) else str(default)
@@ -159,6 +163,7 @@ def _help(flag: Flag, default: Any) -> str:
 
 
 def _unrecognized(words: Sequence[str], options: Sequence[Option]) -> str:
+    """The sentence for words that are not of the command, with the flags that are spelt alike."""
     names = [name for option in options for name in option.names]
     flags = [word.partition("=")[0] for word in words if word.startswith("-")]
     similar = [name for flag in flags for name in get_close_matches(flag, names, n=1, cutoff=0.75)]
@@ -175,11 +180,11 @@ def _sentences(error: ValidationError, options: Sequence[Option]) -> Iterator[st
         option = next(option for option in options if option.path == fault["loc"][: len(option.path)])
         limits = fault.get("ctx", {})
         unit = " seconds" if option.flag.metavar == "SECONDS" else ""
-        words = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+        bounds = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
         if fault["type"] == "missing":
             yield f"{option.names[0]} {option.flag.metavar} is needed: {option.flag.help}"
             continue
-        must = next((f"{text} {limits[key]:g}{unit}" for key, text in words if key in limits), None)
-        if fault["type"] in _KINDS:
-            must = f"{_KINDS[fault['type']]}, not {fault['input']!r}"
+        must = next((f"{text} {limits[key]:g}{unit}" for key, text in bounds if key in limits), None)
+        if fault["type"] in _EXPECTED:
+            must = f"{_EXPECTED[fault['type']]}, not {fault['input']!r}"
         yield f"{option.names[0]} must be {must}" if must else f"{option.names[0]}: {fault['msg']}"

@@ -31,9 +31,9 @@ From a file of passages to answers:
 def usage(prog: str) -> str:
     """The text of `--help`."""
     lines = [f"  {name:10}{summary}" for name, (_, summary) in COMMANDS.items()]
-    first = [f"usage: {prog} COMMAND [arguments]", "", "A retrieval server for search agents.", ""]
+    heading = [f"usage: {prog} COMMAND [arguments]", "", "A retrieval server for search agents.", ""]
     end = f"{prog} COMMAND --help describes each command."
-    return "\n".join([*first, *lines, "", _EXAMPLE.format(prog=prog), end])
+    return "\n".join([*heading, *lines, "", _EXAMPLE.format(prog=prog), end])
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index") -> int:

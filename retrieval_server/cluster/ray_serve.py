@@ -34,8 +34,9 @@ from retrieval_server.search.options import OpenOptions
 from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource, describe_index
 
 log = logging.getLogger(__name__)
-#: Seconds between two calls to a dead replica: the first value, doubled each time, up to the second.
-_WAITS = (0.05, 1.0)
+#: Seconds between two calls to a dead replica: the first wait is doubled each time, up to the longest.
+_FIRST_WAIT_S = 0.05
+_MAX_WAIT_S = 1.0
 
 
 class ShardedSource(StagedSource):
@@ -60,7 +61,7 @@ class ShardedSource(StagedSource):
 
     @property
     def description(self) -> SourceDescription:
-        """What this is. The guarantee is that of all encoder replicas that have answered so far."""
+        """The description for ``/ready``; the guarantee is of all encoders that have answered."""
         guarantee = combine_probes(self._probes) if self._probes else None
         return replace(self._description, guarantee=Determinism.BITS if self._encoder is None else guarantee)
 
@@ -76,7 +77,7 @@ class ShardedSource(StagedSource):
 
     def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
         answers = self._call_all(self._shards, prepared, list(topks))
-        # Of each query, its hits in every shard.
+        # The answers are by shard; `query_hits` are the hits of one query in every shard.
         return [
             merge([[_scored_passage(*hit) for hit in hits] for hits in query_hits], topk)
             for query_hits, topk in zip(zip(*answers, strict=True), topks, strict=True)
@@ -86,8 +87,7 @@ class ShardedSource(StagedSource):
         self._on_close()
 
     def _call_all(self, handles: Sequence[Any], *arguments: Any) -> list[Any]:
-        """The answers of all handles, called at once. Raises SearchFailedError when the deadline has
-        passed."""
+        """The answers of all handles, called at once. Raises SearchFailedError after the deadline."""
         deadline = time.monotonic() + self._deadline_s
         calls = [handle.call.remote(*arguments) for handle in handles]
         return [
@@ -96,10 +96,11 @@ class ShardedSource(StagedSource):
         ]
 
     def _answer(self, handle: Any, call: Any, deadline: float, arguments: tuple) -> Any:
+        """The answer to ``call``, which is repeated while the replica is dead, until the deadline."""
         from ray.exceptions import RayActorError
         from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
 
-        wait, longest = _WAITS
+        wait = _FIRST_WAIT_S
         while True:
             try:
                 return call.result(timeout_s=max(0.0, deadline - time.monotonic()))
@@ -115,7 +116,7 @@ class ShardedSource(StagedSource):
                 if time.monotonic() + wait >= deadline:
                     break
             time.sleep(wait)
-            wait = min(2 * wait, longest)
+            wait = min(2 * wait, _MAX_WAIT_S)
             call = handle.call.remote(*arguments)
         reason = f"{handle.deployment_name} of the index does not answer"
         raise SearchFailedError(503, "shard_unavailable", reason, retry_after=5)
@@ -135,7 +136,7 @@ class RayServe:
         settings: dict[str, Any] = {"address": options.ray_address, "log_to_driver": False}
         if self._local:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # Workers inherit the environment, and so find this package in the same place.
+            # Workers inherit the environment, and so import this very package.
             package_root = str(Path(__file__).resolve().parents[2])
             paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
             os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([package_root, *paths]))
@@ -152,6 +153,7 @@ class RayServe:
             raise UserError(f"--serve ray: Ray does not start {address} ({error}).") from error
 
     def _max_replicas(self, folder: Path) -> int:
+        """How many replicas, of its encoder and its shards, an index may get."""
         shards = read_shards(folder)
         encoders = self._options.encoder_replicas[1] if shards[0][1].dense else 0
         return encoders + len(shards) * self._options.shard_replicas[1]
@@ -203,15 +205,18 @@ class RayServe:
         """The deployments of an index: its encoder first, if it has one, and its shards."""
         from ray import serve
 
-        name, options, dense = f"retrieval-{uuid.uuid4().hex[:8]}", self._options, shards[0][1].dense
+        options = self._options
+        dense = shards[0][1].dense
         bound = {}
         if dense is not None:
-            replicas, gpus = options.encoder_replicas, options.encoder_gpus
-            encoder = self._deployment(QueryEncoder, "encoder", replicas, gpus)
+            encoder = self._deployment(
+                QueryEncoder, "encoder", options.encoder_replicas, options.encoder_gpus
+            )
             bound["encoder"] = encoder.bind(dense.encoder.model_dump(), opening)
         for number, (path, _) in enumerate(shards):
             shard = self._deployment(Shard, f"shard-{number}", options.shard_replicas, 0.0)
             bound[f"shard-{number}"] = shard.bind(str(path.absolute()), verify, opening)
+        name = f"retrieval-{uuid.uuid4().hex[:8]}"
         return [serve.RunTarget(app, name=f"{name}-{part}", route_prefix=None) for part, app in bound.items()]
 
     def close(self) -> None:
@@ -224,16 +229,17 @@ class RayServe:
         ray.shutdown()
 
     def _deployment(self, kind: type, name: str, replicas: tuple[int, int], gpus: float) -> Any:
+        """A deployment of the class ``kind``; ``gpus``: for each replica."""
         from ray import serve
 
-        least, limit = replicas
+        fewest, most = replicas
         # A replica works on one batch at a time; if a second one waits, Ray starts another replica.
-        scaling = {"min_replicas": least, "max_replicas": limit, "target_ongoing_requests": 1}
+        scaling = {"min_replicas": fewest, "max_replicas": most, "target_ongoing_requests": 1}
         return serve.deployment(
             kind,
             name=name,
             ray_actor_options={"num_cpus": self._options.replica_cpus, "num_gpus": gpus},
-            **({"autoscaling_config": scaling} if limit > least else {"num_replicas": least}),
+            **({"autoscaling_config": scaling} if most > fewest else {"num_replicas": fewest}),
         )
 
 

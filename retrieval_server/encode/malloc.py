@@ -23,8 +23,8 @@ _trim = getattr(_library, "malloc_trim", None)
 _set = getattr(_library, "mallopt", None)
 #: Numbers of the settings, from malloc.h; their values.
 _ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1
-_LARGEST = 32 * 2**20  # bytes; glibc takes no more
-_NEVER = 2**30  # bytes free at the end of the heap, from which on it would shrink by itself
+_MAX_HEAP_BLOCK = 32 * 2**20  # bytes; glibc takes no more
+_TRIM_FREE = 2**30  # free bytes at the end of a heap from which on it shrinks by itself: never, in effect
 
 
 def trim_heap() -> None:
@@ -39,11 +39,11 @@ def limit_heaps(heaps: int | None = None) -> None:
     None: one for every four cores, since threads of the same heap wait for each other. What the user has set
     in the environment (``MALLOC_...``, ``GLIBC_TUNABLES``) is kept. Call it before other threads start.
     """
-    chosen = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
-    if _set is not None and not chosen:
+    is_set_by_user = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    if _set is not None and not is_set_by_user:
         _set(_ARENA_MAX, heaps or max(1, (os.cpu_count() or 1) // 4))
-        _set(_MMAP_THRESHOLD, _LARGEST)
-        _set(_TRIM_THRESHOLD, _NEVER)
+        _set(_MMAP_THRESHOLD, _MAX_HEAP_BLOCK)
+        _set(_TRIM_THRESHOLD, _TRIM_FREE)
 
 
 def trim_heap_regularly(interval_s: float = 60.0) -> threading.Event:
@@ -57,5 +57,5 @@ def trim_heap_regularly(interval_s: float = 60.0) -> threading.Event:
         while not stop.wait(interval_s):
             trim_heap()
 
-    threading.Thread(target=work, name="give-back-memory", daemon=True).start()
+    threading.Thread(target=work, name="trim-heap", daemon=True).start()
     return stop

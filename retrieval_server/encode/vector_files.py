@@ -37,8 +37,9 @@ def encode_rows(
 ) -> None:
     """Append the vectors of rows ``start`` to ``stop`` (excluded; None: all) to the file ``path``.
 
-    They are stored as ``kind``. Resumes after the file's last whole block. Part of a block, as a kill leaves
-    it, is encoded again. Raises UserError naming the passage whose vector cannot be stored.
+    They are stored as rows of the type ``kind``. Resumes after the file's last whole block; part of a block,
+    as a kill leaves it, is encoded again. Raises UserError, which names the passage, for a vector that cannot
+    be stored.
     """
     stop = len(store) if stop is None else stop
     layout = RowLayout(encoder.section.dimension, kind)
@@ -61,7 +62,7 @@ def encode_rows(
 
 
 def _encode_block(layout: RowLayout, vectors: np.ndarray, first: int, encoder: str) -> bytes:
-    """The bytes of these rows, from row `first` on. Raises UserError."""
+    """The bytes of the vectors of rows from `first` on. Raises UserError for one that cannot be stored."""
     try:
         return layout.encode(vectors, first)
     except ValueTooLargeError as error:
