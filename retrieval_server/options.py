@@ -62,7 +62,7 @@ class Options(BaseModel):
     group: ClassVar[Group | None] = None
 
     def contradictions(self) -> Iterator[str]:
-        """What does not fit together, one line each, which names the flags and the remedy."""
+        """Yields a line for each fault between options, which names the flags and the remedy."""
         return iter(())
 
     @model_validator(mode="after")
@@ -86,15 +86,18 @@ class Option:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The spellings of the flag, the first one shown; a positional argument has one."""
         name = self.path[-1]
         return (name,) if self.flag.positional else self.flag.names or ("--" + name.replace("_", "-"),)
 
     @property
     def dest(self) -> str:
+        """The name under which argparse stores the value."""
         return ".".join(self.path)
 
     @property
     def default(self) -> Any:
+        """The default of the field."""
         return self.field.get_default(call_default_factory=True)
 
     @property
@@ -138,7 +141,7 @@ def declared_options(
 
 
 def is_model(field: FieldInfo) -> bool:
-    """Whether a field holds further options."""
+    """Whether a field is a model of further options."""
     return isinstance(field.annotation, type) and issubclass(field.annotation, Options)
 
 

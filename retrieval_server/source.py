@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from retrieval_server.determinism import Determinism
@@ -36,7 +36,7 @@ def round_score(hit: ScoredPassage) -> ScoredPassage:
 
 @dataclass(frozen=True)
 class SourceDescription:
-    """What a source is, as shown by ``/ready``; None for what a source does not have."""
+    """The description of a source, as ``/ready`` shows it; None for what a source does not have."""
 
     backend: str
     passages: int | None = None
@@ -55,15 +55,21 @@ class SourceDescription:
 
 
 def describe_index(manifest: Manifest, **overrides: Any) -> SourceDescription:
-    """The description of an index, as far as its manifest has it; with ``overrides`` beside or above it."""
-    settings: dict[str, Any] = {}
+    """The description of an index by its manifest; ``overrides`` replace or add fields."""
+    description = SourceDescription(manifest.backend, manifest.count, manifest.corpus.sha256)
     if manifest.dense is not None:
         encoder = manifest.dense.encoder
-        names = ("separator", "max_length", "query_prefix", "query_mode", "passage_dtype")
-        settings = {name: getattr(encoder, name) for name in names}
-        settings |= {"encoder": encoder.name, "encoder_sha256": encoder.sha256}
-    contents = {"passages": manifest.count, "corpus_sha256": manifest.corpus.sha256}
-    return SourceDescription(manifest.backend, **{**contents, **settings, **overrides})
+        description = replace(
+            description,
+            encoder=encoder.name,
+            encoder_sha256=encoder.sha256,
+            separator=encoder.separator,
+            max_length=encoder.max_length,
+            query_prefix=encoder.query_prefix,
+            query_mode=encoder.query_mode,
+            passage_dtype=encoder.passage_dtype,
+        )
+    return replace(description, **overrides)
 
 
 class Source(ABC):
@@ -72,7 +78,7 @@ class Source(ABC):
     @property
     @abstractmethod
     def description(self) -> SourceDescription:
-        """What this is."""
+        """The description that ``/ready`` shows."""
 
     def documents(self, ids: Sequence[str]) -> list[Passage | None]:
         """The whole documents with these ids, in their order; None where there is none. May take seconds.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from retrieval_server.engine.batching import BatchFormer
 from retrieval_server.engine.jobs import JobBatch, QueryJob, now
 
-#: Turns of the event loop within which a request that has arrived at the socket reaches the queue.
+#: Cycles of the event loop within which a request that has arrived at the socket reaches the queue.
 _READ_CYCLES = 3
 
 
@@ -21,7 +21,7 @@ class JobQueue:
 
     def __init__(self, max_batch: int, max_wait_s: float):
         self._former: BatchFormer[QueryJob] = BatchFormer(max_batch, max_wait_s)
-        self._wakes: set[asyncio.Future[None]] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
         self._unanswered = 0
 
     def __len__(self) -> int:
@@ -67,32 +67,35 @@ class JobQueue:
         return JobBatch(self._former.take(), now())
 
     async def _wait_until_due(self) -> None:
+        """Return when a batch is due: at once, after a time, or when further queries have come."""
         loop = asyncio.get_running_loop()
         free_since = now()
         while True:
-            seconds = self._due_in(free_since)
+            seconds = self._seconds_until_due(free_since)
             if seconds == 0.0:
                 # The loop may have been busy with answers while others asked: read before the batch is cut.
                 for _ in range(_READ_CYCLES):
                     await asyncio.sleep(0)
-                if self._due_in(free_since) == 0.0:
+                if self._seconds_until_due(free_since) == 0.0:
                     return
                 continue
-            wake = loop.create_future()
-            self._wakes.add(wake)
+            waiter = loop.create_future()
+            self._waiters.add(waiter)
             timer = None if seconds is None else loop.call_later(seconds, self._wake)
             try:
-                await wake
+                await waiter
             finally:
-                self._wakes.discard(wake)
+                self._waiters.discard(waiter)
                 if timer is not None:
                     timer.cancel()
 
-    def _due_in(self, free_since: float) -> float | None:
+    def _seconds_until_due(self, free_since: float) -> float | None:
+        """Seconds until a batch is due for an encoder idle since ``free_since``; None if no job waits."""
         under_way = self._unanswered - len(self._former)
         return self._former.seconds_until_due(now(), free_since, under_way)
 
     def _wake(self) -> None:
-        for wake in self._wakes:
-            if not wake.done():
-                wake.set_result(None)
+        """Let all callers of ``next_batch`` look again."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -77,4 +77,5 @@ class LatencyModel:
         return self.expected(queries) + _DEVIATIONS * scatter * math.sqrt(self._batches(queries))
 
     def _batches(self, queries: int) -> int:
-        return -(-queries // self._max_batch)
+        """How many full batches that many queries are, the last one included."""
+        return math.ceil(queries / self._max_batch)

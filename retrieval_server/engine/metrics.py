@@ -3,8 +3,7 @@ a process.
 
 ``queries`` counts what clients sent, ``batch_size`` what the source was given. Cached, joined and searched
 queries add up to ``queries``, less those that were dropped. Instruments of an index have its name as the
-label
-``index``; ``Metrics.of(name)`` fills it in.
+label ``index``; ``Metrics.of(name)`` fills it in.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Metrics:
         return IndexMetrics(self, index)
 
     def page(self) -> bytes:
-        """The page in Prometheus' text format, of type ``CONTENT_TYPE``."""
+        """The page ``GET /metrics`` in Prometheus' text format, of type ``CONTENT_TYPE``."""
         return generate_latest(self._registry)
 
 
@@ -88,10 +87,11 @@ class IndexMetrics:
         self.dropped = metrics.dropped.labels(index)
         self.batch_size = metrics.batch_size.labels(index)
         self.stage_seconds = {
-            s: metrics.stage_seconds.labels(index, s) for s in ("queue", "encode", "search")
+            stage: metrics.stage_seconds.labels(index, stage) for stage in ("queue", "encode", "search")
         }
 
     def reloaded(self, outcome: str) -> None:
+        """Count a reload of the index."""
         self._metrics.reloads.labels(self._index, outcome).inc()
 
     def watch(self, gauge: str, value: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""``manifest.json``: the contents of an index folder, and the checks of its parts.
+"""``manifest.json``: the contents of an index folder, and the checks of its files.
 
 The manifest is written last, and only then does the folder get its final name: a folder without one is not an
 index. The manifest holds everything that changes an embedding (pooling, prefixes, normalisation, length, the
@@ -43,7 +43,7 @@ class CorpusSection(_Section):
 
 
 class EncoderSection(_Section):
-    """What an embedding depends on. ``sha256`` is over the model's files; lengths are in tokens.
+    """What an embedding depends on. ``sha256`` is over the model's files; ``max_length`` is in tokens.
 
     ``query_mode``: what clients put beside a query (see ``IndexStatus``); None: its training did not say.
     ``passage_dtype``: what the passages were encoded in, if not in floating point.
@@ -63,14 +63,14 @@ class EncoderSection(_Section):
 
 
 class SearchSection(_Section):
-    """The settings of an approximate index that a server uses unless it has its own."""
+    """The settings of an approximate search, for servers that have none of their own."""
 
     nprobe: int | None = None
     ef_search: int | None = None
 
 
 class RecallRow(SearchSection):
-    """The share of exact search's results that a setting finds, and its milliseconds for each query."""
+    """A setting, the share of exact search's results that it finds, and its milliseconds for each query."""
 
     recall: float
     ms: float
@@ -165,8 +165,7 @@ class Manifest(_Section):
     @field_validator("files")
     @classmethod
     def _check_inside(cls, files: dict[str, FileEntry]) -> dict[str, FileEntry]:
-        # The message that refuses a file shows its size and hash: so no file outside of the folder may be
-        # named.
+        # The message that refuses a file shows its size and hash: it must not be one outside of the folder.
         for name in files:
             path = PurePosixPath(name)
             if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
@@ -218,11 +217,11 @@ def read_manifest(folder: Path) -> Manifest:
             raise UserError(f"{folder}: a build that replaces this index has not ended. If none runs: {move}")
         raise UserError(f"{folder}: no such folder. {rebuild}")
     if not path.is_file():
-        raise UserError(f"{folder}: no {MANIFEST}, so this is no finished index. {rebuild}")
+        raise UserError(f"{folder}: no {MANIFEST}, so this is not a finished index. {rebuild}")
     try:
         data = read_json_file(path)
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}). Check its rights.") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error}). {rebuild}") from None
     version = data.get("format_version") if isinstance(data, dict) else None
@@ -240,7 +239,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def require_equal(label: str, in_manifest: object, actual: object, remedy: str) -> None:
-    """Refuse a mismatch, with both values and the remedy."""
+    """Raises UserError, with both values and the remedy, if they differ."""
     if in_manifest != actual:
         raise UserError(f"{label}: the manifest says {in_manifest!r}, found {actual!r}. {remedy}")
 
@@ -249,6 +248,7 @@ def check_files(folder: Path, manifest: Manifest, verify: bool | None = None) ->
     """Compare the folder's files with the manifest: sizes always, hashes if ``verify``.
 
     ``verify=None`` hashes folders of up to 1 GiB: that takes seconds, and minutes for a whole Wikipedia.
+    Raises UserError for a file that is missing or differs.
     """
     remedy = "The folder was changed after its build; copy it again or build it again."
     if verify is None:

@@ -26,7 +26,7 @@ from retrieval_server.folder.locks import exclusive_lock
 from retrieval_server.folder.manifest import MANIFEST, replaced_folder
 
 log = logging.getLogger(__name__)
-_COPY_BLOCK_BYTES = 16 * 2**20  # bytes
+_COPY_BLOCK_BYTES = 16 * 2**20
 
 
 def check_target(out: Path, *, overwrite: bool) -> None:
@@ -50,8 +50,8 @@ def check_parent(out: Path) -> None:
     cannot be written to."""
     parent = next(path for path in out.absolute().parents if os.path.lexists(path))
     if not parent.is_dir():
-        what = "a file" if parent.exists() else "a link to nothing"
-        raise UserError(f"{out} cannot be made: {parent} is {what}. Choose another --out.")
+        kind = "a file" if parent.exists() else "a link to nothing"
+        raise UserError(f"{out} cannot be made: {parent} is {kind}. Choose another --out.")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise UserError(f"{out} cannot be made: {parent} cannot be written to. Choose another --out.")
 
@@ -64,8 +64,8 @@ def work_folder(
 
     It is locked: a second build of the same target at the same time is refused. What a killed build left is
     removed, except for the files named in ``resumable``. If the block fails, ``out`` is as before, and the
-    folder is kept if it has one of these files; those in JSON tell how far the others are, and alone are not
-    worth keeping. ``bytes_needed(work)`` is for the whole build; the UserError of a full disk names it.
+    folder is kept if it has one of these files that is not JSON: the JSON ones describe the others, and alone
+    are of no use. ``bytes_needed(work)`` is for the whole build; the UserError of a full disk names it.
     """
     work = out.with_name(out.name + ".building")
     busy = f"{work}: another build of this index is running. Wait for it, or end it."
@@ -118,7 +118,7 @@ def _publish(work: Path, out: Path) -> None:
     replaced = replaced_folder(out)
     if replaced.exists():  # of a build that was killed when the new index had its name
         _remove(replaced)
-    with exclusive_lock(out, _is_replaced(out)):
+    with exclusive_lock(out, _is_being_replaced(out)):
         try:
             out.rename(replaced)
             work.rename(out)
@@ -136,13 +136,14 @@ def _put_back(out: Path) -> None:
     replaced = replaced_folder(out)
     if out.exists() or not (replaced / MANIFEST).is_file():
         return
-    with suppress(FileNotFoundError), disk_errors(out), exclusive_lock(replaced, _is_replaced(out)):
+    with suppress(FileNotFoundError), disk_errors(out), exclusive_lock(replaced, _is_being_replaced(out)):
         if not out.exists():
             replaced.rename(out)
             log.warning("%s: a build that was to replace this index was killed; it is back in its place", out)
 
 
-def _is_replaced(out: Path) -> str:
+def _is_being_replaced(out: Path) -> str:
+    """The sentence for an index whose folder another build has locked."""
     return f"{out}: another build replaces this index now. Wait for it, and run the same command again."
 
 

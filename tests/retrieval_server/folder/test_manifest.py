@@ -33,7 +33,7 @@ def test_an_unfinished_folder_is_refused(tmp_path, copy, bm25_index):
     refuse(tmp_path / "none", "no such folder", "rag-r1 index build")
     folder = copy(bm25_index)
     (folder / "manifest.json").unlink()
-    refuse(folder, "no finished index", "rag-r1 index build")
+    refuse(folder, "not a finished index", "rag-r1 index build")
 
 
 @pytest.mark.parametrize(
