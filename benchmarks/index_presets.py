@@ -70,13 +70,13 @@ def make_files(name: str, vectors, folder: Path, train_sample: int | None = None
     A finished index is kept, and rows are continued: the folder must be one of these vectors alone.
     """
     from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
-    from retrieval_server.indexing.dense_build import keep_rows
+    from retrieval_server.indexing.dense_build import write_rows
     from retrieval_server.indexing.faiss_build import write_faiss_index
     from retrieval_server.indexing.presets import PRESETS
 
     preset = PRESETS[name]
     folder.mkdir(parents=True, exist_ok=True)
-    rows = keep_rows(vectors, folder / ROWS, preset.rescoring.rows, progress=True)
+    rows = write_rows(vectors, folder / ROWS, preset.rescoring.rows, progress=True)
     if not (folder / FAISS_INDEX).exists():
         factory, part = preset.factory(len(rows), rows.dimension), folder / f"{FAISS_INDEX}.part"
         write_faiss_index(rows, factory, part, train_sample, progress=True)

@@ -129,7 +129,7 @@ def _estimate(steps: dict, run: dict, dimension: int, passages: int) -> str:
     return (
         f"{passages:,} passages, these steps at these rates: {total('wall', bounds[0])} to "
         f"{total('wall', bounds[1])} by the clock, {total('cpu', bounds[0])} to {total('cpu', bounds[1])} of "
-        f"processor time; {size_text(needs.memory)} of memory for the index, "
-        f"{size_text(needs.build_memory)} for the "
-        f"build, {size_text(3 * needs.disk)} of disk with parts and shards."
+        f"processor time; {size_text(needs.memory_bytes)} of memory for the index, "
+        f"{size_text(needs.build_memory_bytes)} for the "
+        f"build, {size_text(3 * needs.disk_bytes)} of disk with parts and shards."
     )

@@ -67,13 +67,6 @@ def run(command: BuildCommand) -> int:
     """Do the step that the options name; returns the exit status."""
     logging.basicConfig(level="WARNING", format="%(levelname)s: %(message)s")
     set_mkl_reproducible()  # a resumed build ends with the same bytes as one that was never stopped
-    steps = {
-        "all": _build_index,
-        "passages": _prepare_passages,
-        "encode": _encode_part,
-        "merge": _merge_parts,
-        "import": _import_index,
-    }
     try:
         check(command)
         name = command.dense.encoder
@@ -87,7 +80,7 @@ def run(command: BuildCommand) -> int:
             if command.backend == "hybrid":
                 _build_hybrid(command)
             else:
-                steps[command.step](command)
+                _STEPS[command.step](command)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -190,12 +183,7 @@ def _encode_part(command: BuildCommand) -> None:
     part = EncodingPart.parse(command.part)
     encoder = Encoder.create(dense.encoder, command.encoding, dense.device, dense.dtype, dense.openvino)
     record = encode_part(
-        parts,
-        part,
-        encoder,
-        rows=row_type(dense),
-        batch_size=dense.batch_size,
-        overwrite=command.overwrite,
+        parts, part, encoder, rows=row_type(dense), batch_size=dense.batch_size, overwrite=command.overwrite
     )
     count = record.stop - record.start
     print(f"part {part}: {count} passages are encoded. When all parts are, continue with:")
@@ -207,6 +195,15 @@ def _print_serve_command(out: Path, manifest: Manifest) -> None:
     """Print how many passages an index has, and the command that serves it."""
     print(f"{out}: {manifest.count} passages{_skipped_text(manifest.corpus.skipped_rows)}. Serve it with:")
     print(f"rag-r1 index serve --index {quote(str(out))}")
+
+
+_STEPS = {
+    "all": _build_index,
+    "passages": _prepare_passages,
+    "encode": _encode_part,
+    "merge": _merge_parts,
+    "import": _import_index,
+}
 
 
 def _skipped_text(rows: int) -> str:

@@ -57,9 +57,13 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") ->
 
 def _check_command(command: ShardCommand) -> None:
     """Raises UserError for options that cannot be used; None stands for one that is missing or not valid."""
-    from retrieval_server.indexing.split_index import check_number, check_splittable, refuse_out
+    from retrieval_server.indexing.split_index import check_shard_count, check_splittable, check_out
 
-    checks = ((check_splittable, command.index), (refuse_out, command.out), (check_number, command.shards))
+    checks = (
+        (check_splittable, command.index),
+        (check_out, command.out),
+        (check_shard_count, command.shards),
+    )
     check_all(*(partial(check, value) for check, value in checks if value is not None))
 
 

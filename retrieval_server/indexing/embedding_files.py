@@ -34,11 +34,13 @@ def check_name(path: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raise UserError also if the file is not of its form, or has no vectors; whether bare vectors are whole
-    is known when the encoder is loaded."""
+    """Raise UserError as `check_name`, and for a file of another form or without vectors.
+
+    Whether bare vectors are whole is known when the encoder is loaded.
+    """
     check_name(path)
-    if path.suffix.lower() not in _BARE and not len(_mapped(path, np.dtype(np.float32), None)):
-        raise UserError(f"--embeddings {path}: no vector in it. Fetch it, or write it, again.")
+    if path.suffix.lower() not in _BARE and not len(_map_file(path, np.dtype(np.float32), None)):
+        raise UserError(f"--embeddings {path}: no vector in it. Fetch or write it again.")
 
 
 class Embeddings:
@@ -54,7 +56,6 @@ class Embeddings:
             check_name(path)
         self._files = list(files)
         self._arrays: list[np.ndarray] = []
-        self._bits: int | None = None
         self._open(np.float32)
 
     def settle(self, rows: int) -> None:
@@ -89,15 +90,19 @@ class Embeddings:
         return vectors
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Single rows, (rows, dimension)."""
+        """The vectors of single rows, (rows, dimension)."""
         return np.concatenate([self[row : row + 1] for row in rows.tolist()])
 
     def _open(self, bare: type[np.floating]) -> None:
-        self._arrays = [_mapped(path, np.dtype(bare), self.dimension) for path in self._files]
+        """Map the files, bare ones as vectors of this type."""
+        self._arrays = [_map_file(path, np.dtype(bare), self.dimension) for path in self._files]
 
 
-def _mapped(path: Path, bare: np.dtype, dimension: int | None) -> np.ndarray:
-    """The vectors of a file, (rows, dimension). `bare`: the type of bare ones, which need a dimension."""
+def _map_file(path: Path, bare: np.dtype, dimension: int | None) -> np.ndarray:
+    """The mapped vectors of a file, (rows, dimension); `bare`: the type of bare ones, which need a dimension.
+
+    Raises UserError for a file of another form or dimension.
+    """
     suffix = path.suffix.lower()
     try:
         size = path.stat().st_size
@@ -113,12 +118,12 @@ def _mapped(path: Path, bare: np.dtype, dimension: int | None) -> np.ndarray:
                 raise ValueError(f"{rows} rows of {width} dimensions do not take {size} bytes")
             array = np.memmap(path, "<f4", "r", _FBIN_HEADER, (rows, width))
         else:
-            row = bare.itemsize * dimension
+            row_bytes = bare.itemsize * dimension
             if size == 0 or size % (2 * dimension):
-                raise ValueError(f"{size} bytes are no whole vectors of {dimension} dimensions")
-            array = np.memmap(path, bare.newbyteorder("<"), "r", 0, (size // row, dimension))
+                raise ValueError(f"{size} bytes are not whole vectors of {dimension} dimensions")
+            array = np.memmap(path, bare.newbyteorder("<"), "r", 0, (size // row_bytes, dimension))
     except (OSError, ValueError) as error:
-        raise UserError(f"--embeddings {path}: {error}. Fetch it, or write it, again.") from None
+        raise UserError(f"--embeddings {path}: {error}. Fetch or write it again.") from None
     if dimension is not None and array.shape[1] != dimension:
         raise UserError(
             f"--embeddings {path}: {array.shape[1]} dimensions; the encoder's have {dimension}. "

@@ -93,8 +93,8 @@ class DenseOptions(Options):
         return choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache)
 
     @model_validator(mode="after")
-    def _runtime_fits(self) -> DenseOptions:
-        _ = self.openvino
+    def _check_runtime(self) -> DenseOptions:
+        choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache)  # raises ValueError
         return self
 
 
@@ -109,13 +109,14 @@ class BM25Options(Options):
     b: Annotated[float, Field(ge=0, le=1), Flag("weight of passage length, 0 to 1")] = 0.75
 
     def section(self) -> BM25Section:
-        """The same, as the manifest keeps it."""
+        """These options as the section of the manifest."""
         return BM25Section(**dict(self))
 
 
 class BuildOptions(DenseOptions):
-    """What to build. Dense and encoder options matter for ``dense``, ``bm25`` for ``bm25`` and ``lucene``.
+    """The options of one build.
 
+    Dense and encoder options matter for ``dense``, ``bm25`` for ``bm25`` and ``lucene``.
     A ``hybrid`` has no corpus of its own; see ``build_hybrid``.
     """
 

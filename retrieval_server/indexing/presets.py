@@ -28,10 +28,10 @@ GRAPH_FROM = 2048
 
 @dataclass(frozen=True)
 class Preset:
-    """What a name stands for.
+    """The index that a name stands for.
 
     ``bits`` a dimension in memory; None: an exact index. ``good`` is the share of exact search's first ten
-    that the default ``nprobe`` of a new index has to find, see faiss_recall.py.
+    hits that the default ``nprobe`` of a new index has to find, see faiss_recall.py.
     """
 
     name: PresetName
@@ -43,11 +43,11 @@ class Preset:
         """FAISS's factory string for so many passages."""
         return "Flat" if self.bits is None else self.in_cells(cells_for(passages), dimension)
 
-    def in_cells(self, many: int, dimension: int) -> str:
+    def in_cells(self, cells: int, dimension: int) -> str:
         """The factory string of a compressed index with so many cells."""
-        graph = "_HNSW32" if many >= GRAPH_FROM else ""
-        width = "" if self.bits == 1 else str(self.bits)
-        return f"RR{dimension},IVF{many}{graph},RaBitQ{width}"
+        graph = "_HNSW32" if cells >= GRAPH_FROM else ""
+        bits = "" if self.bits == 1 else str(self.bits)
+        return f"RR{dimension},IVF{cells}{graph},RaBitQ{bits}"
 
 
 PRESETS: dict[PresetName, Preset] = {

@@ -55,24 +55,24 @@ def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) 
 
 
 def check_split(folder: Path, out: Path, shards: int) -> Manifest:
-    """The manifest of the index. Raises UserError, or UserErrors, if it cannot be split so."""
+    """The manifest of the index. Raises UserError, or UserErrors, if it cannot be split in this way."""
     manifest, *_ = check_all(
-        partial(check_splittable, folder), partial(refuse_out, out), partial(check_number, shards)
+        partial(check_splittable, folder), partial(check_out, out), partial(check_shard_count, shards)
     )
     if shards > manifest.count:
         raise UserError(f"--shards {shards}: choose from 1 to {manifest.count}, the number of passages.")
     return manifest
 
 
-def refuse_out(out: Path) -> None:
+def check_out(out: Path) -> None:
     """Raise UserError unless the folder can be made."""
     if out.exists():
         raise UserError(f"{out} exists. Choose another --out, or remove it.")
     check_parent(out)
 
 
-def check_number(shards: int) -> None:
-    """Raise UserError for no number of shards."""
+def check_shard_count(shards: int) -> None:
+    """Raise UserError for fewer shards than one."""
     if shards < 1:
         raise UserError(f"--shards {shards}: choose from 1 to the number of passages.")
 
@@ -94,6 +94,7 @@ def check_splittable(folder: Path) -> Manifest:
 
 
 def _write_shards(folder: Path, manifest: Manifest, work: Path, shards: int, progress: bool) -> None:
+    """Write the index folders of all shards, one after the other, into ``work``."""
     dense = manifest.dense
     borders = [manifest.count * number // shards for number in range(shards + 1)]
     store = PassageStore(folder / PASSAGES)
@@ -128,6 +129,7 @@ def _write_shards(folder: Path, manifest: Manifest, work: Path, shards: int, pro
 
 
 def _split_faiss(path: Path, rows: range, out: Path) -> None:
+    """Write an index of these rows, with the cells of the whole."""
     import faiss
 
     source = faiss.read_index(str(path))
@@ -155,7 +157,8 @@ def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout
     shard = faiss.read_index(str(folder / FAISS_INDEX))
     shard.reset()  # removes the codes, keeps what was trained
     source_index = open_index(folder / FAISS_INDEX, mapped=True)
-    source_cells, cells = (faiss.extract_index_ivf(index) for index in (source_index, shard))
+    source_cells = faiss.extract_index_ivf(source_index)
+    cells = faiss.extract_index_ivf(shard)
     for cell in range(cells.nlist):
         count_in_cell = source_cells.invlists.list_size(cell)
         if not count_in_cell:
@@ -172,12 +175,14 @@ def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout
 
 
 def _split_bm25(folder: Path, rows: range, out: Path) -> None:
+    """Write an index of these rows, with the scores that the whole has for them."""
     from retrieval_server.search.bm25s_import import bm25s
 
     index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
-    documents, borders = index.scores["indices"], index.scores["indptr"]
+    documents = index.scores["indices"]
+    borders = index.scores["indptr"]
     selected = (documents >= rows.start) & (documents < rows.stop)
-    offsets = np.concatenate([[0], np.cumsum(selected)])  # how many of them come before each place
+    offsets = np.concatenate([[0], np.cumsum(selected)])  # how many of them come before each position
     index.scores = {
         "data": np.asarray(index.scores["data"][selected]),
         "indices": (documents[selected] - rows.start).astype(documents.dtype),
