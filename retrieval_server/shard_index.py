@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") ->
 
 def _check_command(command: ShardCommand) -> None:
     """Raises UserError for options that cannot be used; None stands for one that is missing or not valid."""
-    from retrieval_server.indexing.split_index import check_shard_count, check_splittable, check_out
+    from retrieval_server.indexing.split_index import check_out, check_shard_count, check_splittable
 
     checks = (
         (check_splittable, command.index),

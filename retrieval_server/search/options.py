@@ -26,7 +26,7 @@ _THREADS = Group(
 
 
 class OpenOptions(Options):
-    """What differs between machines and may be chosen anew each time that an index is opened."""
+    """The options that may be chosen anew each time that an index is opened, for the machine at hand."""
 
     group = Group("encoder")
 
@@ -34,7 +34,7 @@ class OpenOptions(Options):
     encoder: Annotated[
         str | None,
         Flag(
-            "present place of the encoder of the indexes, if it was moved since the build",
+            "the encoder of the indexes, if its folder was moved since the build",
             metavar="NAME_OR_PATH",
         ),
     ] = None
@@ -122,7 +122,7 @@ class OpenOptions(Options):
         return choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache, self.encode_threads)
 
     @model_validator(mode="after")
-    def _runtime_fits(self) -> OpenOptions:
+    def _check_runtime(self) -> OpenOptions:
         if self.openvino is not None and self.encode_threads_alone is not None:
             raise ValueError("--encode-threads-alone: OpenVINO has one thread count; give --encode-threads")
         return self

@@ -95,7 +95,7 @@ def check_locally(command: ServeCommand) -> None:
 def _check_index(command: ServeCommand, folder: Path) -> list[tuple[Path, Manifest]]:
     """The shards of an index, or itself. Raises UserError."""
     from retrieval_server.search.hybrid import read_members
-    from retrieval_server.search.index_source import need_libraries
+    from retrieval_server.search.index_source import require_libraries
 
     shards = read_shards(folder)
     in_process = command.serve == "here"
@@ -104,7 +104,7 @@ def _check_index(command: ServeCommand, folder: Path) -> list[tuple[Path, Manife
     checks = [partial(check_files, path, manifest, verify=False) for path, manifest in shards]
     manifest = shards[0][1]
     if in_process:
-        checks.append(partial(need_libraries, manifest, command.opening))
+        checks.append(partial(require_libraries, manifest, command.opening))
         checks.append(partial(read_members, folder, manifest, verify=False))
         if (name := _encoder_of(command, manifest)) and not is_hub_name(name):
             assert manifest.dense is not None

@@ -29,9 +29,9 @@ from retrieval_server.search.vectors.flat_search import FlatSearch
 from retrieval_server.search.vectors.stored_rows import StoredRows
 
 #: Candidates of a query in an approximate index, unless topk needs more.
-FIRST = 32
+MIN_CANDIDATES = 32
 #: Cells that a graph over them looks at, at least, to find the nearest.
-LOOKED_AT = 64
+_MIN_VISITED_CELLS = 64
 _GPU_MAX_HITS = 2048  # hits for a query that FAISS can give on a GPU
 
 
@@ -46,20 +46,21 @@ class SearchParameters:
     ef_search: int | None = None
 
     def apply(self, index: faiss.Index, *, compressed: bool = False) -> None:
-        """Apply them to the index. Raises UserError naming the flag that does not fit it.
+        """Apply them to the index. Raises UserError, which names the flag that does not fit it.
 
         In a ``compressed`` index, one that rescores, a graph over the cells looks at enough of them, unless
         ``ef_search`` is given. In any other it keeps the list of its file: the recall in the manifests of
         existing indexes was measured with that.
         """
-        names = {"nprobe": self.nprobe, "efSearch": self.ef_search}
-        for (name, value), flag in zip(names.items(), ("--nprobe", "--ef-search"), strict=True):
+        for flag, name, value, kind in (
+            ("--nprobe", "nprobe", self.nprobe, "IVF"),
+            ("--ef-search", "efSearch", self.ef_search, "HNSW"),
+        ):
             if value is None:
                 continue
             try:
                 faiss.ParameterSpace().set_index_parameter(index, name, value)
             except RuntimeError:
-                kind = {"nprobe": "IVF", "efSearch": "HNSW"}[name]
                 raise UserError(
                     f"{flag} {value}: this index has no {kind} part. Drop it, or take --factory {kind}..."
                 ) from None
@@ -86,7 +87,7 @@ def widen_cell_search(index: faiss.Index) -> None:
     ivf = faiss.try_extract_index_ivf(index)
     graph = None if ivf is None else faiss.downcast_index(ivf.quantizer)
     if isinstance(graph, faiss.IndexHNSW):
-        graph.hnsw.efSearch = max(LOOKED_AT, 2 * ivf.nprobe)
+        graph.hnsw.efSearch = max(_MIN_VISITED_CELLS, 2 * ivf.nprobe)
 
 
 class ApproximateSearch:
@@ -102,7 +103,7 @@ class ApproximateSearch:
         threads: int | None = None,
         *,
         stored: StoredRows | None = None,
-        candidates: int = FIRST,
+        candidates: int = MIN_CANDIDATES,
     ):
         self._index = index
         self._candidates = candidates
@@ -116,12 +117,14 @@ class ApproximateSearch:
 
     def find(self, queries: np.ndarray, topk: int) -> list[list[Hit]]:
         """At most ``topk`` hits for each query, best first."""
-        return list(self._threads.map(lambda query: self._alone(query, topk), queries))
+        return list(self._threads.map(lambda query: self._find_one(query, topk), queries))
 
     def close(self) -> None:
         self._threads.shutdown()
 
-    def _alone(self, query: np.ndarray, topk: int) -> list[Hit]:
+    def _find_one(self, query: np.ndarray, topk: int) -> list[Hit]:
+        """The hits of one query, (dimension,)."""
+
         def search(depth: int) -> list[Hit]:
             return _rescore(self._vectors, query, self._index.search(query[None], depth)[1][0])
 
@@ -149,15 +152,15 @@ class GpuSearch:
         return [search_nested(partial(search, i), topk, limit) for i in range(len(queries))]
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: the copy is released with its last reference."""
 
 
-#: What opens as a search of an index.
+#: The kinds of search that ``open_search`` returns.
 Search = FlatSearch | ApproximateSearch | GpuSearch
 
 
 def _number_rows(index: faiss.Index) -> None:
-    """Give an IVF index a table from rows to places in its cells: 8 bytes for each passage."""
+    """Give an IVF index a table from rows to positions in its cells: 8 bytes for each passage."""
     ivf = faiss.try_extract_index_ivf(index)
     if ivf is not None:
         ivf.make_direct_map(True)
@@ -183,7 +186,7 @@ def open_search(
     ``threads``: among how many an exact index is divided (``alone``: for one query; None: FAISS's own
     number), or how many queries are searched at once in an approximate index (None: one for each core).
     """
-    placed = copy_to_gpus(index)
-    if placed is not index:
-        return GpuSearch(placed, index)
+    copy = copy_to_gpus(index)
+    if copy is not index:
+        return GpuSearch(copy, index)
     return FlatSearch(index, threads, alone) if is_exact(index) else ApproximateSearch(index, threads)
