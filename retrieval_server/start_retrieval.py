@@ -123,7 +123,7 @@ def _descriptions(command: ServeCommand, sources: ServedSources) -> Iterator[str
         passages = sum(manifest.count for _, manifest in sources.shards[name])
         details = f"{passages} passages, {first.backend}"
         if first.dense is not None:  # the folder chooses the model: named before it is loaded
-            details += f", encoder {command.opening.encoder or first.dense.encoder.name}"
+            details += f", encoder {command.search.encoder or first.dense.encoder.name}"
         yield f"{name}={folder}: {details}"
     if sources.web is not None:
         yield f"{WEB}={command.web.web}: {sources.web.note}"

@@ -10,8 +10,7 @@ import uvicorn
 
 
 class ServerProcess:
-    """Runs an app in this process. `failure`: why the server could not load what it serves, if it stopped
-    for that."""
+    """Runs an app in this process. `failure`: the error of an index that did not load, if one stopped it."""
 
     def __init__(self) -> None:
         self.failure: BaseException | None = None
@@ -38,11 +37,12 @@ class ServerProcess:
         self._server.should_exit = True
 
     def fail(self, error: BaseException) -> None:
-        """End because of this error."""
+        """End because of this error, or an earlier one."""
         self.failure = self.failure or error
         self.stop()
 
 
 def _handle_stop_signals(handler: Any) -> None:
+    """Install a handler for the signals by which a server is stopped."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)

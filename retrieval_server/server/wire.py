@@ -28,7 +28,8 @@ DEFAULT_INDEX = "default"  # the name of an index that was given without one
 MAX_URLS = 64  # pages in one answer: a page can be long
 MAX_IDS = 64  # documents in one answer
 MAX_ID_CHARS = 1024
-_MAX_CHECKED = 20  # other keys of a body, and characters of one
+_MAX_CHECKED_KEYS = 20  # other keys of a body that are compared with its own
+_MAX_CHECKED_CHARS = 20  # of such a key
 MAX_PATH = 1024  # characters of a folder's path in an order to reload
 _PASSAGE = {"id": "kafka-1", "contents": '"The Trial"\nThe Trial is a novel by Franz Kafka.'}
 _PAGE = {"url": "https://en.wikipedia.org/wiki/Ulm", "contents": "Ulm is a city."}
@@ -44,7 +45,8 @@ def example(body: dict, **config: Any) -> ConfigDict:
 
 
 def _encodable(query: str) -> str:
-    # JSON can write half a surrogate pair ("\\ud800"), no character: tokenizers break on it.
+    """The query. Raises ValueError for half a surrogate pair, which JSON can write ("\\ud800"): no character,
+    so that tokenizers break on it."""
     try:
         query.encode("utf-8")
     except UnicodeEncodeError:
@@ -65,7 +67,9 @@ class _SearchRequest(BaseModel):
     @classmethod
     def _refuse_misspelled(cls, body: Any) -> Any:
         unknown_keys = body.keys() - cls.model_fields.keys() if isinstance(body, dict) else ()
-        for key in (key for key in islice(unknown_keys, _MAX_CHECKED) if len(key) < _MAX_CHECKED):
+        for key in islice(unknown_keys, _MAX_CHECKED_KEYS):
+            if len(key) >= _MAX_CHECKED_CHARS:
+                continue
             if similar := get_close_matches(key, cls.model_fields.keys() - body.keys(), n=1, cutoff=0.75):
                 text = "{key}: there is no such key; did you mean {near}?"
                 raise PydanticCustomError("key", text, {"key": key, "near": similar[0]})

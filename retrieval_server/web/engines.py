@@ -20,14 +20,15 @@ topk differ only in length, one recording serves every topk of the page, and mos
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from retrieval_server.web.plain_text import contents
+from retrieval_server.web.plain_text import document_contents
 
-PAGE = 10  # results; every engine's own default, or close to it
+_RESULTS_PER_PAGE = 10  # every engine's own default, or close to it
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,9 @@ class WebEngine:
     title: str = "title"
     link: str = "url"
     snippet: str = "snippet"
+    #: Fields of every request.
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    #: What a request says unless ``--web-param`` says otherwise.
+    #: Fields of a request, unless ``--web-param`` gives them.
     defaults: Mapping[str, Any] = field(default_factory=dict)
     #: Used for a result whose ``snippet`` is missing.
     short_snippet: str | None = None
@@ -71,11 +73,11 @@ class WebEngine:
 
     def depth(self, topk: int) -> int:
         """How many results to request in order to answer with ``topk``."""
-        pages = -(-topk // PAGE)
-        return self.max_count if self.count is None else min(pages * PAGE, self.max_count)
+        pages = math.ceil(topk / _RESULTS_PER_PAGE)
+        return self.max_count if self.count is None else min(pages * _RESULTS_PER_PAGE, self.max_count)
 
     def fields(self, query: str, depth: int, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The request: query parameters (GET) or keys of the JSON body (POST)."""
+        """The fields of a request: query parameters (GET) or keys of the JSON body (POST)."""
         count = {} if self.count is None else {self.count: depth}
         return {**self.defaults, **params, **self.fixed, self.query: query, **count}
 
@@ -107,19 +109,21 @@ class WebEngine:
             if self.short_snippet and not snippet.strip():
                 snippet = _text(item, self.short_snippet)
             if _is_address(link) and (title.strip() or snippet.strip()):
-                documents.setdefault(link, WebDocument(link, contents(title, snippet)))
+                documents.setdefault(link, WebDocument(link, document_contents(title, snippet)))
         return list(documents.values())
 
 
 def _text(item: dict, name: str) -> str:
+    """The text of a field; empty if it is missing or of another type."""
     value = item.get(name)
     return value if isinstance(value, str) else ""
 
 
 def _is_address(link: str) -> bool:
+    """Whether a link is an http(s) address that can be sent."""
     try:
         parts = urlsplit(link)
-        link.encode("utf-8")  # JSON can write half a surrogate pair, no character
+        link.encode("utf-8")  # JSON can write half a surrogate pair, which is not a character
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.netloc) and not any(c.isspace() for c in link)

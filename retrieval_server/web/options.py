@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ _KEYS = ", ".join(f"{name}: {engine.key_variable or engine.url_variable}" for na
 
 
 class WebOptions(Options):
-    """How an engine is asked."""
+    """How requests are sent to an engine."""
 
     concurrency: Annotated[
         AtLeastOne,
@@ -61,8 +61,8 @@ class WebSelection(Options):
     record: Annotated[
         Path | None,
         Flag(
-            "append every answer to this new JSONL file; with --replay FILE the file may exist: what is in "
-            "it is used, the rest is asked for and recorded",
+            "append every answer to this new JSONL file; with --replay FILE the file may exist: answers "
+            "in it are used, others are requested and recorded",
             metavar="FILE",
         ),
     ] = None
@@ -95,3 +95,14 @@ class WebSelection(Options):
             if "=" not in pair.lstrip("="):
                 raise ValueError(f"--web-param {pair}: write NAME=VALUE")
         return pairs
+
+    def contradictions(self) -> Iterator[str]:
+        """Yields a sentence for each option that has no meaning without an engine."""
+        if self.web is None:
+            flags = {
+                "--record": self.record,
+                "--replay": self.replay,
+                "--web-param": self.web_param,
+                "--web-url": self.web_url,
+            }
+            yield from (f"{flag} belongs to --web ENGINE" for flag, value in flags.items() if value)
