@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index build") ->
 
 
 def run(command: BuildCommand) -> int:
-    """Do the step that the options name; returns the exit status."""
+    """Run the step that the options name; returns the exit status."""
     logging.basicConfig(level="WARNING", format="%(levelname)s: %(message)s")
     set_mkl_reproducible()  # a resumed build ends with the same bytes as one that was never stopped
     try:
@@ -123,6 +123,7 @@ def _checks(command: BuildCommand) -> Iterator[Callable[[], object]]:
 
 
 def _build_hybrid(command: BuildCommand) -> None:
+    """Make a hybrid of the indexes of --of, and print the command that serves it."""
     from retrieval_server.indexing.builder import build_hybrid
 
     assert command.out is not None
@@ -149,6 +150,7 @@ def _merge_parts(command: BuildCommand) -> None:
 
 
 def _import_index(command: BuildCommand) -> None:
+    """Import an index or vectors, and print the command that serves it."""
     from retrieval_server.indexing.index_import import import_index
 
     options = command.build_options()

@@ -47,8 +47,7 @@ class ImportOptions(Options):
         ),
     ] = None
     trust: Annotated[
-        bool,
-        Flag("accept ids that are not 0 to n - 1, and vectors unlike the encoder's (with a warning)"),
+        bool, Flag("accept ids that are not 0 to n - 1, and vectors unlike the encoder's (with a warning)")
     ] = False
 
 
@@ -58,8 +57,7 @@ class HybridOptions(Options):
     group = Group("hybrid")
 
     of: Annotated[
-        tuple[Path, ...],
-        Flag("an index of the same corpus; give it twice or more", metavar="DIR"),
+        tuple[Path, ...], Flag("an index of the same corpus; give it twice or more", metavar="DIR")
     ] = ()
     rrf_k: Annotated[AtLeastOne, Flag("rank fusion: a rank adds 1 / (k + rank) to a score")] = 60
     depth: Annotated[AtLeastOne, Flag("passages asked of each index")] = 100
@@ -103,9 +101,7 @@ class BuildCommand(Options):
     part: Annotated[
         str | None,
         Flag(
-            "encode: the part, 1/8 to 8/8; N is the same for all",
-            names=("--part", "--shard"),
-            metavar="I/N",
+            "encode: the part, 1/8 to 8/8; N is the same for all", names=("--part", "--shard"), metavar="I/N"
         ),
     ] = None
     skip_bad_rows: Annotated[
@@ -160,6 +156,7 @@ class BuildCommand(Options):
             yield f"--preset is for --backend dense, not {self.backend}"
 
     def _import_contradictions(self) -> Iterator[str]:
+        """Yields a sentence for each option of an import that is missing, or does not belong to it."""
         imported = self.imported
         if self.step != "import":
             if imported.faiss or imported.embeddings or imported.trust:

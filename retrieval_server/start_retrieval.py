@@ -117,7 +117,7 @@ def _address(command: ServeCommand, sources: ServedSources) -> str:
 
 
 def _descriptions(command: ServeCommand, sources: ServedSources) -> Iterator[str]:
-    """What is served, one text for each name."""
+    """Yields a text for each name under which something is served."""
     for name, folder in command.folders.items():
         first = sources.shards[name][0][1]
         passages = sum(manifest.count for _, manifest in sources.shards[name])

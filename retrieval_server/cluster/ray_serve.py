@@ -159,12 +159,7 @@ class RayServe:
         return encoders + len(shards) * self._options.shard_replicas[1]
 
     def open(
-        self,
-        folder: Path,
-        opening: OpenOptions,
-        *,
-        verify: bool | None,
-        deadline_s: float,
+        self, folder: Path, opening: OpenOptions, *, verify: bool | None, deadline_s: float
     ) -> ShardedSource:
         """Deploy the index (or the shards) in ``folder`` and wait until all replicas have loaded.
 

@@ -26,12 +26,7 @@ from retrieval_server.encode.encoder_settings import (
     find_family,
     resolve_settings,
 )
-from retrieval_server.encode.model_folder import (
-    check_model,
-    hash_model,
-    read_folder_settings,
-    resolve_model,
-)
+from retrieval_server.encode.model_folder import check_model, hash_model, read_folder_settings, resolve_model
 from retrieval_server.encode.model_import import import_library, model_load_lock
 from retrieval_server.encode.options import EncoderOptions, OpenVinoOptions
 from retrieval_server.errors import REBUILD, UserError

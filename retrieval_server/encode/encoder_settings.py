@@ -41,13 +41,7 @@ FAMILIES = (
         "Represent this sentence for searching relevant passages: ",
         "",
     ),
-    EncoderFamily(
-        "E5",
-        re.compile(r"\be5-(small|base|large)(?!.*instruct)"),
-        "mean",
-        "query: ",
-        "passage: ",
-    ),
+    EncoderFamily("E5", re.compile(r"\be5-(small|base|large)(?!.*instruct)"), "mean", "query: ", "passage: "),
 )
 
 

@@ -103,8 +103,7 @@ class EncoderOptions(Options):
     group = DENSE
 
     pooling: Annotated[
-        Pooling | None,
-        Flag("pooling of the token vectors, for a model folder that does not say"),
+        Pooling | None, Flag("pooling of the token vectors, for a model folder that does not say")
     ] = None
     query_prefix: Annotated[
         str | None, Flag("text before every query; give its trailing space too", metavar="TEXT")

@@ -116,7 +116,7 @@ class BatchFormer(Generic[Item]):
         return batch
 
     def _dequeue(self, item: Item) -> None:
-        """Remove a waiting query from all that is kept of it."""
+        """Remove a waiting query from the queue and from the turns of its request."""
         request, _ = self._waiting.pop(item)
         waiting = self._requests[request]
         del waiting[item]

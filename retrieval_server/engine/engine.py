@@ -76,17 +76,17 @@ class Engine:
 
     @property
     def queue_length(self) -> int:
-        """Queries that wait for the encoder."""
+        """The number of queries that wait for the encoder."""
         return len(self._queue)
 
     @property
     def outstanding(self) -> int:
-        """Queries accepted and not yet answered."""
+        """The number of queries accepted and not yet answered."""
         return self._queue.unanswered
 
     @property
     def cache_entries(self) -> int:
-        """Answers in the cache."""
+        """The number of answers in the cache."""
         return len(self._cache)
 
     async def drain(self) -> None:

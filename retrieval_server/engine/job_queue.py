@@ -25,12 +25,12 @@ class JobQueue:
         self._unanswered = 0
 
     def __len__(self) -> int:
-        """Jobs that wait."""
+        """The number of jobs that wait."""
         return len(self._former)
 
     @property
     def unanswered(self) -> int:
-        """Jobs that wait, or are in a batch that is not finished."""
+        """The number of jobs that wait, or are in a batch that is not finished."""
         return self._unanswered
 
     def add(self, jobs: Sequence[QueryJob]) -> None:

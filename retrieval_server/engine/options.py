@@ -20,7 +20,7 @@ class EngineOptions(Options):
         Field(ge=0),
         Flag(
             "milliseconds without a new query after which a batch starts although it could be larger; a "
-            "client that is alone never waits",
+            "client that is alone never waits"
         ),
     ] = 4.0
     #: None: unless both happen on the CPU.

@@ -82,7 +82,7 @@ class CorpusReader:
 
     @property
     def skipped(self) -> int:
-        """How many malformed rows were left out."""
+        """The number of malformed rows that were left out."""
         return self.bad.count
 
     @property
@@ -97,6 +97,7 @@ class CorpusReader:
         return _location(self.files[file], position - self._starts[file])
 
     def __iter__(self) -> Iterator[tuple[int, Passage]]:
+        """Yields the usable rows; a second iteration begins anew."""
         self._starts, self.bad = [], BadRows()
         position = 0
         # Progress is counted in bytes on disk: their number is known, that of the rows is not.
@@ -134,6 +135,7 @@ def check_first_rows(corpus: Path, *, skip_bad_rows: bool = False, max_rows: int
 
 
 def _check_file(path: Path, skip_bad_rows: bool, max_rows: int) -> None:
+    """As ``check_first_rows``, for one file."""
     bad = BadRows()
     first_rows: dict[str, int] = {}  # id -> the row that has it
     with tqdm(disable=True) as bar:

@@ -10,13 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from retrieval_server.errors import UserError
-from retrieval_server.folder.manifest import (
-    MANIFEST,
-    Manifest,
-    ShardSection,
-    read_manifest,
-    require_equal,
-)
+from retrieval_server.folder.manifest import MANIFEST, Manifest, ShardSection, read_manifest, require_equal
 
 
 def shard_folder(out: Path, number: int, count: int) -> Path:

@@ -221,11 +221,7 @@ def print_resources(
     disk has less than what is needed.
     """
     from retrieval_server.indexing.presets import chosen_preset
-    from retrieval_server.indexing.resource_estimate import (
-        estimate_times,
-        print_estimate,
-        refuse_full_disk,
-    )
+    from retrieval_server.indexing.resource_estimate import estimate_times, print_estimate, refuse_full_disk
 
     work = options.out.with_name(options.out.name + ".building")
     files = [work / name for name in KEPT_FILES if name != PROGRESS]

@@ -73,6 +73,7 @@ class Embeddings:
         return sum(len(array) for array in self._arrays)
 
     def __getitem__(self, rows: slice) -> np.ndarray:
+        """The vectors of a slice of step 1. Raises UserError for a value that is not finite."""
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("vectors are read in slices of step 1")

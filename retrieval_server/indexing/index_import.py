@@ -153,11 +153,7 @@ def _add_index(
 
 
 def _build_index(
-    options: BuildOptions,
-    vectors: Embeddings,
-    encoder: Encoder,
-    store: PassageStore,
-    work: Path,
+    options: BuildOptions, vectors: Embeddings, encoder: Encoder, store: PassageStore, work: Path
 ) -> DenseSection:
     """Build the index of embeddings: an exact one on disk, in blocks; any other in memory, as FAISS does."""
     if options.factory != "Flat" or options.preset not in (None, "exact"):

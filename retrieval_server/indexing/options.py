@@ -44,14 +44,14 @@ class DenseOptions(Options):
             "an index by name, in place of --factory. exact: all vectors in memory; balanced: 2 bits a "
             "dimension in memory, candidates scored from 16-bit vectors on disk; small: 1 bit, and 8-bit "
             "vectors on disk. The build first prints the memory, disk and time that it will need. Steps in "
-            "parts: give it to encode and to merge",
+            "parts: give it to encode and to merge"
         ),
     ] = None
     factory: Annotated[
         str,
         Flag(
             "FAISS factory string: Flat is exact; SQ8, HNSW32, IVF4096,Flat or IVF4096,PQ64 take less time "
-            "or memory and lose some recall; a table of the recall is printed",
+            "or memory and lose some recall; a table of the recall is printed"
         ),
     ] = "Flat"
     nprobe: Annotated[
@@ -63,8 +63,7 @@ class DenseOptions(Options):
         ),
     ] = None
     ef_search: Annotated[
-        AtLeastOne | None,
-        Flag("HNSW: length of the candidate list (default: likewise)", metavar="N"),
+        AtLeastOne | None, Flag("HNSW: length of the candidate list (default: likewise)", metavar="N")
     ] = None
     recall_queries: Annotated[
         Path | None,
@@ -89,7 +88,7 @@ class DenseOptions(Options):
 
     @property
     def openvino(self) -> OpenVinoOptions | None:
-        """How OpenVINO computes the encoder; None: torch does."""
+        """The settings with which OpenVINO computes the encoder; None if torch does."""
         return choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache)
 
     @model_validator(mode="after")

@@ -81,9 +81,7 @@ def estimate_bytes(
     sample = 4 * dimension * min(passages, sample_size(cells))
     # On disk: the index, and the half-built one that is kept until it is finished.
     return estimate(
-        memory_bytes=index,
-        build_memory_bytes=max(3 * sample, 2 * index),
-        disk_bytes=rows + 2 * index,
+        memory_bytes=index, build_memory_bytes=max(3 * sample, 2 * index), disk_bytes=rows + 2 * index
     )
 
 

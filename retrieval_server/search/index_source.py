@@ -35,11 +35,7 @@ class IndexSource(StagedSource):
     """Searches one index in two stages, ``prepare`` and ``find``; ``search`` is both."""
 
     def __init__(
-        self,
-        manifest: Manifest,
-        passages: PassageStore,
-        backend: Backend,
-        query_dtype: str | None = None,
+        self, manifest: Manifest, passages: PassageStore, backend: Backend, query_dtype: str | None = None
     ):
         self.manifest = manifest
         self._passages = passages

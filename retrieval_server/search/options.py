@@ -33,10 +33,7 @@ class OpenOptions(Options):
     #: None: where the manifest says.
     encoder: Annotated[
         str | None,
-        Flag(
-            "the encoder of the indexes, if its folder was moved since the build",
-            metavar="NAME_OR_PATH",
-        ),
+        Flag("the encoder of the indexes, if its folder was moved since the build", metavar="NAME_OR_PATH"),
     ] = None
     backend: Annotated[
         str | None,
@@ -67,10 +64,9 @@ class OpenOptions(Options):
             group=_FAISS,
         ),
     ] = "auto"
-    gpu_fp16: Annotated[
-        bool,
-        Flag("keep vectors on the GPU in 16 bits: half the memory", group=_FAISS),
-    ] = False
+    gpu_fp16: Annotated[bool, Flag("keep vectors on the GPU in 16 bits: half the memory", group=_FAISS)] = (
+        False
+    )
     candidates: Annotated[
         AtLeastOne | None,
         Flag(
@@ -118,7 +114,7 @@ class OpenOptions(Options):
 
     @property
     def openvino(self) -> OpenVinoOptions | None:
-        """How OpenVINO computes the encoder; None: torch does."""
+        """The settings with which OpenVINO computes the encoder; None if torch does."""
         return choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache, self.encode_threads)
 
     @model_validator(mode="after")

@@ -88,7 +88,7 @@ class Reranker:
         return self._guarantee
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """How well each (query, passage) fits; larger is better."""
+        """The score of each (query, passage); larger is better."""
         return self._thread.submit(self._score, pairs).result()
 
     def _score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
@@ -143,6 +143,7 @@ class RerankedSource(StagedSource):
         return list(queries), self._source.prepare(queries)
 
     def find(self, prepared: tuple[list[str], Any], topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
+        """At most ``topks[i]`` documents for query ``i``, best first by the cross-encoder."""
         queries, inner = prepared
         with self._searching:  # no more of them at once than the source allows
             results = self._source.find(inner, [self._depth] * len(queries))

@@ -73,7 +73,7 @@ class RerankRequest(BaseModel):
         return self
 
     def documents_by_query(self) -> list[tuple[str, list[RerankInput]]]:
-        """Each query with its documents."""
+        """Returns each query with its documents."""
         if self.queries is None:
             return [(self.query or "", self.documents)]  # type: ignore[list-item]
         return list(zip(self.queries, self.documents, strict=True))  # type: ignore[arg-type]

@@ -160,7 +160,7 @@ class WebClient:
         return self._session
 
     def _remedy(self) -> str:
-        """What the operator can do if the engine refuses this server."""
+        """The remedy for an engine that refuses this server."""
         if self.engine.key_variable is None:
             return "the instance must allow format=json (search.formats in its settings.yml) and this client"
         return f"look at {self.engine.key_variable} and the account's quota"

@@ -20,8 +20,7 @@ class WebOptions(Options):
     """How requests are sent to an engine."""
 
     concurrency: Annotated[
-        AtLeastOne,
-        Flag("queries sent to the engine at a time", names=("--web-concurrency",), metavar="N"),
+        AtLeastOne, Flag("queries sent to the engine at a time", names=("--web-concurrency",), metavar="N")
     ] = 16
     #: From connecting to the last byte.
     timeout_s: Annotated[
