@@ -53,32 +53,24 @@ def parse(
     """The options in ``argv`` (None: the process's own).
 
     ``prog`` is how the user has called the command. Fields in ``settled`` have these values, and no flags.
-    Ends the process with status 2 if the options are not valid, and with 0 after ``--help``. ``check``: the
-    checks of files and folders, which raise UserError. Beside options that are not valid they are made with
-    the others, so that one message has all problems, without those that follow from such an option.
+    Ends the process with status 2 if the options are not valid, and with 0 after ``--help``. ``check`` raises
+    UserError for files and folders. It is called only if options are not valid, with the valid ones, so that
+    one message has all problems, without those that follow from an option that is not.
     """
     options = [option for option in declared_options(model) if option.path[0] not in settled]
     parser = _make_parser(options, prog, description)
     words = sys.argv[1:] if argv is None else argv
     texts, unknown = parser.parse_known_args(words)
-    faults = [_unrecognized(unknown, options)] if unknown else []
     values = empty_values(model) | dict(settled)
-    unread: list[str] = []  # flags whose value cannot be read
     behind_unknown = {word for flag, word in pairwise(words) if flag in unknown}
-    for option in options:
-        if (text := getattr(texts, option.dest)) is not None:
-            try:
-                _set(values, option.path, option.read(text))
-            except ValueError as error:
-                if option.flag.positional and text in behind_unknown:  # the value of such a flag
-                    continue
-                unread.append(option.names[0])
-                faults.append(f"{option.names[0]}{'' if option.choices else ':'} {error}")
+    unread = _read_values(values, texts, options, behind_unknown)
+    faults = [_unrecognized(unknown, options)] if unknown else []
+    faults += unread.values()
     try:
         parsed = model.model_validate(values)
     except ValidationError as error:
         # A flag whose value cannot be read counts as missing, too: that is not a second fault.
-        faults += [text for text in _sentences(error, options) if not set(text.split()) & set(unread)]
+        faults += [text for text in _sentences(error, options) if not unread.keys() & set(text.split())]
     if faults:
         if check is not None:
             faults += _further_faults(faults, check, _without_wrong(model, values), options)
@@ -92,11 +84,31 @@ def _make_parser(options: Sequence[Option], prog: str | None, description: str |
     groups: dict[Group | None, argparse._ActionsContainer] = {None: parser}
     for option in options:
         if option.group not in groups:
-            assert option.group is not None
+            assert option.group is not None  # None has the parser itself
             below = textwrap.fill(option.group.description, 90) if option.group.description else None
             groups[option.group] = parser.add_argument_group(option.group.title, below)
         _add(groups[option.group], option)
     return parser
+
+
+def _read_values(
+    values: dict[str, Any], texts: argparse.Namespace, options: Sequence[Option], behind_unknown: set[str]
+) -> dict[str, str]:
+    """Set the options of the command line in ``values``; returns a fault for each flag that cannot be read.
+
+    Words ``behind_unknown`` flags are their values, not positional arguments.
+    """
+    faults: dict[str, str] = {}
+    for option in options:
+        if (text := getattr(texts, option.dest)) is not None:
+            try:
+                _set(values, option.path, option.read(text))
+            except ValueError as error:
+                if option.flag.positional and text in behind_unknown:
+                    continue
+                flag = option.names[0]
+                faults[flag] = f"{flag}{'' if option.choices else ':'} {error}"
+    return faults
 
 
 def _set(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
@@ -108,7 +120,7 @@ def _set(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
 
 
 def _without_wrong(model: type[Options], values: Mapping[str, Any]) -> Any:
-    """The options without those that are not valid, which have their default, or None."""
+    """The options, where those that are not valid have their default, or None."""
     valid: dict[str, Any] = {name: None for name, field in model.model_fields.items() if field.is_required()}
     for name, field in model.model_fields.items():
         if is_model(field):

@@ -119,8 +119,9 @@ def _address(command: ServeCommand, sources: ServedSources) -> str:
 def _descriptions(command: ServeCommand, sources: ServedSources) -> Iterator[str]:
     """Yields a text for each name under which something is served."""
     for name, folder in command.folders.items():
-        first = sources.shards[name][0][1]
-        passages = sum(manifest.count for _, manifest in sources.shards[name])
+        shards = sources.shards[name]
+        first = shards[0].manifest
+        passages = sum(shard.manifest.count for shard in shards)
         details = f"{passages} passages, {first.backend}"
         if first.dense is not None:  # the folder chooses the model: named before it is loaded
             details += f", encoder {command.search.encoder or first.dense.encoder.name}"

@@ -27,9 +27,9 @@ from retrieval_server.cluster.ray_options import RayOptions
 from retrieval_server.cluster.replicas import QueryEncoder, Shard
 from retrieval_server.determinism import Determinism, ProbeResult, combine_probes
 from retrieval_server.errors import SearchFailedError, UserError
-from retrieval_server.folder.manifest import Manifest, check_files
+from retrieval_server.folder.manifest import check_files
 from retrieval_server.folder.passages import Passage
-from retrieval_server.folder.shard_set import read_shards
+from retrieval_server.folder.shard_set import IndexFolder, read_shards
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource, describe_index
 
@@ -155,11 +155,11 @@ class RayServe:
     def _max_replicas(self, folder: Path) -> int:
         """How many replicas, of its encoder and its shards, an index may get."""
         shards = read_shards(folder)
-        encoders = self._options.encoder_replicas[1] if shards[0][1].dense else 0
+        encoders = self._options.encoder_replicas[1] if shards[0].manifest.dense else 0
         return encoders + len(shards) * self._options.shard_replicas[1]
 
     def open(
-        self, folder: Path, opening: OpenOptions, *, verify: bool | None, deadline_s: float
+        self, folder: Path, search: OpenOptions, *, verify: bool | None, deadline_s: float
     ) -> ShardedSource:
         """Deploy the index (or the shards) in ``folder`` and wait until all replicas have loaded.
 
@@ -168,12 +168,12 @@ class RayServe:
         from ray import serve
 
         shards = read_shards(folder)
-        for path, manifest in shards:
-            check_files(path, manifest, verify=False)
-        first = shards[0][1]
+        for shard in shards:
+            check_files(shard.path, shard.manifest, verify=False)
+        first = shards[0].manifest
         if first.backend not in ("dense", "bm25"):
             raise UserError(f"{folder}: --serve ray serves dense and bm25, not {first.backend}.")
-        targets = self._targets(shards, opening, verify)
+        targets = self._targets(shards, search, verify)
 
         def delete() -> None:
             for target in targets:
@@ -186,7 +186,7 @@ class RayServe:
             raise UserError(f"{folder}: a replica does not start ({error}). See the logs of Ray.") from error
         has_encoder = first.dense is not None
         return ShardedSource(
-            describe(shards, opening.dtype),
+            describe(shards, search.dtype),
             handles[0] if has_encoder else None,
             handles[1:] if has_encoder else handles,
             deadline_s=deadline_s,
@@ -194,23 +194,21 @@ class RayServe:
             on_close=delete,
         )
 
-    def _targets(
-        self, shards: Sequence[tuple[Path, Manifest]], opening: OpenOptions, verify: bool | None
-    ) -> list[Any]:
+    def _targets(self, shards: Sequence[IndexFolder], search: OpenOptions, verify: bool | None) -> list[Any]:
         """The deployments of an index: its encoder first, if it has one, and its shards."""
         from ray import serve
 
         options = self._options
-        dense = shards[0][1].dense
+        dense = shards[0].manifest.dense
         bound = {}
         if dense is not None:
             encoder = self._deployment(
                 QueryEncoder, "encoder", options.encoder_replicas, options.encoder_gpus
             )
-            bound["encoder"] = encoder.bind(dense.encoder.model_dump(), opening)
-        for number, (path, _) in enumerate(shards):
-            shard = self._deployment(Shard, f"shard-{number}", options.shard_replicas, 0.0)
-            bound[f"shard-{number}"] = shard.bind(str(path.absolute()), verify, opening)
+            bound["encoder"] = encoder.bind(dense.encoder.model_dump(), search)
+        for number, shard in enumerate(shards):
+            deployment = self._deployment(Shard, f"shard-{number}", options.shard_replicas, 0.0)
+            bound[f"shard-{number}"] = deployment.bind(str(shard.path.absolute()), verify, search)
         name = f"retrieval-{uuid.uuid4().hex[:8]}"
         return [serve.RunTarget(app, name=f"{name}-{part}", route_prefix=None) for part, app in bound.items()]
 
@@ -242,12 +240,12 @@ def _scored_passage(key: str, text: str, url: str | None, score: float) -> Score
     return ScoredPassage(Passage(key, text, url), score)
 
 
-def describe(shards: Sequence[tuple[Path, Manifest]], dtype: str) -> SourceDescription:
+def describe(shards: Sequence[IndexFolder], dtype: str) -> SourceDescription:
     """The description of the index as a whole, for /ready; ``dtype``: what queries are encoded in."""
-    first = shards[0][1]
+    first = shards[0].manifest
     return describe_index(
         first,
-        passages=sum(manifest.count for _, manifest in shards),
+        passages=sum(shard.manifest.count for shard in shards),
         corpus_sha256=first.shard.whole_sha256 if first.shard else first.corpus.sha256,
         query_dtype=dtype if first.dense else None,
     )

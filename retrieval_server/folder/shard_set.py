@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import MANIFEST, Manifest, ShardSection, read_manifest, require_equal
+
+
+class IndexFolder(NamedTuple):
+    """An index, or a shard of one, and its manifest."""
+
+    path: Path
+    manifest: Manifest
 
 
 def shard_folder(out: Path, number: int, count: int) -> Path:
@@ -18,14 +26,16 @@ def shard_folder(out: Path, number: int, count: int) -> Path:
     return out / f"shard-{number}-of-{count}"
 
 
-def read_shards(folder: Path) -> list[tuple[Path, Manifest]]:
+def read_shards(folder: Path) -> list[IndexFolder]:
     """The shards in ``folder`` in row order, or the folder itself if it is one index.
 
     Raises UserError if a shard is missing or belongs to another index.
     """
     paths = [] if (folder / MANIFEST).is_file() else sorted(folder.glob("shard-*-of-*"))
     if not paths:
-        return [(folder, read_manifest(folder))]  # raises UserError, which names the missing manifest
+        return [
+            IndexFolder(folder, read_manifest(folder))
+        ]  # raises UserError, which names the missing manifest
     shards: list[tuple[Path, Manifest, ShardSection]] = []
     for path in paths:
         manifest = read_manifest(path)
@@ -34,7 +44,7 @@ def read_shards(folder: Path) -> list[tuple[Path, Manifest]]:
         shards.append((path, manifest, manifest.shard))
     shards.sort(key=lambda shard: shard[2].number)
     _check_set(folder, shards)
-    return [(path, manifest) for path, manifest, _ in shards]
+    return [IndexFolder(path, manifest) for path, manifest, _ in shards]
 
 
 def _check_set(folder: Path, shards: Sequence[tuple[Path, Manifest, ShardSection]]) -> None:

@@ -23,6 +23,7 @@ from retrieval_server.folder.manifest import (
     read_manifest,
     require_equal,
 )
+from retrieval_server.folder.shard_set import IndexFolder
 from retrieval_server.search.backends import Backend, Hit
 
 
@@ -79,7 +80,7 @@ def open_members(
     return HybridBackend([open_member(*member) for member in members], manifest.hybrid)
 
 
-def read_members(folder: Path, manifest: Manifest, verify: bool | None) -> list[tuple[Path, Manifest]]:
+def read_members(folder: Path, manifest: Manifest, verify: bool | None) -> list[IndexFolder]:
     """The indexes that a hybrid folder names, with their manifests; an empty list for another index.
 
     Raises UserError if one no longer fits.
@@ -92,7 +93,7 @@ def read_members(folder: Path, manifest: Manifest, verify: bool | None) -> list[
         require_equal(f"{path}: corpus sha256", manifest.corpus.sha256, member.corpus.sha256, remedy)
         require_equal(f"{path}: is itself a hybrid", False, member.backend == "hybrid", remedy)
         check_files(path, member, verify)
-        members.append((path, member))
+        members.append(IndexFolder(path, member))
     return members
 
 

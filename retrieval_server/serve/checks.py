@@ -20,7 +20,7 @@ from retrieval_server.encode.model_folder import check_model, check_weights, is_
 from retrieval_server.errors import UserError, check_all
 from retrieval_server.extras import MODEL, SERVER, require_packages
 from retrieval_server.folder.manifest import VERIFY_UP_TO, Manifest, check_files
-from retrieval_server.folder.shard_set import read_shards
+from retrieval_server.folder.shard_set import IndexFolder, read_shards
 from retrieval_server.serve.options import ServeCommand
 from retrieval_server.server.http.listener import listen
 
@@ -37,7 +37,7 @@ class ServedSources:
     As a context manager it closes the port, and Ray.
     """
 
-    shards: dict[str, list[tuple[Path, Manifest]]]
+    shards: dict[str, list[IndexFolder]]
     web: WebSource | None
     ray: RayServe | None
     reranker: Reranker | None
@@ -96,7 +96,7 @@ def check_locally(command: ServeCommand) -> None:
         _local_checks(command.model_copy(update={"check_only": True}), folders, resources)
 
 
-def _check_index(command: ServeCommand, folder: Path) -> list[tuple[Path, Manifest]]:
+def _check_index(command: ServeCommand, folder: Path) -> list[IndexFolder]:
     """The shards of an index, or the index itself. Raises UserError if it cannot be served."""
     from retrieval_server.search.hybrid import read_members
     from retrieval_server.search.index_source import require_libraries
@@ -105,8 +105,8 @@ def _check_index(command: ServeCommand, folder: Path) -> list[tuple[Path, Manife
     in_process = command.serve == "here"
     if len(shards) > 1 and in_process:
         raise UserError(f"{folder}: an index in shards: serve it with --serve ray.")
-    checks = [partial(check_files, path, manifest, verify=False) for path, manifest in shards]
-    manifest = shards[0][1]
+    checks = [partial(check_files, shard.path, shard.manifest, verify=False) for shard in shards]
+    manifest = shards[0].manifest
     if in_process:
         checks.append(partial(require_libraries, manifest, command.search))
         checks.append(partial(read_members, folder, manifest, verify=False))
@@ -169,8 +169,8 @@ def _check_folder(root: Path) -> None:
         raise UserError(f"--reload-root {root}: no such folder. Give the one that holds the indexes.")
 
 
-def _fetch_models(command: ServeCommand, shards: dict[str, list[tuple[Path, Manifest]]]) -> None:
+def _fetch_models(command: ServeCommand, shards: dict[str, list[IndexFolder]]) -> None:
     """Fetch models from the Hub, before the start: without them the server cannot start. Raises UserError."""
-    encoders = [_encoder_of(command, manifest) for ((_, manifest), *_) in shards.values()]
+    encoders = [_encoder_of(command, folders[0].manifest) for folders in shards.values()]
     models = dict.fromkeys(name for name in (*encoders, command.rerank.rerank) if name and is_hub_name(name))
     check_all(*(partial(resolve_model, name) for name in models))
