@@ -70,6 +70,7 @@ def fill(source: Path, out: Path, passages: int, progress: bool = True) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Fill up the index that the command line names; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -188,6 +188,7 @@ def _resident_rows(moment: str, pid: int) -> list[tuple[str, str]]:
 
 
 def main() -> int:
+    """Build and measure the index, and print the tables; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -69,7 +69,7 @@ class Work:
         self.results: dict = json.loads(self._file.read_text()) if self._file.exists() else {}
 
     def keep(self, name: str, value: object) -> None:
-        """Remember a measurement, also for the next start."""
+        """Keep a measurement, in its file too, for the next start."""
         self.results[name] = value
         part = self._file.with_suffix(".part")
         part.write_text(json.dumps(self.results, indent=1), encoding="utf-8")
@@ -138,7 +138,7 @@ class SyntheticEncoder:
 
 
 def encode(args: argparse.Namespace, work: Work) -> None:
-    """One part."""
+    """Encode one part of the passages."""
     from retrieval_server.folder.manifest import read_manifest
     from retrieval_server.indexing.options import BuildOptions
     from retrieval_server.indexing.parts import EncodingPart, encode_part
@@ -176,6 +176,7 @@ def search_exactly(args: argparse.Namespace, work: Work) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -208,7 +209,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def run_steps(args: argparse.Namespace, work: Work) -> None:
-    """All steps that are not done."""
+    """Run all steps that are not done."""
     from benchmarks import large_search
 
     arguments = (
@@ -247,13 +248,14 @@ def run_steps(args: argparse.Namespace, work: Work) -> None:
 
 
 def identity(args: argparse.Namespace) -> dict:
-    """What all measurements in a folder must have in common."""
+    """The settings that all measurements in a folder must have in common."""
     names = ("passages", "preset", "real", "questions", "parts", "shards", "queries", "limit_gb")
     values = {name.replace("_", "-"): getattr(args, name) for name in names}
     return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run one step, or all that are missing, and print the report; returns the exit status."""
     args = parse_args(argv)
     args.work.mkdir(parents=True, exist_ok=True)
     work = Work(args.work, args.parts)

@@ -46,7 +46,7 @@ def _step(name: str, result: dict) -> list[str]:
 
 
 def milliseconds(result: dict) -> str:
-    """p50 and p95."""
+    """The p50 and the p95 in milliseconds, as a text."""
     return f"{result['p50']:.1f}, {result['p95']:.1f} ms"
 
 
@@ -55,11 +55,12 @@ def _times(result: dict) -> list[str]:
 
 
 def _settings(result: dict) -> list[str]:
-    """Cells and candidates; older records have no candidates."""
+    """The cells of cells and candidates; older records have no candidates."""
     return [str(result["cells"]), str(result.get("candidates", ""))]
 
 
 def _search(page: Page, results: dict, passages: int) -> None:
+    """Add the table of searches, one row for each way and state of the page cache."""
     rows = []
     if cold := results.get("cold"):
         for state, name in STATES.items():

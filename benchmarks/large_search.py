@@ -46,7 +46,7 @@ def read_through(file: Path) -> None:
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
-    """p50 and p95 in milliseconds."""
+    """The p50 and the p95 of these seconds, in milliseconds."""
     return {f"p{share}": 1000 * float(np.percentile(seconds, share)) for share in (50, 95)}
 
 
@@ -194,7 +194,7 @@ def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dic
 
 
 def _ready(url: str) -> dict | None:
-    """What /ready tells; None while the server is not."""
+    """The answer of /ready; None while the server is not."""
     try:
         with urllib.request.urlopen(f"{url}/ready", timeout=60) as answer:
             return json.load(answer)
@@ -203,7 +203,7 @@ def _ready(url: str) -> dict | None:
 
 
 def _ask(url: str, question: str) -> float:
-    """Seconds until the answer is there."""
+    """Ask the server; returns the seconds until the answer has come."""
     body = json.dumps({"queries": [question], "topk": K}).encode()
     request = urllib.request.Request(f"{url}/retrieve", body, {"content-type": "application/json"})
     began = time.perf_counter()

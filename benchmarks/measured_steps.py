@@ -98,6 +98,6 @@ def processor_seconds(pid: int) -> float:
 
 
 def spent_by_children() -> float:
-    """Processor seconds of the commands that have ended."""
+    """The processor seconds of the commands that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

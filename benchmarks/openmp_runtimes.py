@@ -85,6 +85,7 @@ def report(threads: dict[str, int]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Measure as the command line says, and print the tables; returns the exit status."""
     command = parse(Command, __doc__, argv)
     from retrieval_server.errors import UserError
     from retrieval_server.search.threads import openmp_runtimes

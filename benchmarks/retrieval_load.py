@@ -71,7 +71,7 @@ class Target:
         return [hit["document"]["id"] for hit in hits]
 
     async def learn(self, questions: list[str]) -> None:
-        """Ask each question alone and remember its ids."""
+        """Send each question alone, and keep the ids of its answer."""
         for question in questions:
             self.alone[question] = await self.ask(question)
 

@@ -72,6 +72,7 @@ async def answers_again(target) -> bool:
 
 
 async def measure(args: argparse.Namespace, questions: list[str]) -> int:
+    """Measure capacity, then the answers under overload; returns the exit status of ``report``."""
     token = os.environ.get("RETRIEVAL_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else None
     connections, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=args.timeout)
@@ -124,6 +125,7 @@ def report(calm, storm, memory: list[float], alive: bool) -> int:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

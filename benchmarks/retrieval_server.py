@@ -170,6 +170,7 @@ def started(args: argparse.Namespace, questions: list[str]) -> Iterator[tuple[di
 
 
 def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
+    """Print the table of the servers, and each compared with the first."""
     load = f"open loop, {args.rate:g} per second" if args.rate else f"closed loop, {args.clients} clients"
     starts = f" in each of {args.restarts} starts" if args.restarts > 1 else ""
     times = f"{args.rounds} rounds of {args.seconds:g} s{starts}"
@@ -193,6 +194,7 @@ def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -274,6 +276,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Measure as the command line says, and print the tables; returns the exit status."""
     args = parse_args(argv)
     questions = list(dict.fromkeys(load.read_questions(args.questions)))
     results: dict[str, list[Round]] = {}

@@ -84,6 +84,7 @@ def timed(work: Callable[[Any], object], items: list[Any]) -> list[float]:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Measure as the command line says, and print the tables; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -82,6 +82,7 @@ def run(server: Path, arguments: list[str], port: int, device: str | None) -> No
 
 @command_main()
 def main(argv: list[str] | None = None) -> int:
+    """Serve an index as Search-R1's server does, until a signal; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -149,7 +149,7 @@ def cells_searched(path: Path, vectors: np.ndarray, nprobe: int) -> int:
 
 
 def search(args: argparse.Namespace, work: Work) -> dict:
-    """Search alone, for random questions that are no passages."""
+    """Measure the search alone, for random questions that are not passages."""
     from benchmarks import large_search
     from benchmarks.random_vectors import RandomVectors
     from retrieval_server.indexing.presets import MAX_CELLS
@@ -162,7 +162,7 @@ def search(args: argparse.Namespace, work: Work) -> dict:
 
 
 def report(args: argparse.Namespace, results: dict) -> str:
-    """What was measured, as Markdown."""
+    """The report of the measurements, as Markdown."""
     from benchmarks.large_report import STATES, limit_held, milliseconds
     from rag_r1.runs.markdown import Page
 
@@ -189,6 +189,7 @@ def report(args: argparse.Namespace, results: dict) -> str:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -214,6 +215,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run one step, or build and measure the index and print the report; returns the exit status."""
     args = parse_args(argv)
     args.work.mkdir(parents=True, exist_ok=True)
     work = Work(args.work, 1)

@@ -27,6 +27,7 @@ size, and no more than a block is in memory.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,11 +92,12 @@ class SyntheticVectors:
         return self._rows
 
     def __getitem__(self, rows: slice) -> np.ndarray:
+        """The vectors of a slice of step 1, (rows, dimension)."""
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("vectors are drawn in slices of step 1")
         parts = [np.empty((0, self.dimension), np.float32)]
-        for block in range(start // BLOCK, -(-max(start, stop) // BLOCK)):
+        for block in range(start // BLOCK, math.ceil(max(start, stop) / BLOCK)):
             first = block * BLOCK
             parts.append(self._block(block)[max(start - first, 0) : max(stop - first, 0)])
         return np.concatenate(parts)
@@ -113,6 +115,7 @@ class SyntheticVectors:
         return self._drawn[1]
 
     def _draw(self, block: int) -> np.ndarray:
+        """The vectors of a block: sums of real ones with neighbours and random others, of length 1."""
         from scipy.sparse import csr_array
 
         generator = self._generator(block)
@@ -155,7 +158,7 @@ def synthetic_questions(
         for row in gold:
             answers.setdefault(row, []).append(question)
     generator = np.random.default_rng([seed, len(vectors)])
-    blocks = -(-len(vectors) // BLOCK)
+    blocks = math.ceil(len(vectors) / BLOCK)
     chosen = np.unique(np.linspace(0, blocks - 1, min(8, blocks)).astype(int)).tolist()
     questions, rows = [], []
     for number, block in enumerate(chosen):

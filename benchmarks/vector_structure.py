@@ -104,7 +104,7 @@ OF_PASSAGES = (
 
 
 def of_questions(vectors, questions: np.ndarray, to_gold: np.ndarray) -> list[float]:
-    """``to_gold``: similarities to the passages that answer."""
+    """Returns the row of real questions; ``to_gold``: similarities to the passages that answer."""
     similarities = nearest(vectors, questions, RANKS[-1])
     near = [float(similarities[:, rank - 1].mean()) for rank in RANKS]
     return [*near, float(to_gold.mean()), float(to_gold.std()), local_dimension(similarities, 100)]
@@ -172,6 +172,7 @@ def compare(real: RealVectors, passages: list[int]) -> None:
     print(f"distance to the 1st of {there:,}: {first:.3f}; falls with a dimension of {dimension:.1f}")
 
     def rows() -> Iterator[list[str]]:
+        """Yields a row of the table for each number of passages."""
         for many in passages:
             large = SyntheticVectors(real.passages, many)
             similarities = nearest(large, large[:_ASKED_OF_LARGE], RANKS[-1] + 1)[:, 1:]
@@ -186,6 +187,7 @@ def compare(real: RealVectors, passages: list[int]) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -237,6 +237,7 @@ class RayServe:
 
 
 def _scored_passage(key: str, text: str, url: str | None, score: float) -> ScoredPassage:
+    """A hit as the replicas send it."""
     return ScoredPassage(Passage(key, text, url), score)
 
 

@@ -65,7 +65,7 @@ class SearchService:
             answers = await self.until_disconnected(request, searching, index.name)
             return IndexResult(answers, index.name, serving.version)
         except OverloadedError as error:
-            raise self._overload_refusal(index.name, error) from None
+            raise self.refuse_overload(index.name, error) from None
         except SearchFailedError as error:
             raise self._failure(index.name, error) from None
 
@@ -111,20 +111,17 @@ class SearchService:
         index = self._indexes.by_name.get(name or self._indexes.default)
         return index.serving.engine.refusal() if index and index.serving else None
 
-    def refuse_overload(self, name: str | None, overload: OverloadedError) -> RequestError:
-        """The refusal of a request that has not been read, which is counted."""
-        return self._overload_refusal(name or self._indexes.default, overload)
+    def refuse_overload(self, name: str | None, error: OverloadedError) -> RequestError:
+        """The answer to a request that the engine of an index (None: the default) refuses; counted."""
+        index = name or self._indexes.default
+        return self._refusals.refused(
+            503, "overloaded", str(error), index=index, metric=error.reason, retry_after=error.retry_after
+        )
 
     def _failure(self, index: str, error: SearchFailedError) -> RequestError:
         """The answer to a request for which the source has failed."""
         return self._refusals.refused(
             error.status, error.error, error.reason, index=index, retry_after=error.retry_after
-        )
-
-    def _overload_refusal(self, index: str, error: OverloadedError) -> RequestError:
-        """The answer to a request that the engine has refused."""
-        return self._refusals.refused(
-            503, "overloaded", str(error), index=index, metric=error.reason, retry_after=error.retry_after
         )
 
     def _check(self, queries: Sequence[str], topk: int | None, index: str) -> int:

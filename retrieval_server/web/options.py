@@ -98,10 +98,8 @@ class WebSelection(Options):
     def contradictions(self) -> Iterator[str]:
         """Yields a sentence for each option that has no meaning without an engine."""
         if self.web is None:
-            flags = {
-                "--record": self.record,
-                "--replay": self.replay,
-                "--web-param": self.web_param,
-                "--web-url": self.web_url,
-            }
-            yield from (f"{flag} belongs to --web ENGINE" for flag, value in flags.items() if value)
+            flags = ("--record", "--replay", "--web-param", "--web-url")
+            values = (self.record, self.replay, self.web_param, self.web_url)
+            for flag, value in zip(flags, values, strict=True):
+                if value:
+                    yield f"{flag} belongs to --web ENGINE"
