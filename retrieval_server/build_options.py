@@ -169,7 +169,5 @@ class BuildCommand(Options):
         dense = self.dense
         chooses_index = dense.factory != "Flat" or dense.preset or dense.recall_queries or dense.train_sample
         if imported.faiss and chooses_index:
-            yield (
-                "--factory, --preset, --recall-queries, --train-sample: the index of --faiss is built "
-                "already; drop them"
-            )
+            flags = "--factory, --preset, --recall-queries, --train-sample"
+            yield f"{flags}: the index of --faiss is built already; drop them"

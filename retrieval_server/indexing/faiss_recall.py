@@ -95,7 +95,7 @@ def measure_recall(
     rows = []
     for parameters in _settings(index, chosen):
         parameters.apply(index, compressed=rescoring is not None)
-        recall, seconds = _search_all(search, queries, exact_rows)
+        recall, seconds = _measure(search, queries, exact_rows)
         rows.append(
             RecallRow(
                 nprobe=parameters.nprobe,
@@ -108,9 +108,7 @@ def measure_recall(
     return RecallSection(k=exact_rows.shape[1], queries=len(queries), source=source, rows=tuple(rows))
 
 
-def _search_all(
-    search: ApproximateSearch, queries: np.ndarray, exact_rows: np.ndarray
-) -> tuple[float, float]:
+def _measure(search: ApproximateSearch, queries: np.ndarray, exact_rows: np.ndarray) -> tuple[float, float]:
     """The share of ``exact_rows``, (queries, k), that is found, and the seconds for all queries."""
     started = time.perf_counter()
     results = [search.find(query[None], _TOPK)[0] for query in queries]

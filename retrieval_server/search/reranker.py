@@ -134,9 +134,7 @@ class RerankedSource(StagedSource):
     @property
     def description(self) -> SourceDescription:
         inner = self._source.description
-        guarantee = None
-        if inner.guarantee is not None:
-            guarantee = weakest_determinism([inner.guarantee, self._guarantee])
+        guarantee = inner.guarantee and weakest_determinism([inner.guarantee, self._guarantee])
         return replace(inner, backend=f"{inner.backend}+rerank", guarantee=guarantee)
 
     def prepare(self, queries: Sequence[str]) -> tuple[list[str], Any]:
