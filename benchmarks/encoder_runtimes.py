@@ -4,10 +4,10 @@
     python benchmarks/encoder_runtimes.py recall --questions questions.jsonl --corpus corpus.jsonl.gz \\
         --passages 3000
 
-Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line. ``speed`` encodes the same
+Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line. `speed` encodes the same
 texts with each in turn, round by round, so that other work on the machine affects all of them, and prints
 processor time: median milliseconds a text, and the median over the rounds of torch's time divided by this
-one's. ``recall`` encodes questions and passages, searches all of them exactly, and compares with torch in
+one's. `recall` encodes questions and passages, searches all of them exactly, and compares with torch in
 float32: the share of the supporting passages among the first k; the questions with the same first three ids
 in the same order; and the questions whose first ten ids change if they are encoded alone instead of 64 at
 once. With --passages the corpus is cut to the supporting passages and the first others. With --index the

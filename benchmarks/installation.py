@@ -29,7 +29,7 @@ GB = 1e9
 
 
 def environment(work: Path, pypi_only: bool, **more: str) -> dict[str, str]:
-    """This process's variables, without an active environment, with caches below ``work``."""
+    """This process's variables, without an active environment, with caches below `work`."""
     hidden = {"VIRTUAL_ENV", "PYTHONPATH", "VENV", "RAG_R1_INSTALLER"}
     if pypi_only:
         hidden |= {name for name in os.environ if name.startswith(("PIP_", "UV_")) and name != "PIP_CERT"}

@@ -18,7 +18,7 @@ STATES = {
 
 
 def report(results: dict, index: Path, dimension: int, estimate: int) -> str:
-    """Steps, sizes, search and server of a run; then what ``estimate`` passages would take."""
+    """Steps, sizes, search and server of a run; then what `estimate` passages would take."""
     run = results["run"]
     page = Page().text(f"{run['passages']:,} passages of {dimension} dimensions, preset {run['preset']}")
     if others := [f"{name} {value}" for name, value in run.items() if name not in ("passages", "preset")]:

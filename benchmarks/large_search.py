@@ -1,6 +1,6 @@
 """The measured processes of benchmarks/large_preset.py: search in an index, in its shards, and its server.
 
-``search`` and ``serve`` return what is printed as a line of JSON. There is no command line. Linux only.
+`search` and `serve` return what is printed as a line of JSON. There is no command line. Linux only.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def recall(rows: list[list[int]], exact: np.ndarray) -> float:
 def one_by_one(
     find: Callable[[np.ndarray], list[int]], questions: np.ndarray, before: Callable[[], object] = int
 ) -> tuple[list[list[int]], list[float]]:
-    """Rows and seconds of each question; ``before`` is called before each, and not timed."""
+    """Rows and seconds of each question; `before` is called before each, and not timed."""
     rows, took = [], []
     for question in questions:
         before()
@@ -70,7 +70,7 @@ def one_by_one(
 
 
 def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
-    """Search for the questions in ``exact`` one by one, without an encoder and without texts."""
+    """Search for the questions in `exact` one by one, without an encoder and without texts."""
     from benchmarks.index_presets import Opened, make_files, resident
     from benchmarks.random_vectors import RandomVectors
     from retrieval_server.encode.malloc import trim_heap
@@ -154,7 +154,7 @@ def _search_shards(folder: Path, questions: np.ndarray, rows: np.ndarray) -> dic
 
 
 def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dict:
-    """Start the server and ask it questions one by one. Its index, and the ``encoder`` if that is given, are
+    """Start the server and ask it questions one by one. Its index, and the `encoder` if that is given, are
     not in the page cache at first."""
     from benchmarks.large_index import resident
     from benchmarks.measured_steps import ROOT, ending_with, processor_seconds

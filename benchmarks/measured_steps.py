@@ -40,7 +40,7 @@ class Measured:
 
 
 def ending_with(parent: int) -> Callable[[], None]:
-    """For ``preexec_fn``: Linux ends the new process when ``parent``, which starts it, has ended."""
+    """For `preexec_fn`: Linux ends the new process when `parent`, which starts it, has ended."""
 
     def ask() -> None:
         if sys.platform == "linux":

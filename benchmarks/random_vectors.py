@@ -11,7 +11,7 @@ _DRAWN_AT_ONCE = 4096
 
 
 class RandomVectors:
-    """``passages`` random unit vectors of a dimension, float32, drawn each time that a slice is read.
+    """`passages` random unit vectors of a dimension, float32, drawn each time that a slice is read.
 
     They are drawn in blocks, each with its own seed: a row is the same in every slice.
     """

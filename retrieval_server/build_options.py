@@ -1,6 +1,6 @@
 """The options of `rag-r1 index build`.
 
-Options that contradict each other, or that are missing for a step, are refused. ``command_line.py`` makes the
+Options that contradict each other, or that are missing for a step, are refused. `command_line.py` makes the
 flags, the help and the error messages from this declaration.
 """
 
@@ -116,7 +116,7 @@ class BuildCommand(Options):
     hybrid: HybridOptions = HybridOptions()
 
     def build_options(self) -> BuildOptions:
-        """The options of a build, for every back end but ``hybrid``; ``out`` must be given."""
+        """The options of a build, for every back end but `hybrid`; `out` must be given."""
         assert self.out is not None and self.backend != "hybrid"
         return BuildOptions.model_construct(  # of options that are checked, or reported, already
             corpus=self.corpus or (),

@@ -1,8 +1,8 @@
-"""Reads command lines into the models that declare their options (``options.py``).
+"""Reads command lines into the models that declare their options (`options.py`).
 
-``parse`` reads ``sys.argv`` and no environment variable or file. What does not fit ends the process with
+`parse` reads `sys.argv` and no environment variable or file. What does not fit ends the process with
 status 2 and a sentence for each fault, which names the flag: argparse splits the words, the model checks.
-pydantic-settings (2.16) would split a repeated flag's values at commas; typer has no ``--corpus A B``.
+pydantic-settings (2.16) would split a repeated flag's values at commas; typer has no `--corpus A B`.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def parse(
     settled: Mapping[str, Any] = MappingProxyType({}),
     check: Callable[[Model], Any] | None = None,
 ) -> Model:
-    """The options in ``argv`` (None: the process's own).
+    """The options in `argv` (None: the process's own).
 
-    ``prog`` is how the user has called the command. Fields in ``settled`` have these values, and no flags.
-    Ends the process with status 2 if the options are not valid, and with 0 after ``--help``. ``check`` raises
+    `prog` is how the user has called the command. Fields in `settled` have these values, and no flags.
+    Ends the process with status 2 if the options are not valid, and with 0 after `--help`. `check` raises
     UserError for files and folders. It is called only if options are not valid, with the valid ones, so that
     one message has all problems, without those that follow from an option that is not.
     """
@@ -94,9 +94,9 @@ def _make_parser(options: Sequence[Option], prog: str | None, description: str |
 def _read_values(
     values: dict[str, Any], texts: argparse.Namespace, options: Sequence[Option], behind_unknown: set[str]
 ) -> dict[str, str]:
-    """Set the options of the command line in ``values``; returns a fault for each flag that cannot be read.
+    """Set the options of the command line in `values`; returns a fault for each flag that cannot be read.
 
-    Words ``behind_unknown`` flags are their values, not positional arguments.
+    Words `behind_unknown` flags are their values, not positional arguments.
     """
     faults: dict[str, str] = {}
     for option in options:

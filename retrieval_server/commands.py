@@ -1,6 +1,6 @@
 """The commands of the retrieval server: `rag-r1 index COMMAND`, or `python -m retrieval_server COMMAND`.
 
-Each is a module with ``main(argv, prog) -> exit status`` and its own `--help`; it is imported when it is
+Each is a module with `main(argv, prog) -> exit status` and its own `--help`; it is imported when it is
 called, so that `--help` is fast and needs nothing but the base dependencies.
 """
 

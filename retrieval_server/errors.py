@@ -1,7 +1,7 @@
 """The exceptions of the package.
 
-A command prints the message of a ``UserError``, which ends with the remedy, without a traceback
-and exits with status 2. What can be checked before the work is checked by ``check_all``, so that one error
+A command prints the message of a `UserError`, which ends with the remedy, without a traceback
+and exits with status 2. What can be checked before the work is checked by `check_all`, so that one error
 lists all that a user has to repair. The others end a request, or one row of a corpus, and are caught in the
 package. Any other exception is a bug.
 """
@@ -91,7 +91,7 @@ class ValueTooLargeError(ValueError):
 
 
 class OverloadedError(Exception):
-    """The request was refused; ``retry_after`` is in whole seconds, ``reason`` a metrics label."""
+    """The request was refused; `retry_after` is in whole seconds, `reason` a metrics label."""
 
     def __init__(self, reason: str, message: str, retry_after: int):
         super().__init__(message)
@@ -101,7 +101,7 @@ class OverloadedError(Exception):
 class SearchFailedError(Exception):
     """A source cannot answer a query now, for a reason that the response has to name.
 
-    ``status`` is the HTTP status of the answer, ``error`` its fixed word, ``retry_after`` in whole seconds.
+    `status` is the HTTP status of the answer, `error` its fixed word, `retry_after` in whole seconds.
     The text goes to clients and into logs: no key, no credentials.
     """
 
@@ -111,7 +111,7 @@ class SearchFailedError(Exception):
 
 
 class OutsideRootError(Exception):
-    """A folder that ``/reload`` may not open; the message says which it may."""
+    """A folder that `/reload` may not open; the message says which it may."""
 
 
 class RequestError(Exception):
@@ -129,7 +129,7 @@ class ClientDisconnectedError(Exception):
 def disk_errors(folder: Path, needed: Callable[[], int] | None = None) -> Iterator[None]:
     """Turns the errors of a disk that is full or may not be written, within the block, into UserError.
 
-    It names the file, or else ``folder``; of a full disk also the free bytes and those that are ``needed()``.
+    It names the file, or else `folder`; of a full disk also the free bytes and those that are `needed()`.
     """
     try:
         yield

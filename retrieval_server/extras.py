@@ -20,7 +20,7 @@ DENSE = (*INDEX, *MODEL)
 
 
 def require_packages(subject: str, extra: str, modules: tuple[str, ...]) -> None:
-    """Raises UserError if one of these top-level modules, which ``subject`` needs, is not installed."""
+    """Raises UserError if one of these top-level modules, which `subject` needs, is not installed."""
     missing = [module for module in modules if not _is_installed(module)]
     if missing:
         raise UserError(missing_message(subject, extra, missing))

@@ -41,12 +41,12 @@ def json_file_bytes(path: Path) -> bytes:
 
 
 def read_json_file(path: Path) -> Any:
-    """The value of a JSON file in UTF-8. Raises what ``json_file_bytes`` and ``json.loads`` raise."""
+    """The value of a JSON file in UTF-8. Raises what `json_file_bytes` and `json.loads` raise."""
     return json.loads(json_file_bytes(path).decode("utf-8-sig"))
 
 
 def read_json_line(line: bytes | str) -> Any:
-    """The value of a line of JSON. Raises ValueError, as ``json.loads`` does, and for a line of too many
+    """The value of a line of JSON. Raises ValueError, as `json.loads` does, and for a line of too many
     values or levels. A short line is not counted: it cannot hold much, and a corpus has millions."""
     if len(line) > _UNCOUNTED_LINE:
         _check(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line, MAX_FILE_VALUES)

@@ -99,7 +99,7 @@ class LoneEngine:
             pass
 
     def _batch(self, rows: Sequence[torch.Tensor], tokens: int) -> Any:
-        """The rows, token ids each, as a batch of veRL whose micro batches have at most ``tokens``."""
+        """The rows, token ids each, as a batch of veRL whose micro batches have at most `tokens`."""
 
         def nested(lists: Sequence[torch.Tensor]) -> torch.Tensor:
             return torch.nested.as_nested_tensor(list(lists), layout=torch.jagged)

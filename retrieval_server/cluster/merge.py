@@ -8,9 +8,9 @@ from retrieval_server.source import ScoredPassage, round_score
 
 
 def merge(hits_by_shard: Sequence[Sequence[ScoredPassage]], topk: int) -> tuple[ScoredPassage, ...]:
-    """The ``topk`` best of one query's hits from all shards.
+    """The `topk` best of one query's hits from all shards.
 
-    ``hits_by_shard`` has a list for each shard, in row order, best first, with unrounded scores. The sort is
+    `hits_by_shard` has a list for each shard, in row order, best first, with unrounded scores. The sort is
     stable, so equal scores stay in corpus order.
     """
     all_hits = [hit for hits in hits_by_shard for hit in hits]

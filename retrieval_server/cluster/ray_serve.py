@@ -40,7 +40,7 @@ _MAX_WAIT_S = 1.0
 
 
 class ShardedSource(StagedSource):
-    """An index whose stages run on Ray. ``encoder`` is None if the shards take the queries' texts."""
+    """An index whose stages run on Ray. `encoder` is None if the shards take the queries' texts."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ShardedSource(StagedSource):
 
     @property
     def description(self) -> SourceDescription:
-        """The description for ``/ready``; the guarantee is of all encoders that have answered."""
+        """The description for `/ready`; the guarantee is of all encoders that have answered."""
         guarantee = combine_probes(self._probes) if self._probes else None
         return replace(self._description, guarantee=Determinism.BITS if self._encoder is None else guarantee)
 
@@ -96,7 +96,7 @@ class ShardedSource(StagedSource):
         ]
 
     def _answer(self, handle: Any, call: Any, deadline: float, arguments: tuple) -> Any:
-        """The answer to ``call``, which is repeated while the replica is dead, until the deadline."""
+        """The answer to `call`, which is repeated while the replica is dead, until the deadline."""
         from ray.exceptions import RayActorError
         from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
 
@@ -161,7 +161,7 @@ class RayServe:
     def open(
         self, folder: Path, search: OpenOptions, *, verify: bool | None, deadline_s: float
     ) -> ShardedSource:
-        """Deploy the index (or the shards) in ``folder`` and wait until all replicas have loaded.
+        """Deploy the index (or the shards) in `folder` and wait until all replicas have loaded.
 
         Raises UserError for shards that do not fit, or if a replica does not start.
         """
@@ -222,7 +222,7 @@ class RayServe:
         ray.shutdown()
 
     def _deployment(self, kind: type, name: str, replicas: tuple[int, int], gpus: float) -> Any:
-        """A deployment of the class ``kind``; ``gpus``: for each replica."""
+        """A deployment of the class `kind`; `gpus`: for each replica."""
         from ray import serve
 
         fewest, most = replicas
@@ -242,7 +242,7 @@ def _scored_passage(key: str, text: str, url: str | None, score: float) -> Score
 
 
 def describe(shards: Sequence[IndexFolder], dtype: str) -> SourceDescription:
-    """The description of the index as a whole, for /ready; ``dtype``: what queries are encoded in."""
+    """The description of the index as a whole, for /ready; `dtype`: what queries are encoded in."""
     first = shards[0].manifest
     return describe_index(
         first,

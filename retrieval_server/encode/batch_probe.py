@@ -56,7 +56,7 @@ def probe_model(model: torch.nn.Module) -> ProbeResult:
 def product_digest(
     weight: torch.Tensor, bias: torch.Tensor | None = None, multiply: Multiply | None = None
 ) -> str | None:
-    """A hash of rows times ``weight``, (outputs, inputs); None if a row has other bits in a batch than alone.
+    """A hash of rows times `weight`, (outputs, inputs); None if a row has other bits in a batch than alone.
     The rows are the same in every process."""
     import torch
 
@@ -69,9 +69,9 @@ def product_digest(
 
 
 def stable_digest(make_texts: MakeTexts, compute: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
-    """A hash of the results of ``compute`` for single texts; None if a text has other bits in a batch.
+    """A hash of the results of `compute` for single texts; None if a text has other bits in a batch.
 
-    ``make_texts`` makes the texts, (texts, tokens, ...), the same in every process.
+    `make_texts` makes the texts, (texts, tokens, ...), the same in every process.
     """
     import torch
 

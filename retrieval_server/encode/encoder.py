@@ -52,7 +52,7 @@ class Encoder:
         section: EncoderSection,
         converted: OpenVinoTransformer | None = None,
     ):
-        """``converted``: the transformer in ``model`` if OpenVINO computes it, None if torch does."""
+        """`converted`: the transformer in `model` if OpenVINO computes it, None if torch does."""
         self._model = model
         self.section = section
         self._converted = converted
@@ -68,7 +68,7 @@ class Encoder:
     ) -> Encoder:
         """Load a model for a new index and settle every open setting.
 
-        ``dtype`` is what the model computes in: float32, bfloat16, float16, or int8, which ``openvino`` must
+        `dtype` is what the model computes in: float32, bfloat16, float16, or int8, which `openvino` must
         compute. Vectors are always float32.
         """
         recorded_name, folder = resolve_model(name)
@@ -104,9 +104,9 @@ class Encoder:
         dtype: str = "float32",
         openvino: OpenVinoOptions | None = None,
     ) -> Encoder:
-        """Load the model of an existing index; ``override`` is another folder with the same files.
+        """Load the model of an existing index; `override` is another folder with the same files.
 
-        ``dtype`` and ``openvino`` are as for a new index, and need not be those of the index's passages.
+        `dtype` and `openvino` are as for a new index, and need not be those of the index's passages.
 
         Raises UserError if it is not there, or is not the model that the index was built with.
         """
@@ -123,7 +123,7 @@ class Encoder:
         return encoder
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """The vectors of queries, (queries, dimension); ``probed`` says how far they depend on the batch."""
+        """The vectors of queries, (queries, dimension); `probed` says how far they depend on the batch."""
         texts = [self.section.query_prefix + query for query in queries]
         if self._is_plain:
             return self._encode_in_buckets(texts)
@@ -135,7 +135,7 @@ class Encoder:
 
     @cached_property
     def probed(self) -> ProbeResult:
-        """What ``encode_queries`` guarantees in this process; measured on first use."""
+        """What `encode_queries` guarantees in this process; measured on first use."""
         result = self._converted.probe() if self._converted else probe_model(self._model)
         if self._is_plain:
             return result
@@ -225,7 +225,7 @@ def _max_tokens(model: SentenceTransformer) -> int | None:
 def _convert(
     model: SentenceTransformer, sha256: str, dtype: str, settings: OpenVinoOptions
 ) -> OpenVinoTransformer:
-    """Let OpenVINO compute the transformer of ``model``; returns it."""
+    """Let OpenVINO compute the transformer of `model`; returns it."""
     from retrieval_server.encode.openvino_model import use_openvino  # imports torch
 
     return use_openvino(model, sha256, dtype, settings)
@@ -234,7 +234,7 @@ def _convert(
 def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: str) -> SentenceTransformer:
     """Load a model from its folder, without code of the folder's own and without the network.
 
-    ``bare``: a folder of transformers alone, which gets the ``pooling``. Raises UserError.
+    `bare`: a folder of transformers alone, which gets the `pooling`. Raises UserError.
     """
     with import_library("sentence_transformers"):
         import torch

@@ -1,7 +1,7 @@
 """Resolves the settings of an encoder: pooling, prefixes, normalisation, separator and length.
 
 Pooling decides whether a model works at all, so it is never guessed. It comes from the folder's
-sentence-transformers configuration, from a known family (``FAMILIES``, which also gives prefixes), or from a
+sentence-transformers configuration, from a known family (`FAMILIES`, which also gives prefixes), or from a
 flag. Sources that contradict each other are refused: BGE with mean pooling, or E5 without its prefixes, still
 answers, only badly.
 """
@@ -46,7 +46,7 @@ FAMILIES = (
 
 
 def find_family(name: str) -> EncoderFamily | None:
-    """The family that the last part of a name shows: ``BAAI/bge-large-en-v1.5``, ``/models/e5-base-v2``."""
+    """The family that the last part of a name shows: `BAAI/bge-large-en-v1.5`, `/models/e5-base-v2`."""
     folder_name = Path(name).name.lower().replace("_", "-")
     return next((family for family in FAMILIES if family.pattern.search(folder_name)), None)
 
@@ -78,7 +78,7 @@ def choose_pooling(
 def check_length(folder: Path, config: FolderSettings, *, special: int, max_tokens: int | None) -> None:
     """Raise UserError if the folder's own length limit leaves no room, or is more than the model has.
 
-    ``special``: tokens that the tokenizer adds to every text; ``max_tokens``: the most that the model
+    `special`: tokens that the tokenizer adds to every text; `max_tokens`: the most that the model
     can read, None if there is no limit.
     """
     max_length = config.max_length
@@ -105,7 +105,7 @@ def resolve_settings(
 ) -> EncoderSection:
     """Every setting of a new index, from flags, family and folder in this order; the dimension is still 0.
 
-    ``model_max_length`` (tokens) and ``separator_token`` are the loaded model's own. Raises UserError if the
+    `model_max_length` (tokens) and `separator_token` are the loaded model's own. Raises UserError if the
     flags contradict the folder.
     """
     if options.normalize is False and config.normalize:

@@ -4,7 +4,7 @@ The encoder allocates and frees other sizes for every batch. By default glibc se
 64 MB, and large blocks from mappings of their own until one of their size has been freed; from then on they
 come from the heaps, too, which are cut up more and more. Here there are few heaps, and all but the largest
 blocks are taken from them from the beginning: ten minutes of overload leave memory within 1.4 %.
-``malloc_trim`` returns what a burst has left unused, also from the middle of a heap. Other C libraries (musl,
+`malloc_trim` returns what a burst has left unused, also from the middle of a heap. Other C libraries (musl,
 macOS, Windows) have no such functions, and nothing is done there.
 
 What was measured, on two cores: docs/results/retrieval_server.md.
@@ -34,10 +34,10 @@ def trim_heap() -> None:
 
 
 def limit_heaps(heaps: int | None = None) -> None:
-    """Serve all threads from ``heaps`` heaps, and blocks of up to 32 MB from them.
+    """Serve all threads from `heaps` heaps, and blocks of up to 32 MB from them.
 
     None: one for every four cores, since threads of the same heap wait for each other. What the user has set
-    in the environment (``MALLOC_...``, ``GLIBC_TUNABLES``) is kept. Call it before other threads start.
+    in the environment (`MALLOC_...`, `GLIBC_TUNABLES`) is kept. Call it before other threads start.
     """
     is_set_by_user = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     if _set is not None and not is_set_by_user:
@@ -47,7 +47,7 @@ def limit_heaps(heaps: int | None = None) -> None:
 
 
 def trim_heap_regularly(interval_s: float = 60.0) -> threading.Event:
-    """Call ``trim_heap`` every ``interval_s`` seconds, in a thread of its own, until the event is set.
+    """Call `trim_heap` every `interval_s` seconds, in a thread of its own, until the event is set.
 
     For processes that encode or search until they are stopped: the server, and the replicas on Ray.
     """

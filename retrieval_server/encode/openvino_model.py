@@ -3,7 +3,7 @@
 The loaded torch module is traced into OpenVINO's form and compared with the original, and then takes its
 place inside the sentence-transformers model: tokenizer, padding, pooling and prefixes stay what they were.
 
-With ``int8`` each weight matrix is stored in 8 bits, one scale for each of its outputs. What is multiplied by
+With `int8` each weight matrix is stored in 8 bits, one scale for each of its outputs. What is multiplied by
 it is rounded to 8 bits while it is computed, with one scale for every 32 numbers of a token. No scale spans
 two tokens, so neither padding nor the other texts of a batch change how a text is rounded. (A scale for a
 whole batch, as in torch's dynamic quantisation and ONNX Runtime's, makes a query's vector depend on its
@@ -87,9 +87,9 @@ class OpenVinoTransformer(torch.nn.Module):
 def use_openvino(
     model: SentenceTransformer, sha256: str, dtype: str, settings: OpenVinoOptions
 ) -> OpenVinoTransformer:
-    """Let OpenVINO compute the transformer of ``model`` in ``dtype``, float32, bfloat16 or int8.
+    """Let OpenVINO compute the transformer of `model` in `dtype`, float32, bfloat16 or int8.
 
-    ``sha256`` identifies the model's files. The first time this converts it, which takes some seconds. Raises
+    `sha256` identifies the model's files. The first time this converts it, which takes some seconds. Raises
     UserError if OpenVINO is not installed, the processor has no such type, or the model does not convert.
     """
     try:
@@ -154,7 +154,7 @@ def openvino_dtypes() -> tuple[str, ...]:
 
 
 def _compile(core: Any, graph: Any, dtype: str, threads: int | None) -> Any:
-    """The graph, compiled to compute in ``dtype``; ``threads``: None for one for each core."""
+    """The graph, compiled to compute in `dtype`; `threads`: None for one for each core."""
     properties: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",  # one batch at a time, by all threads
         "INFERENCE_PRECISION_HINT": "bf16" if dtype == "bfloat16" else "f32",
@@ -176,7 +176,7 @@ def _conversion(
 
 
 def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work: Path) -> None:
-    """Trace the transformer and write it to ``work``. Raises UserError if it computes other states there."""
+    """Trace the transformer and write it to `work`. Raises UserError if it computes other states there."""
     openvino = _import_openvino()
 
     vocabulary = _vocabulary_size(transformer.config)
@@ -244,7 +244,7 @@ def _with_positional_inputs(transformer: torch.nn.Module, inputs: list[str]) -> 
 
 
 def _features(ids: torch.Tensor, mask: torch.Tensor, inputs: list[str]) -> dict[str, torch.Tensor]:
-    """The inputs of a transformer, (texts, tokens) each, by name and in the order of ``inputs``."""
+    """The inputs of a transformer, (texts, tokens) each, by name and in the order of `inputs`."""
     features = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
     return {name: features[name] for name in inputs}
 

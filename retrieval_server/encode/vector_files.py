@@ -35,9 +35,9 @@ def encode_rows(
     progress: bool = True,
     label: str = "encoding",
 ) -> None:
-    """Append the vectors of rows ``start`` to ``stop`` (excluded; None: all) to the file ``path``.
+    """Append the vectors of rows `start` to `stop` (excluded; None: all) to the file `path`.
 
-    They are stored as rows of the type ``kind``. Resumes after the file's last whole block; part of a block,
+    They are stored as rows of the type `kind`. Resumes after the file's last whole block; part of a block,
     as a kill leaves it, is encoded again. Raises UserError, which names the passage, for a vector that cannot
     be stored.
     """
@@ -72,9 +72,9 @@ def _encode_block(layout: RowLayout, vectors: np.ndarray, first: int, encoder: s
 
 
 class VectorFiles:
-    """The rows of files, one file after another: ``vectors[a:b]`` is a float32 array (b - a, dimension).
+    """The rows of files, one file after another: `vectors[a:b]` is a float32 array (b - a, dimension).
 
-    All files hold rows of the type ``kind``. A slice is read from disk each time and not kept.
+    All files hold rows of the type `kind`. A slice is read from disk each time and not kept.
     """
 
     def __init__(self, files: Sequence[Path], dimension: int, kind: RowType = "float32"):

@@ -5,7 +5,7 @@ Queries of all connections wait in one queue. A free encoder takes a batch when 
 - as soon as a full batch is waiting, or as many queries as can be expected: the most that were waiting or
   under way at once during the last few batches, less those under way now. So a client that is alone never
   waits, and sixty-four clients that send queries in step are served together;
-- or when no query has come for ``max_wait_s`` since the encoder became free, and after ten times that in any
+- or when no query has come for `max_wait_s` since the encoder became free, and after ten times that in any
   case. So queries that came while it was working wait a moment for the clients that it has just answered and
   that send their next query. Without that moment the clients split into groups that take turns, and a batch
   of a third of the queries takes half as long as a whole one.
@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 
 #: Number of latest batches from which to guess how many queries are about to arrive.
 _RECENT_BATCHES = 4
-#: A batch waits at most this many times ``max_wait_s`` for further queries.
+#: A batch waits at most this many times `max_wait_s` for further queries.
 _MAX_WAITS = 10
 
 
@@ -52,7 +52,7 @@ class BatchFormer(Generic[Item]):
         return len(self._waiting) + len(self._suspects)
 
     def add(self, item: Item, now: float, request: Hashable = None) -> None:
-        """Append a query at the end of the queue; ``request`` None: it is a request of its own."""
+        """Append a query at the end of the queue; `request` None: it is a request of its own."""
         owner = item if request is None else request
         self._waiting[item] = (owner, now)
         self._newest_arrival = now
@@ -81,7 +81,7 @@ class BatchFormer(Generic[Item]):
     ) -> float | None:
         """Seconds until a batch is due: 0.0 now, None if no query waits.
 
-        ``free_since`` is the time at which the encoder became idle, ``under_way`` the number of queries that
+        `free_since` is the time at which the encoder became idle, `under_way` the number of queries that
         are being worked on elsewhere, for instance in the second stage.
         """
         if self._suspects:
@@ -98,7 +98,7 @@ class BatchFormer(Generic[Item]):
         return max(0.0, due - now)
 
     def take(self) -> list[Item]:
-        """The batch to run now, removed from the queue: one suspect, else up to ``max_batch`` queries."""
+        """The batch to run now, removed from the queue: one suspect, else up to `max_batch` queries."""
         if self._suspects:
             suspect = next(iter(self._suspects))
             del self._suspects[suspect]

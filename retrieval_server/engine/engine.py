@@ -5,7 +5,7 @@
        +---------------- the jobs' futures <-------- deliver <-----------------------+
 
 All bookkeeping happens in the event loop; threads only run the source's stages. The queue is bounded: what
-does not fit is refused at once (``OverloadedError``), never queued without end. A query whose clients have
+does not fit is refused at once (`OverloadedError`), never queued without end. A query whose clients have
 all gone (connection closed, deadline) is taken out of the queue; one that is being searched is finished, and
 cached.
 """
@@ -34,7 +34,7 @@ _DRAIN_CHECK_S = 0.02
 
 
 class Engine:
-    """Answers queries from a source; ``start`` makes it, in the event loop to which it then belongs."""
+    """Answers queries from a source; `start` makes it, in the event loop to which it then belongs."""
 
     def __init__(self, source: Source, stages: StageThreads, options: EngineOptions, metrics: IndexMetrics):
         self.source = source
@@ -58,7 +58,7 @@ class Engine:
     async def start(cls, load: Callable[[], Source], options: EngineOptions, metrics: IndexMetrics) -> Engine:
         """Load a source and warm it up in the thread that will encode, and start to work on the queue.
 
-        Raises what ``load`` and ``warm_up`` raise; then no thread is left.
+        Raises what `load` and `warm_up` raise; then no thread is left.
         """
         stages = StageThreads()
         try:
@@ -106,7 +106,7 @@ class Engine:
             await asyncio.to_thread(self.source.close)
 
     async def search(self, queries: Sequence[str], topk: int) -> list[Answer]:
-        """Returns at most ``topk`` documents a query, in the queries' order; a blank query finds none.
+        """Returns at most `topk` documents a query, in the queries' order; a blank query finds none.
 
         Raises OverloadedError at once if the queue is full or too slow, and what the source raised.
         Cancelling takes back the queries that no other request waits for.
@@ -118,7 +118,7 @@ class Engine:
             self._searches -= 1
 
     async def _search(self, queries: Sequence[str], topk: int) -> list[Answer]:
-        """As ``search``: each query is blank, cached, equal to one under way, or a new job."""
+        """As `search`: each query is blank, cached, equal to one under way, or a new job."""
         waits: list[Answer | QueryJob] = []
         awaited: set[QueryJob] = set()
         fresh: list[QueryJob] = []
@@ -153,7 +153,7 @@ class Engine:
         return [wait.future.result() if isinstance(wait, QueryJob) else wait for wait in waits]
 
     async def _wait_for_answers(self, fresh: list[QueryJob], jobs: set[QueryJob]) -> None:
-        """Put the ``fresh`` jobs into the queue; return when all ``jobs``, they among them, are answered."""
+        """Put the `fresh` jobs into the queue; return when all `jobs`, they among them, are answered."""
         self._queue.add(fresh)
         for job in jobs:
             job.waiting_requests += 1

@@ -1,6 +1,6 @@
 """The queue of waiting jobs. Adding returns at once; taking a batch waits until one is due.
 
-``batching.py`` decides when a batch is due and which jobs are in it. This module gives it the event loop's
+`batching.py` decides when a batch is due and which jobs are in it. This module gives it the event loop's
 clock, and the number of jobs that are not answered yet, on which the decision depends.
 """
 
@@ -17,7 +17,7 @@ _READ_CYCLES = 3
 
 
 class JobQueue:
-    """The waiting jobs of one event loop; ``batching.py`` says what the limits mean."""
+    """The waiting jobs of one event loop; `batching.py` says what the limits mean."""
 
     def __init__(self, max_batch: int, max_wait_s: float):
         self._former: BatchFormer[QueryJob] = BatchFormer(max_batch, max_wait_s)
@@ -90,12 +90,12 @@ class JobQueue:
                     timer.cancel()
 
     def _seconds_until_due(self, free_since: float) -> float | None:
-        """Seconds until a batch is due for an encoder idle since ``free_since``; None if no job waits."""
+        """Seconds until a batch is due for an encoder idle since `free_since`; None if no job waits."""
         under_way = self._unanswered - len(self._former)
         return self._former.seconds_until_due(now(), free_since, under_way)
 
     def _wake(self) -> None:
-        """Let all callers of ``next_batch`` look again."""
+        """Let all callers of `next_batch` look again."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -16,7 +16,7 @@ Answer = Sequence[ScoredPassage]
 
 
 class QueryJob:
-    """One query in the engine; compared by identity. ``waiting_requests`` counts those that wait for it."""
+    """One query in the engine; compared by identity. `waiting_requests` counts those that wait for it."""
 
     __slots__ = ("query", "topk", "future", "arrived", "waiting_requests")
 
@@ -28,9 +28,9 @@ class QueryJob:
 
 @dataclass
 class JobBatch:
-    """Jobs that are searched together, and their ``answers``, one for each job, or the ``error`` of all.
+    """Jobs that are searched together, and their `answers`, one for each job, or the `error` of all.
 
-    ``started`` is a time of ``now``; ``seconds`` is the time spent in each stage that was completed.
+    `started` is a time of `now`; `seconds` is the time spent in each stage that was completed.
     """
 
     jobs: list[QueryJob]

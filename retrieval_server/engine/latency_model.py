@@ -1,6 +1,6 @@
 """Predicts latency from recent batches.
 
-``Retry-After`` is computed from the expected time; whether a request would be answered too late, and so is
+`Retry-After` is computed from the expected time; whether a request would be answered too late, and so is
 refused, from the time with its usual scatter. The difference matters when the server is overloaded: work that
 competes with the encoder for the cores, refusing requests among it, makes equal batches take unequal times. A
 server that admits as much as it can do on average is late with about half of what it admits at the limit.

@@ -10,7 +10,7 @@ from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
 
 class EngineOptions(Options):
-    """The options of one engine, that is, of one index. Times are in seconds, but for ``max_wait_ms``."""
+    """The options of one engine, that is, of one index. Times are in seconds, but for `max_wait_ms`."""
 
     group = Group("batching", "The queries of all requests are encoded and searched together.")
 

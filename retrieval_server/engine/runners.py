@@ -1,15 +1,15 @@
 """Runners take batches from the queue, search them in a source, and deliver the results.
 
-A runner is given two callables, ``next_batch`` and ``deliver``, and knows nothing else of who feeds it. Its
-coroutines, from ``work``, run in the event loop until they are cancelled; every batch that is taken is
+A runner is given two callables, `next_batch` and `deliver`, and knows nothing else of who feeds it. Its
+coroutines, from `work`, run in the event loop until they are cancelled; every batch that is taken is
 delivered once, unless that happens first.
 
-``StagedRunner`` runs the stages of a ``StagedSource`` in threads, as many batches at once in each as the
+`StagedRunner` runs the stages of a `StagedSource` in threads, as many batches at once in each as the
 source allows: one for an index in this process, several where other processes do the work. Between the stages
 is a queue of as many batches as the second stage runs, so that the first is never far ahead. Where the two
 would take the cores from each other, a batch goes through both before the next is taken.
 
-``RemoteRunner`` calls a ``RemoteSource`` in the event loop, for one query at a time and many at once.
+`RemoteRunner` calls a `RemoteSource` in the event loop, for one query at a time and many at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StageThreads:
         self.searching = ThreadPoolExecutor(1, thread_name_prefix="search")
 
     async def run_encoding(self, work: Callable[[], Result]) -> Result:
-        """The result of ``work``, done in the thread that encodes."""
+        """The result of `work`, done in the thread that encodes."""
         return await asyncio.get_running_loop().run_in_executor(self.encoding, work)
 
     def widen(self, encoders: int, searchers: int) -> None:
@@ -53,7 +53,7 @@ class StageThreads:
 
 
 class StagedRunner:
-    """Takes batches through the two stages of a source. With ``overlap`` both stages run at once."""
+    """Takes batches through the two stages of a source. With `overlap` both stages run at once."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class StagedRunner:
 async def _measure(
     batch: JobBatch, stage: str, threads: ThreadPoolExecutor, work: Callable[..., Result], *arguments: Any
 ) -> Result:
-    """The result of ``work(*arguments)``, done in a thread; its time is noted in ``batch.seconds``."""
+    """The result of `work(*arguments)`, done in a thread; its time is noted in `batch.seconds`."""
     started = now()
     result = await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
     batch.seconds[stage] = now() - started
@@ -137,7 +137,7 @@ async def _measure(
 
 
 class RemoteRunner:
-    """Sends queries to a remote source, as many at once as it allows. ``next_batch`` gives batches of one."""
+    """Sends queries to a remote source, as many at once as it allows. `next_batch` gives batches of one."""
 
     def __init__(self, source: RemoteSource, next_batch: NextBatch, deliver: Deliver):
         self._source = source

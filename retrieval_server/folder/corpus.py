@@ -1,12 +1,12 @@
 """Reads a corpus row by row from one file, several, or a folder. No file is in memory as a whole.
 
-The file's name gives the format: ``.jsonl`` and ``.tsv`` (each also with ``.gz``) and ``.parquet``; what a
+The file's name gives the format: `.jsonl` and `.tsv` (each also with `.gz`) and `.parquet`; what a
 row is, see corpus_rows.py. The files are read in the order given, those of a folder in the order of their
 names, and together they are one corpus: an id may occur in only one of them.
 
 Rows that cannot be used are counted, and the first of them named, with file, line and fault; then the corpus
-is refused, or with ``skip_bad_rows`` used without them (bad_rows.py). A line beyond MAX_LINE_BYTES is such a
-row: a few hundred kilobytes of gzip can unpack to gigabytes. Lines are split at ``\\n`` only, since Unicode's
+is refused, or with `skip_bad_rows` used without them (bad_rows.py). A line beyond MAX_LINE_BYTES is such a
+row: a few hundred kilobytes of gzip can unpack to gigabytes. Lines are split at `\\n` only, since Unicode's
 other line separators may occur inside a text.
 """
 
@@ -67,10 +67,10 @@ def _is_corpus_file(path: Path) -> bool:
 
 
 class CorpusReader:
-    """Iterates over ``(position, Passage)``; malformed rows are left out and counted in ``bad``. Unless they
+    """Iterates over `(position, Passage)`; malformed rows are left out and counted in `bad`. Unless they
     are to be skipped, the iteration ends with a UserError that names the first of them.
 
-    A position is the number of a line or row, from 1, over all files; ``locate`` puts it into words.
+    A position is the number of a line or row, from 1, over all files; `locate` puts it into words.
     """
 
     def __init__(self, corpus: Path | Sequence[Path], *, skip_bad_rows: bool = False, progress: bool = True):
@@ -92,7 +92,7 @@ class CorpusReader:
         return names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)} files)"
 
     def locate(self, position: int) -> str:
-        """``FILE, line N`` of a position that has been read."""
+        """`FILE, line N` of a position that has been read."""
         file = bisect_right(self._starts, position - 1) - 1
         return _location(self.files[file], position - self._starts[file])
 
@@ -135,7 +135,7 @@ def check_first_rows(corpus: Path, *, skip_bad_rows: bool = False, max_rows: int
 
 
 def _check_file(path: Path, skip_bad_rows: bool, max_rows: int) -> None:
-    """As ``check_first_rows``, for one file."""
+    """As `check_first_rows`, for one file."""
     bad = BadRows()
     first_rows: dict[str, int] = {}  # id -> the row that has it
     with tqdm(disable=True) as bar:
@@ -157,7 +157,7 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
-    """The passage or the fault of each row of a file; None for a blank line. Moves ``bar`` by bytes."""
+    """The passage or the fault of each row of a file; None for a blank line. Moves `bar` by bytes."""
     return _parquet_rows(path, bar) if _is_parquet(path) else _line_rows(path, bar)
 
 
@@ -210,7 +210,7 @@ def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError]:
 
 
 def write_passages(reader: CorpusReader, path: Path) -> tuple[CorpusSection, int]:
-    """Write the corpus's text to ``path``. Returns its section of the manifest and the number of passages.
+    """Write the corpus's text to `path`. Returns its section of the manifest and the number of passages.
 
     Raises UserError for an empty corpus, equal ids and, unless the reader skips them, malformed rows; then
     there is no such file.

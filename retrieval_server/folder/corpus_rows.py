@@ -1,8 +1,8 @@
 """Parses one row of a corpus into a Passage, or names its fault.
 
-A row is ``{"id": ..., "contents": "\\"Title\\"\\ntext"}`` as FlashRAG and Search-R1 write it, or
-``{"id": ..., "title": ..., "text": ...}``, which becomes the same contents; a ``"url"`` is kept and sent with
-the document. RAG-R1's tsv, ``id<TAB>title   text``, has its own parser: everything after the tab is the
+A row is `{"id": ..., "contents": "\\"Title\\"\\ntext"}` as FlashRAG and Search-R1 write it, or
+`{"id": ..., "title": ..., "text": ...}`, which becomes the same contents; a `"url"` is kept and sent with
+the document. RAG-R1's tsv, `id<TAB>title   text`, has its own parser: everything after the tab is the
 contents, unchanged.
 """
 

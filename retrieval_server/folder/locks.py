@@ -1,7 +1,7 @@
 """Exclusive locks on files and folders, or on a lock file made for them.
 
 The lock belongs to the open descriptor and falls with its process, however that ends. Two machines that share
-a folder over a network exclude each other as far as its file system passes ``flock`` on.
+a folder over a network exclude each other as far as its file system passes `flock` on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The passages of an index, in a memory-mapped Arrow file that needs no heap.
 
-Row ``i`` of the file is row ``i`` of the search index. The file is a sequence of record batches of a few
+Row `i` of the file is row `i` of the search index. The file is a sequence of record batches of a few
 thousand rows; opening it reads the batches' metadata only, and one passage touches one or two pages. Ids are
 the corpus's own and must be unique: the writer keeps a hash of 8 bytes a row, sorts them at the end and
 compares the ids of equal hashes, which needs no dictionary of all ids.
@@ -38,7 +38,7 @@ _MAX_MAPPED_BATCHES = 64  # batches whose pages are mapped while their metadata 
 
 @dataclass(frozen=True)
 class Passage:
-    """One document of the corpus. ``contents`` is what is indexed; ``url`` is only passed on to clients."""
+    """One document of the corpus. `contents` is what is indexed; `url` is only passed on to clients."""
 
     id: str
     contents: str
@@ -46,9 +46,9 @@ class Passage:
 
 
 class PassageWriter:
-    """Writes passages in corpus order; a context manager. ``count`` and ``sha256`` are final when it closes.
+    """Writes passages in corpus order; a context manager. `count` and `sha256` are final when it closes.
 
-    ``sha256`` is over ids and contents, not over the file, so that it identifies the corpus itself: it is the
+    `sha256` is over ids and contents, not over the file, so that it identifies the corpus itself: it is the
     same for a plain and a compressed file, and for every version of Arrow.
     """
 
@@ -82,7 +82,7 @@ class PassageWriter:
         self._writer.close()
 
     def add(self, passage: Passage, position: int) -> None:
-        """Append the passage at ``position`` of the corpus, counted from 1; positions must increase."""
+        """Append the passage at `position` of the corpus, counted from 1; positions must increase."""
         if not self._gap_rows or position != self._position(self.count):
             self._gap_rows.append(self.count)
             self._gap_positions.append(position)
@@ -114,7 +114,7 @@ class PassageWriter:
     def refuse_duplicate_ids(self, locate: Callable[[int], str]) -> None:
         """Raise UserError, which names both, if two rows share an id. Call it after the writer has closed.
 
-        ``locate`` puts a position into words.
+        `locate` puts a position into words.
         """
         hashes = np.frombuffer(self._id_hashes, dtype=np.int64)
         ordered = np.sort(hashes)
@@ -138,7 +138,7 @@ def same_id_message(first: str, second: str, id_: str) -> str:
 
 
 class PassageStore(Sequence[Passage]):
-    """Read-only, memory-mapped view of the file that PassageWriter wrote; ``store[row]`` is a Passage."""
+    """Read-only, memory-mapped view of the file that PassageWriter wrote; `store[row]` is a Passage."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -204,7 +204,7 @@ class PassageStore(Sequence[Passage]):
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def iter_contents(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
-        """The texts of rows ``start`` to ``stop`` (excluded; None: to the end), in row order.
+        """The texts of rows `start` to `stop` (excluded; None: to the end), in row order.
 
         They are read through the file, not the mapping: one batch is in memory at a time.
         """

@@ -1,4 +1,4 @@
-"""The shards of one index, side by side in a folder: ``shard-0-of-3``, ``shard-1-of-3``, ...
+"""The shards of one index, side by side in a folder: `shard-0-of-3`, `shard-1-of-3`, ...
 
 Each is an index folder of its own whose manifest says which rows of which index it holds, so that a set with
 a missing shard, or with a shard of another index, is refused when it is opened.
@@ -22,12 +22,12 @@ class IndexFolder(NamedTuple):
 
 
 def shard_folder(out: Path, number: int, count: int) -> Path:
-    """The folder in ``out`` of shard ``number``, from 0, of ``count``."""
+    """The folder in `out` of shard `number`, from 0, of `count`."""
     return out / f"shard-{number}-of-{count}"
 
 
 def read_shards(folder: Path) -> list[IndexFolder]:
-    """The shards in ``folder`` in row order, or the folder itself if it is one index.
+    """The shards in `folder` in row order, or the folder itself if it is one index.
 
     Raises UserError if a shard is missing or belongs to another index.
     """

@@ -1,9 +1,9 @@
 """Builds an index folder from a corpus in one process.
 
-All work is done in ``OUT.building`` beside the target; the manifest is written last and the folder renamed
-then, so that ``OUT`` is either a finished index or does not exist. A build that was killed leaves
-``OUT.building``; the same command continues from the vectors in it if corpus and encoder are still those of
-``progress.json``, else starts over. With a preset the vectors are encoded straight into the rows that
+All work is done in `OUT.building` beside the target; the manifest is written last and the folder renamed
+then, so that `OUT` is either a finished index or does not exist. A build that was killed leaves
+`OUT.building`; the same command continues from the vectors in it if corpus and encoder are still those of
+`progress.json`, else starts over. With a preset the vectors are encoded straight into the rows that
 the index keeps, and a half-built FAISS index is continued too.
 """
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 def build_index(options: BuildOptions) -> Manifest:
     """Build the index and return its manifest.
 
-    Raises UserError; ``out`` is then as it was before.
+    Raises UserError; `out` is then as it was before.
     """
     check_target(options.out, overwrite=options.overwrite)
     encoder = None
@@ -118,7 +118,7 @@ def _build_dense(
 
 
 def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
-    """Build a dense index of vectors that were encoded in parts; ``options.corpus`` is ignored.
+    """Build a dense index of vectors that were encoded in parts; `options.corpus` is ignored.
 
     Raises UserError, which names the part that is missing, not finished or of another corpus or encoder.
     """
@@ -158,7 +158,7 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
 def build_hybrid(
     folders: Sequence[Path], out: Path, *, k: int = 60, depth: int = 100, overwrite: bool = False
 ) -> Manifest:
-    """Make the index that searches ``folders``, of one corpus, and merges their hits (search/hybrid.py).
+    """Make the index that searches `folders`, of one corpus, and merges their hits (search/hybrid.py).
 
     The text is linked, or copied where the file system cannot link. Raises UserError.
     """
@@ -216,7 +216,7 @@ def print_resources(
 ) -> None:
     """Print what the preset needs for these passages, if there is one, and check that there is room.
 
-    ``encoder``: the one that is loaded, if any; ``encodes``: whether the passages must still be encoded. Call
+    `encoder`: the one that is loaded, if any; `encodes`: whether the passages must still be encoded. Call
     it when the files of an interrupted build that this one does not use are removed. Raises UserError if the
     disk has less than what is needed.
     """
@@ -237,7 +237,7 @@ def print_resources(
 def origin_of_rows(
     corpus: CorpusSection, encoder: EncoderSection, kind: str, encoded_as: str | None = None
 ) -> dict[str, object]:
-    """The origin of a file of rows, for work_files.py; ``encoded_as``: the type that they come from."""
+    """The origin of a file of rows, for work_files.py; `encoded_as`: the type that they come from."""
     return {
         "corpus": corpus.sha256,
         "encoder": encoder.model_dump(),

@@ -1,4 +1,4 @@
-"""The checks before an index is built: functions for ``check_all``, each raising UserError.
+"""The checks before an index is built: functions for `check_all`, each raising UserError.
 
 They check what can be known before the work: whether folders may be written, files and packages are there,
 and the encoder's settings fit. Of a corpus the first rows of each file are parsed; the build itself
@@ -104,6 +104,6 @@ def import_checks(
 
 def hybrid_checks(folders: Sequence[Path], out: Path, overwrite: bool) -> Iterator[Check]:
     """The checks of a hybrid: each folder is an index. The build checks that they fit together
-    (``describe_members``)."""
+    (`describe_members`)."""
     yield partial(check_target, out, overwrite=overwrite)
     yield from (partial(read_manifest, folder) for folder in folders)

@@ -95,11 +95,11 @@ def make_dense(
     vectors: VectorFiles,
     loaded: Encoder | None,
 ) -> DenseSection:
-    """Write the FAISS index of ``vectors`` into ``work``, and the rows of a compressed one.
+    """Write the FAISS index of `vectors` into `work`, and the rows of a compressed one.
 
     The recall of an approximate index is measured and printed, and its default settings are chosen from it;
-    the encoder must be ``loaded`` for that. If the build is stopped meanwhile, the next one finds the
-    finished index of a preset. Files of an earlier build in ``work`` must be of the same index: see
+    the encoder must be `loaded` for that. If the build is stopped meanwhile, the next one finds the
+    finished index of a preset. Files of an earlier build in `work` must be of the same index: see
     keep_partial_index.
     """
     path = work / FAISS_INDEX
@@ -156,7 +156,7 @@ def _empty_index(options: BuildOptions, dimension: int) -> faiss.Index:
 
 
 def write_rows(vectors: VectorFiles, path: Path, kind: RowType, progress: bool = False) -> VectorFiles:
-    """Write the vectors to ``path`` as rows of that type, unless they are there, and return those rows.
+    """Write the vectors to `path` as rows of that type, unless they are there, and return those rows.
 
     A file that an interrupted build has left is continued; it must be of the same vectors.
     """

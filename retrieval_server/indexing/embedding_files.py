@@ -2,9 +2,9 @@
 
 The file's name gives its format:
 
-- ``.npy``: an array (passages, dimension) of 16, 32 or 64 bits;
-- ``.fbin``: rows and dimension as two 32-bit numbers, then the vectors in 32 bits (the big-ann benchmarks);
-- ``.memmap``, ``.f32``, ``.raw``: the bare vectors, as FlashRAG's ``emb_*.memmap``, in 32 or 16 bits:
+- `.npy`: an array (passages, dimension) of 16, 32 or 64 bits;
+- `.fbin`: rows and dimension as two 32-bit numbers, then the vectors in 32 bits (the big-ann benchmarks);
+- `.memmap`, `.f32`, `.raw`: the bare vectors, as FlashRAG's `emb_*.memmap`, in 32 or 16 bits:
   the number of passages decides which.
 
 Several files are one array, in the order given. Nothing is unpickled.
@@ -44,9 +44,9 @@ def check_file(path: Path) -> None:
 
 
 class Embeddings:
-    """The rows of embedding files, mapped; ``embeddings[a:b]`` is a float32 array (b - a, dimension).
+    """The rows of embedding files, mapped; `embeddings[a:b]` is a float32 array (b - a, dimension).
 
-    Raises UserError for a file of another format or dimension. ``settle`` decides how many rows bare files
+    Raises UserError for a file of another format or dimension. `settle` decides how many rows bare files
     have.
     """
 
@@ -59,7 +59,7 @@ class Embeddings:
         self._open(np.float32)
 
     def settle(self, rows: int) -> None:
-        """Decide whether bare files have 16 or 32 bits. Raises UserError if neither gives ``rows``."""
+        """Decide whether bare files have 16 or 32 bits. Raises UserError if neither gives `rows`."""
         count = len(self)
         if count == rows:
             return

@@ -63,9 +63,9 @@ def write_faiss_index(
 ) -> None:
     """Train on a sample of the vectors, add all, write the index.
 
-    ``train_sample`` is the number of vectors to train on; None: as many as the index's kind needs. ``saved``
+    `train_sample` is the number of vectors to train on; None: as many as the index's kind needs. `saved`
     is where a half-built index is kept: if it is there it is continued, and it must be of these vectors and
-    this factory string; a damaged one is built anew. At the end it is the finished index, to which ``path``
+    this factory string; a damaged one is built anew. At the end it is the finished index, to which `path`
     is a link. The caller removes it.
 
     Raises UserError if FAISS cannot build it, or there is too little memory for what is kept.
@@ -109,7 +109,7 @@ def sample_size(cells: int) -> int:
 
 
 def _save(index: faiss.Index, path: Path | None) -> None:
-    """Write the half-built index to ``path``, if there is one."""
+    """Write the half-built index to `path`, if there is one."""
     if path is not None:
         with replacing(path) as unfinished:
             faiss.write_index(index, str(unfinished))

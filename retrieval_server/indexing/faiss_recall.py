@@ -2,7 +2,7 @@
 
 The queries are the user's, or first sentences of passages drawn at random. Each setting is timed as one
 client sees it: queries one after the other, search only. The fastest setting that finds the share
-``GOOD_RECALL`` of the hits of exact search becomes the index's default, unless the user named one.
+`GOOD_RECALL` of the hits of exact search becomes the index's default, unless the user named one.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def measure_recall(
     chosen: SearchParameters,
     rescoring: RescoringRows | None = None,
 ) -> RecallSection:
-    """Measures the recall of the index in ``path`` of ``vectors``, for queries (queries, dimension).
+    """Measures the recall of the index in `path` of `vectors`, for queries (queries, dimension).
 
-    ``source`` says where the queries are from. A setting that ``chosen`` names is measured as well. With
-    ``rescoring`` candidates are scored from those rows, as a server does, and the index is mapped.
+    `source` says where the queries are from. A setting that `chosen` names is measured as well. With
+    `rescoring` candidates are scored from those rows, as a server does, and the index is mapped.
     """
     index = open_index(path, mapped=rescoring is not None)
     search = ApproximateSearch(
@@ -109,7 +109,7 @@ def measure_recall(
 
 
 def _measure(search: ApproximateSearch, queries: np.ndarray, exact_rows: np.ndarray) -> tuple[float, float]:
-    """The share of ``exact_rows``, (queries, k), that is found, and the seconds for all queries."""
+    """The share of `exact_rows`, (queries, k), that is found, and the seconds for all queries."""
     started = time.perf_counter()
     results = [search.find(query[None], _TOPK)[0] for query in queries]
     seconds = time.perf_counter() - started
@@ -121,7 +121,7 @@ def _measure(search: ApproximateSearch, queries: np.ndarray, exact_rows: np.ndar
 def choose_default(rows: Sequence[RecallRow], good: float = GOOD_RECALL) -> SearchParameters:
     """The setting of the first good row (rows are in the order of rising cost), else of the best row.
 
-    A row is good if it finds the share ``good`` of what exact search finds.
+    A row is good if it finds the share `good` of what exact search finds.
     """
     row = next((row for row in rows if row.recall >= good), None) or max(rows, key=lambda row: row.recall)
     return SearchParameters(row.nprobe, row.ef_search)
@@ -177,9 +177,9 @@ def _accepts(index: faiss.Index, parameters: SearchParameters) -> bool:
 def exact_best(
     vectors: VectorFiles | np.ndarray, queries: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The ``k`` largest inner products and their rows, (queries, k) each, best first.
+    """The `k` largest inner products and their rows, (queries, k) each, best first.
 
-    The vectors are read once, in blocks. There are fewer than ``k`` if there are fewer vectors.
+    The vectors are read once, in blocks. There are fewer than `k` if there are fewer vectors.
     """
     multiply_batches(queries.shape[1])
     k = min(k, len(vectors))

@@ -2,7 +2,7 @@
 
 Search-R1 and FlashRAG publish indexes that are as large as a machine's memory and took days to encode. So a
 FAISS file is linked into the folder, or copied where the file system cannot link, and is only mapped here;
-embeddings are read in blocks. As in every build, all work is done in ``OUT.building``, renamed at the end.
+embeddings are read in blocks. As in every build, all work is done in `OUT.building`, renamed at the end.
 
 Such files do not say which corpus and which encoder they belong to, and a wrong one answers nonsense without
 any error. So it is checked that there are as many rows as passages, the encoder's dimension, inner products,
@@ -59,10 +59,10 @@ def import_index(
     embeddings: Sequence[Path] = (),
     trust: bool = False,
 ) -> Manifest:
-    """Make ``options.out`` of a FAISS file or of embeddings, whose row i is passage i of ``options.corpus``.
+    """Make `options.out` of a FAISS file or of embeddings, whose row i is passage i of `options.corpus`.
 
-    ``trust`` accepts ids that are not row numbers, and vectors unlike the encoder's, with a warning. Raises
-    UserError; ``out`` is then as it was before.
+    `trust` accepts ids that are not row numbers, and vectors unlike the encoder's, with a warning. Raises
+    UserError; `out` is then as it was before.
     """
     check_target(options.out, overwrite=options.overwrite)
     encoder_options = options
@@ -120,7 +120,7 @@ def check_kind(path: Path) -> None:
 def _add_index(
     options: BuildOptions, source: Path, encoder: Encoder, store: PassageStore, target: Path, trust: bool
 ) -> DenseSection:
-    """Check a FAISS file against corpus and encoder, and link or copy it to ``target``."""
+    """Check a FAISS file against corpus and encoder, and link or copy it to `target`."""
     index = open_index(source, mapped=True)
     if index.ntotal != len(store):
         raise UserError(f"--faiss {source}: {index.ntotal} rows for {len(store)} passages. Give its corpus.")
@@ -180,9 +180,9 @@ def _compare_with_encoder(
     exact: bool,
     trust: bool,
 ) -> None:
-    """Compare some rows, ``stored(rows)``, with their passages encoded again.
+    """Compare some rows, `stored(rows)`, with their passages encoded again.
 
-    Raises UserError if they differ, or logs a warning if ``trust`` accepts them. ``exact``: the rows are as
+    Raises UserError if they differ, or logs a warning if `trust` accepts them. `exact`: the rows are as
     they were encoded, not quantised.
     """
     rows = np.random.default_rng(_SEED).permutation(len(store))[:_PROBE_ROWS].astype(np.int64)

@@ -34,9 +34,9 @@ def finish_index(
     sections: dict[str, BM25Section | DenseSection],
     used_openvino: bool = False,
 ) -> Manifest:
-    """Remove the work files and write the manifest, the last file before ``work_folder`` publishes the index.
+    """Remove the work files and write the manifest, the last file before `work_folder` publishes the index.
 
-    ``used_openvino``: whether OpenVINO encoded the passages here, so that its version is recorded. Work files
+    `used_openvino`: whether OpenVINO encoded the passages here, so that its version is recorded. Work files
     are removed also where a build of another kind has left them.
     """
     dense = sections.get("dense")

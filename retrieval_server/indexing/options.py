@@ -26,7 +26,7 @@ PresetName = Literal["exact", "balanced", "small"]
 
 
 class DenseOptions(Options):
-    """The vectors of an index and how FAISS searches them; how texts are encoded: ``EncoderOptions``."""
+    """The vectors of an index and how FAISS searches them; how texts are encoded: `EncoderOptions`."""
 
     group = DENSE
 
@@ -115,8 +115,8 @@ class BM25Options(Options):
 class BuildOptions(DenseOptions):
     """The options of one build.
 
-    Dense and encoder options matter for ``dense``, ``bm25`` for ``bm25`` and ``lucene``.
-    A ``hybrid`` has no corpus of its own; see ``build_hybrid``.
+    Dense and encoder options matter for `dense`, `bm25` for `bm25` and `lucene`.
+    A `hybrid` has no corpus of its own; see `build_hybrid`.
     """
 
     corpus: Path | tuple[Path, ...]
@@ -130,7 +130,7 @@ class BuildOptions(DenseOptions):
 
 
 def require_encoder(name: str | None) -> str:
-    """The option ``--encoder``. Raises UserError if a dense index is to be built without it."""
+    """The option `--encoder`. Raises UserError if a dense index is to be built without it."""
     if name is None:
         raise UserError("--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download).")
     return name

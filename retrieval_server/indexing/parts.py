@@ -4,11 +4,11 @@ A *part* is a range of rows that is encoded at a time, and can be resumed. (A *s
 slice of a finished index, served on a machine of its own.) Three steps share a folder, or copies of it that
 are put together for the last step:
 
-* ``prepare_corpus`` writes the text, ``passages.arrow``, and ``corpus.json``, which describes it;
-* ``encode_part`` writes the vectors of one part of the rows, ``part-00002-of-00010.f32`` (or ``.f16``,
-  ``.i8``: the type of a preset's rows), and beside it a ``.json`` that says whose vectors these are. If it is
+* `prepare_corpus` writes the text, `passages.arrow`, and `corpus.json`, which describes it;
+* `encode_part` writes the vectors of one part of the rows, `part-00002-of-00010.f32` (or `.f16`,
+  `.i8`: the type of a preset's rows), and beside it a `.json` that says whose vectors these are. If it is
   killed, it resumes after its last whole block;
-* ``check_parts`` checks that the parts are whole, of this corpus, of one encoder and one type, and that none
+* `check_parts` checks that the parts are whole, of this corpus, of one encoder and one type, and that none
   is missing; builder.py makes the index from them.
 
 Rows are divided at the borders of blocks, so that n parts together have the bytes of a single one.
@@ -46,16 +46,16 @@ class _Record(BaseModel):
 
 
 class CorpusRecord(_Record):
-    """``corpus.json``: what the ``passages.arrow`` beside it holds."""
+    """`corpus.json`: what the `passages.arrow` beside it holds."""
 
     corpus: CorpusSection
     count: int
 
 
 class PartRecord(_Record):
-    """Stored beside a part's vectors: which rows they are, ``start`` to ``stop`` (excluded), and whose.
+    """Stored beside a part's vectors: which rows they are, `start` to `stop` (excluded), and whose.
 
-    ``sha256`` is that of the file of vectors; None until it is complete.
+    `sha256` is that of the file of vectors; None until it is complete.
     """
 
     corpus_sha256: str
@@ -68,7 +68,7 @@ class PartRecord(_Record):
 
 @dataclass(frozen=True)
 class EncodingPart:
-    """Part number ``number``, from 1, of ``of`` parts."""
+    """Part number `number`, from 1, of `of` parts."""
 
     number: int
     of: int
@@ -82,13 +82,13 @@ class EncodingPart:
 
     @classmethod
     def parse(cls, text: str) -> EncodingPart:
-        """The part of the text ``I/N``. Raises UserError for another text."""
+        """The part of the text `I/N`. Raises UserError for another text."""
         if not re.fullmatch(r"[0-9]{1,5}/[0-9]{1,5}", text):
             raise UserError(f"--part {text}: not of the form I/N, 2/10 for the second of ten.")
         return cls(*map(int, text.split("/")))
 
     def rows(self, count: int) -> tuple[int, int]:
-        """First row and last (excluded) of this part of ``count`` rows. A part of few rows can be empty."""
+        """First row and last (excluded) of this part of `count` rows. A part of few rows can be empty."""
         blocks = math.ceil(count / vector_files.BLOCK)
         first, last = (blocks * i // self.of * vector_files.BLOCK for i in (self.number - 1, self.number))
         return min(first, count), min(last, count)
@@ -98,7 +98,7 @@ class EncodingPart:
         return self.record(folder).with_suffix(SUFFIXES[rows])
 
     def record(self, folder: Path) -> Path:
-        """The file of its ``PartRecord``."""
+        """The file of its `PartRecord`."""
         return folder / f"part-{self.number:05d}-of-{self.of:05d}.json"
 
     def lock(self, folder: Path) -> Path:
@@ -135,7 +135,7 @@ def refuse_prepared(folder: Path) -> None:
 
 
 def open_corpus(folder: Path) -> tuple[CorpusRecord, PassageStore]:
-    """The record and passages of ``prepare_corpus``. Raises UserError if they are missing or incomplete."""
+    """The record and passages of `prepare_corpus`. Raises UserError if they are missing or incomplete."""
     if not (folder / CORPUS).is_file():
         raise UserError(f"{folder}: no {CORPUS}. Use: rag-r1 index build passages --corpus PATH --parts DIR")
     record = _read_record(folder / CORPUS, CorpusRecord)
@@ -159,8 +159,8 @@ def encode_part(
 ) -> PartRecord:
     """Encode one part, the second step. Resumes where a killed run stopped; does nothing if it is finished.
 
-    ``rows`` is the type in which vectors are stored. Raises UserError if the part has vectors of another
-    type, encoder or corpus (``overwrite`` starts over), or if another process is encoding it.
+    `rows` is the type in which vectors are stored. Raises UserError if the part has vectors of another
+    type, encoder or corpus (`overwrite` starts over), or if another process is encoding it.
     """
     corpus, store = open_corpus(folder)
     start, stop = part.rows(corpus.count)

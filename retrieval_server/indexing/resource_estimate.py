@@ -40,11 +40,11 @@ _STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True)
 class ResourceEstimate:
-    """Bytes and seconds; ``encode_s`` is None if the passages are encoded already.
+    """Bytes and seconds; `encode_s` is None if the passages are encoded already.
 
-    ``memory_bytes`` is a server's for the index, beside ``process_bytes`` that do not depend on the corpus;
-    the rows on disk need none. ``with_encoder``: whether an encoder is loaded, and so counted, in the
-    process. ``disk_bytes`` is all that the build writes, the text apart.
+    `memory_bytes` is a server's for the index, beside `process_bytes` that do not depend on the corpus;
+    the rows on disk need none. `with_encoder`: whether an encoder is loaded, and so counted, in the
+    process. `disk_bytes` is all that the build writes, the text apart.
     """
 
     memory_bytes: int
@@ -59,9 +59,9 @@ class ResourceEstimate:
 def estimate_bytes(
     preset: Preset, passages: int, dimension: int, *, encodes: bool = True, with_encoder: bool = True
 ) -> ResourceEstimate:
-    """The bytes for ``passages`` vectors of ``dimension``, without times.
+    """The bytes for `passages` vectors of `dimension`, without times.
 
-    ``encodes``: whether the build writes the vectors itself; else they lie elsewhere and are only read.
+    `encodes`: whether the build writes the vectors itself; else they lie elsewhere and are only read.
     """
     flat = 4 * dimension * passages
     estimate = partial(
@@ -94,9 +94,9 @@ def estimate_times(
     *,
     encodes: bool,
 ) -> ResourceEstimate:
-    """The bytes of ``estimate_bytes``, and times from some seconds of work.
+    """The bytes of `estimate_bytes`, and times from some seconds of work.
 
-    ``encoder``: the one that this process has loaded; it must be there if the build ``encodes``.
+    `encoder`: the one that this process has loaded; it must be there if the build `encodes`.
     """
     passages = len(store)
     needs = estimate_bytes(preset, passages, dimension, encodes=encodes, with_encoder=encoder is not None)
@@ -114,9 +114,9 @@ def estimate_times(
 def print_estimate(
     preset: Preset, passages: int, dimension: int, needs: ResourceEstimate, folder: Path, stored: int = 0
 ) -> None:
-    """Print what the build will need. Raises UserError if the disk of ``folder`` has less than that free.
+    """Print what the build will need. Raises UserError if the disk of `folder` has less than that free.
 
-    ``stored``: bytes that an interrupted build has left, which are continued or removed.
+    `stored`: bytes that an interrupted build has left, which are continued or removed.
     """
     free = shutil.disk_usage(folder).free + stored
     lines = [
@@ -139,8 +139,8 @@ def print_estimate(
 
 
 def refuse_full_disk(folder: Path, needed: int, stored: int = 0, subject: str = "") -> None:
-    """Raise UserError, which begins with ``subject``, if the disk of ``folder`` has fewer bytes than
-    ``needed``: those that are free, and those of an interrupted build, ``stored``, which are continued."""
+    """Raise UserError, which begins with `subject`, if the disk of `folder` has fewer bytes than
+    `needed`: those that are free, and those of an interrupted build, `stored`, which are continued."""
     free = shutil.disk_usage(folder).free + stored
     if free < needed:
         raise UserError(
@@ -184,7 +184,7 @@ def _index_seconds(preset: Preset, passages: int, dimension: int) -> float:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """The seconds that ``work`` takes."""
+    """The seconds that `work` takes."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started

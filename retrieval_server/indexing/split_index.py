@@ -3,14 +3,14 @@
 Searching all shards and merging by score, equal scores in corpus order, gives exactly what the whole index
 gives, since a passage's score depends on the query and the passage alone. For BM25 that holds because scores
 are computed when the whole index is built, and a shard takes its rows' scores with it; for FAISS it holds
-where vectors are stored unchanged (``Flat``, ``IVF...,Flat``: a shard keeps the cells of the whole). Trained
+where vectors are stored unchanged (`Flat`, `IVF...,Flat`: a shard keeps the cells of the whole). Trained
 encodings (PQ, SQ8) and graphs (HNSW) would not give the same, and are refused.
 
-An index that rescores (presets ``balanced`` and ``small``) can be split too. A shard keeps the cells and the
+An index that rescores (presets `balanced` and `small`) can be split too. A shard keeps the cells and the
 rotation of the whole, and takes its rows' codes with it. Each shard rescores as many candidates as the whole
 would: together they find what the whole index finds, and now and then a passage that it has missed.
 
-A shard's manifest says which rows of which index it holds; ``folder/shard_set.py`` opens a set of them.
+A shard's manifest says which rows of which index it holds; `folder/shard_set.py` opens a set of them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BLOCK_VECTORS = 65536
 
 
 def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) -> None:
-    """Split the index in ``folder`` into ``shards`` index folders in ``out``. Raises UserError."""
+    """Split the index in `folder` into `shards` index folders in `out`. Raises UserError."""
     manifest = check_split(folder, out, shards)
     check_files(folder, manifest)
     with work_folder(out) as work:
@@ -94,7 +94,7 @@ def check_splittable(folder: Path) -> Manifest:
 
 
 def _write_shards(folder: Path, manifest: Manifest, work: Path, shards: int, progress: bool) -> None:
-    """Write the index folders of all shards, one after the other, into ``work``."""
+    """Write the index folders of all shards, one after the other, into `work`."""
     dense = manifest.dense
     borders = [manifest.count * number // shards for number in range(shards + 1)]
     store = PassageStore(folder / PASSAGES)

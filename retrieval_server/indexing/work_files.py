@@ -1,6 +1,6 @@
 """The work files of an interrupted build, each with a record of its origin.
 
-``progress.json`` says of each such file from which corpus, encoder and settings it comes. A build keeps a
+`progress.json` says of each such file from which corpus, encoder and settings it comes. A build keeps a
 file only if it would make the same, and removes it otherwise.
 """
 
@@ -26,14 +26,14 @@ KEPT_FILES = (VECTORS, ROWS, PARTIAL_INDEX, PROGRESS)
 
 
 def remove_except(work: Path, used: Collection[str]) -> None:
-    """Remove the work files of an interrupted build, all but those that are ``used`` and PROGRESS."""
+    """Remove the work files of an interrupted build, all but those that are `used` and PROGRESS."""
     for name in KEPT_FILES:
         if name not in used and name != PROGRESS:
             (work / name).unlink(missing_ok=True)
 
 
 def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> None:
-    """Keep the file ``name`` of the folder only if its recorded origin is ``origin``, and record that."""
+    """Keep the file `name` of the folder only if its recorded origin is `origin`, and record that."""
     path = work / PROGRESS
     try:
         progress = read_json_file(path)

@@ -50,7 +50,7 @@ class Analyzer:
 
 
 def build_bm25(texts: Iterable[str], section: BM25Section, folder: Path, *, progress: bool = True) -> None:
-    """Write a BM25 index of ``texts`` (in row order) into ``folder``; takes 4 bytes of memory for each word.
+    """Write a BM25 index of `texts` (in row order) into `folder`; takes 4 bytes of memory for each word.
 
     Raises UserError if they have no word to index.
     """
@@ -93,7 +93,7 @@ class BM25Backend(Backend):
 
 
 def top_hits(scores: np.ndarray, topk: int) -> list[Hit]:
-    """The ``topk`` largest positive scores of a (rows,) array, best first, equal scores in row order."""
+    """The `topk` largest positive scores of a (rows,) array, best first, equal scores in row order."""
     rows = np.flatnonzero(scores > 0)
     if len(rows) > topk:
         # All rows at or above the k-th score, ties included; the stable sort cuts them in row order.

@@ -1,6 +1,6 @@
 """Loads a custom back end: `--backend my_module:open`.
 
-The function is called with the index folder and its manifest, and returns a ``Backend``; rows that it finds
+The function is called with the index folder and its manifest, and returns a `Backend`; rows that it finds
 become documents of that index. It is named by whoever starts the server, and never by a manifest, so an index
 folder from elsewhere still runs no code.
 
@@ -30,7 +30,7 @@ from retrieval_server.search.backends import Backend
 
 
 def import_factory(path: str) -> Callable[[Path, Manifest], object]:
-    """The function at ``module:function``. Raises UserError if it cannot be imported."""
+    """The function at `module:function`. Raises UserError if it cannot be imported."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise UserError(f"--backend {path}: write it as package.module:function.")
@@ -44,7 +44,7 @@ def import_factory(path: str) -> Callable[[Path, Manifest], object]:
 
 
 def open_custom_backend(path: str, folder: Path, manifest: Manifest) -> Backend:
-    """The back end that ``module:function`` opens. Raises UserError if it opens none, or raises."""
+    """The back end that `module:function` opens. Raises UserError if it opens none, or raises."""
     factory = import_factory(path)
     try:
         backend = factory(folder, manifest)

@@ -1,6 +1,6 @@
 """Hybrid search: several indexes of one corpus, merged by reciprocal rank fusion.
 
-Each index gives its ``depth`` best passages; a passage's score is the sum of 1 / (k + rank) over the lists
+Each index gives its `depth` best passages; a passage's score is the sum of 1 / (k + rank) over the lists
 that contain it (Cormack, Clarke and Büttcher, SIGIR 2009, with their k of 60). Only ranks count, so word
 scores and inner products need no common scale. The depth does not depend on topk, so that a longer answer
 begins with the shorter one. The folder holds the text and the paths of the other folders, which must be of
@@ -28,7 +28,7 @@ from retrieval_server.search.backends import Backend, Hit
 
 
 def fuse(rankings: Sequence[Sequence[Hit]], k: int, topk: int) -> list[Hit]:
-    """The ``topk`` best hits by reciprocal rank fusion of the rankings; equal sums in corpus order.
+    """The `topk` best hits by reciprocal rank fusion of the rankings; equal sums in corpus order.
 
     The order of the rankings does not matter: sums are kept as fractions, numerator and denominator, because
     equal sums of rounded numbers may differ (1/10 + 1/2 and 3 times 1/5). Their quotient is rounded once.

@@ -32,7 +32,7 @@ from retrieval_server.source import (
 
 
 class IndexSource(StagedSource):
-    """Searches one index in two stages, ``prepare`` and ``find``; ``search`` is both."""
+    """Searches one index in two stages, `prepare` and `find`; `search` is both."""
 
     def __init__(
         self, manifest: Manifest, passages: PassageStore, backend: Backend, query_dtype: str | None = None
@@ -57,8 +57,8 @@ class IndexSource(StagedSource):
     ) -> IndexSource:
         """Load an index folder and check that its parts fit each other and the encoder.
 
-        ``encoder`` and ``device`` are short for the options of those names. With ``encodes`` false no encoder
-        is loaded: ``find`` must be given vectors that another process has made. ``on_step`` is called before
+        `encoder` and `device` are short for the options of those names. With `encodes` false no encoder
+        is loaded: `find` must be given vectors that another process has made. `on_step` is called before
         each step, with the name of what is then loaded.
 
         Raises UserError, with the two values that differ and the remedy.
@@ -85,11 +85,11 @@ class IndexSource(StagedSource):
         )
 
     def prepare(self, queries: Sequence[str]) -> Any:
-        """The first stage, for queries that are not blank: turn them into what ``find`` needs."""
+        """The first stage, for queries that are not blank: turn them into what `find` needs."""
         return self._backend.prepare(queries)
 
     def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
-        """The second stage: at most ``topks[i]`` documents for query ``i``, best first."""
+        """The second stage: at most `topks[i]` documents for query `i`, best first."""
         return [tuple(map(round_score, hits)) for hits in self.find_unrounded(prepared, topks)]
 
     def find_unrounded(self, prepared: Any, topks: Sequence[int]) -> list[list[ScoredPassage]]:
@@ -101,7 +101,7 @@ class IndexSource(StagedSource):
         ]
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[ScoredPassage]]:
-        """At most ``topk`` documents a query, best first, in the queries' order; a blank query finds none."""
+        """At most `topk` documents a query, best first, in the queries' order; a blank query finds none."""
         positions = [position for position, query in enumerate(queries) if query.strip()]
         results: list[list[ScoredPassage]] = [[] for _ in queries]
         if positions:

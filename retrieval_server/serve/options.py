@@ -1,6 +1,6 @@
 """The options of `rag-r1 index serve`.
 
-Options that contradict each other are refused. ``command_line.py`` makes the flags, the help and the error
+Options that contradict each other are refused. `command_line.py` makes the flags, the help and the error
 messages from this declaration.
 """
 
@@ -73,7 +73,7 @@ class LogOptions(Options):
 
     @property
     def level(self) -> str:
-        """The level in effect: ``log_level``, or its default, which depends on the other options."""
+        """The level in effect: `log_level`, or its default, which depends on the other options."""
         if self.log_level is not None:
             return self.log_level
         return "info" if self.log_format == "json" or self.log_queries else "warning"

@@ -1,9 +1,9 @@
 """The HTTP app over one or more sources: indexes or web search engines.
 
-They are loaded in the background after the port is open: ``/health`` answers from the first moment,
-``/ready`` when all are loaded and warmed up, ``/retrieve`` gives 503 until then. Searches run in the engines'
-threads; the event loop only moves bytes, so ``/health`` always answers. Every failure is JSON (see
-``error_responses.py``).
+They are loaded in the background after the port is open: `/health` answers from the first moment,
+`/ready` when all are loaded and warmed up, `/retrieve` gives 503 until then. Searches run in the engines'
+threads; the event loop only moves bytes, so `/health` always answers. Every failure is JSON (see
+`error_responses.py`).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def create_app(
     on_load_failure: Callable[[BaseException], None] | None = None,
     **settings: Any,
 ) -> FastAPI:
-    """The FastAPI app; ``load`` makes the source and is called once, in a worker thread.
+    """The FastAPI app; `load` makes the source and is called once, in a worker thread.
 
-    For several indexes ``load`` is a mapping of names to such functions, the default index first. With
-    ``token`` every request needs it, except for health, readiness and the API page. ``hosts`` are the names
-    under which the server may be addressed (None: any). ``settings`` are those of ``Services.make``.
-    ``on_ready`` is called with the indexes' guarantees when everything is loaded, ``on_load_failure`` if that
+    For several indexes `load` is a mapping of names to such functions, the default index first. With
+    `token` every request needs it, except for health, readiness and the API page. `hosts` are the names
+    under which the server may be addressed (None: any). `settings` are those of `Services.make`.
+    `on_ready` is called with the indexes' guarantees when everything is loaded, `on_load_failure` if that
     fails, to stop the server.
     """
     services = Services.make(load if isinstance(load, Mapping) else {DEFAULT_INDEX: load}, **settings)
@@ -82,7 +82,7 @@ def _lifespan(
     """The lifespan of the app: everything is loaded when it starts, and stopped when it ends."""
 
     def report(loading: asyncio.Future) -> None:
-        """Call ``on_ready``, or log the error and call ``on_load_failure``."""
+        """Call `on_ready`, or log the error and call `on_load_failure`."""
         if loading.cancelled():
             return
         error = loading.exception()

@@ -1,4 +1,4 @@
-"""Error responses: ``{"error": word, "reason": sentence}``, without internal details.
+"""Error responses: `{"error": word, "reason": sentence}`, without internal details.
 
 The sentence names the key or the path, and what to send instead; pydantic's faults are put into JSON's words.
 """
@@ -36,7 +36,7 @@ _EXPECTED = {
 def error_response(
     status: int, error: str, reason: str, headers: dict[str, str] | None = None
 ) -> JSONResponse:
-    """A response of the status whose body is ``Error``."""
+    """A response of the status whose body is `Error`."""
     return JSONResponse(Error(error=error, reason=reason).model_dump(), status, headers)
 
 

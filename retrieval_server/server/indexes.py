@@ -70,7 +70,7 @@ class ServedIndex:
         return self.serving.source.description.guarantee if self.serving else None
 
     async def load(self, load: Loader) -> LoadedIndex:
-        """Load an index and switch to it. Raises what ``load`` raises; then nothing has changed."""
+        """Load an index and switch to it. Raises what `load` raises; then nothing has changed."""
         engine = await Engine.start(load, self._options, self.metrics)
         self._engines.add(engine)
         old = self.serving
@@ -102,7 +102,7 @@ class ServedIndex:
 
 
 class Indexes:
-    """All indexes of a server. The first of ``loaders`` is the one of requests that name none."""
+    """All indexes of a server. The first of `loaders` is the one of requests that name none."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ class RequestLimits(Options):
 
 
 def connection_limit(connections: int) -> int:
-    """At most ``connections``, and as many as a process may have files open (``ulimit -n``); at least 16."""
+    """At most `connections`, and as many as a process may have files open (`ulimit -n`); at least 16."""
     max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if max_files == resource.RLIM_INFINITY:
         return connections

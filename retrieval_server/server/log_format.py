@@ -1,6 +1,6 @@
 """The formats of the server's log: text, or one JSON object a line.
 
-Each request is one record of the logger ``retrieval_server.requests``: id, route, status, milliseconds,
+Each request is one record of the logger `retrieval_server.requests`: id, route, status, milliseconds,
 number of queries, index. The text of queries is private and left out, unless the operator asks for it.
 Headers, and with them the token, are never logged.
 """
@@ -28,7 +28,7 @@ class RequestNote:
 
 
 class JsonLinesFormatter(logging.Formatter):
-    """Formats a record as one line of JSON: time, level, logger, message, and the record's ``fields``."""
+    """Formats a record as one line of JSON: time, level, logger, message, and the record's `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -55,7 +55,7 @@ class TextFormatter(logging.Formatter):
 
 
 def set_up_logs(log_format: str, level: str) -> None:
-    """Send all records of ``level`` and above to standard error; ``log_format`` is "json" or "text"."""
+    """Send all records of `level` and above to standard error; `log_format` is "json" or "text"."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLinesFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -1,6 +1,6 @@
-"""Serves whole pages by their address (ASearcher's ``/access``).
+"""Serves whole pages by their address (ASearcher's `/access`).
 
-The file is JSONL, ``{"url": ..., "contents": ...}`` a line, read once at start: for every line 16 bytes stay
+The file is JSONL, `{"url": ..., "contents": ...}` a line, read once at start: for every line 16 bytes stay
 in memory (hash of the address, offset), so that six million pages take 100 MB. The text stays on disk. If an
 address occurs in several lines, the first counts.
 """
@@ -22,7 +22,7 @@ from retrieval_server.server.request_errors import RequestErrors
 
 
 class PageStore:
-    """The pages of one file. ``get`` may be called from any thread.
+    """The pages of one file. `get` may be called from any thread.
 
     Raises UserError, which names the line, if the file is not of that form.
     """
@@ -51,7 +51,7 @@ class PageStore:
         return len(self._hashes)
 
     def get(self, url: str) -> dict[str, str] | None:
-        """``{"url", "contents"}`` of the page, or None. MediaWiki's two forms of an address are equal."""
+        """`{"url", "contents"}` of the page, or None. MediaWiki's two forms of an address are equal."""
         page = self._find(url)
         if page is None and "/index.php/" in url:
             page = self._find(url.replace("/index.php/", "/index.php?title=", 1))
@@ -71,7 +71,7 @@ class PageStore:
 
 
 class ServedPages:
-    """The pages of a server, which ``load`` reads; ``path`` is None for a server without."""
+    """The pages of a server, which `load` reads; `path` is None for a server without."""
 
     def __init__(self, path: Path | None, refusals: RequestErrors):
         self.path, self._refusals = path, refusals

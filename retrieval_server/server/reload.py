@@ -1,10 +1,10 @@
-"""Reloads an index while it is served, by ``POST /reload``.
+"""Reloads an index while it is served, by `POST /reload`.
 
-That is an order that comes over the network, so ``Reloader`` bounds what it may open: the folder that it
+That is an order that comes over the network, so `Reloader` bounds what it may open: the folder that it
 names, and the folders of a hybrid, must lie under one folder, the root, after all links are followed. An
 order that names nothing opens the same folder again, which the server's operator has chosen.
 
-``ReloadService`` carries one order out for each index at a time; ``indexes.py`` does the switch.
+`ReloadService` carries one order out for each index at a time; `indexes.py` does the switch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class IndexLocation:
 class Reloader:
     """Makes loaders, and decides which folders an order may name.
 
-    ``locations`` are the indexes that the server was started with. ``root`` None: for each index, the folder
+    `locations` are the indexes that the server was started with. `root` None: for each index, the folder
     that contains it.
     """
 
@@ -84,7 +84,7 @@ class Reloader:
 
 
 class ReloadService:
-    """Carries out orders to reload. Without a ``reloader`` it refuses them all."""
+    """Carries out orders to reload. Without a `reloader` it refuses them all."""
 
     def __init__(self, indexes: Indexes, reloader: Reloader | None, refusals: RequestErrors):
         self._indexes, self._reloader, self._refusals = indexes, reloader, refusals
@@ -99,7 +99,7 @@ class ReloadService:
     async def reload(
         self, name: str | None, path: str | None, encoder: str | None
     ) -> tuple[str, LoadedIndex]:
-        """Replace an index (None: the default) by the one at ``path``; returns its name and the new index.
+        """Replace an index (None: the default) by the one at `path`; returns its name and the new index.
 
         Raises RequestError; the index then serves what it served before. A caller that goes away does not
         stop it.

@@ -1,7 +1,7 @@
-"""The route ``POST /rerank``: reranks the client's documents with the server's cross-encoder.
+"""The route `POST /rerank`: reranks the client's documents with the server's cross-encoder.
 
-There are two forms. Search-R1's takes a list of queries with a list of documents each, as ``/retrieve`` gives
-them, and answers in the form of ``/retrieve``. The other takes one ``query`` and answers as the rerank
+There are two forms. Search-R1's takes a list of queries with a list of documents each, as `/retrieve` gives
+them, and answers in the form of `/retrieve`. The other takes one `query` and answers as the rerank
 services of Cohere and Jina do: positions in the request and relevance scores.
 """
 
@@ -25,7 +25,7 @@ MAX_WAITING = 16  # requests accepted and not yet answered; the model scores the
 
 
 class GivenDocument(BaseModel):
-    """A document as ``/retrieve`` gives it, or with its text under ``text``; other keys come back as sent."""
+    """A document as `/retrieve` gives it, or with its text under `text`; other keys come back as sent."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -42,7 +42,7 @@ RerankInput = Query | GivenScored | GivenDocument
 
 
 class RerankRequest(BaseModel):
-    """Body of ``POST /rerank``."""
+    """Body of `POST /rerank`."""
 
     model_config = example(
         {
@@ -87,14 +87,14 @@ class Ranked(BaseModel):
 
 
 class RerankResponse(BaseModel):
-    """``result[i]`` for ``queries[i]``, best first, documents as sent; ``results`` for one ``query``."""
+    """`result[i]` for `queries[i]`, best first, documents as sent; `results` for one `query`."""
 
     result: list[list[Any]] | None = None
     results: list[Ranked] | None = None
 
 
 def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, errors: dict) -> None:
-    """Give the router ``/rerank``; a server without a reranker has no such path."""
+    """Give the router `/rerank`; a server without a reranker has no such path."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="rerank")
     waiting = 0
 

@@ -201,7 +201,7 @@ def _source_headers(result: IndexResult) -> dict[str, str]:
 
 
 def _document(passage: Passage) -> dict[str, str]:
-    """The fields of ``Document``."""
+    """The fields of `Document`."""
     document = {"id": passage.id, "contents": passage.contents}
     return document if passage.url is None else document | {"url": passage.url}
 
@@ -211,10 +211,10 @@ def _without_score(hit: ScoredPassage) -> dict[str, str]:
 
 
 def _with_score(hit: ScoredPassage) -> dict:
-    """The fields of ``ScoredDocument``."""
+    """The fields of `ScoredDocument`."""
     return {"document": _document(hit.passage), "score": hit.score}
 
 
 def _flat(hit: ScoredPassage) -> dict:
-    """The fields of ``FlatDocument``."""
+    """The fields of `FlatDocument`."""
     return _with_score(hit) | {"id": hit.passage.id, "content": hit.passage.contents}

@@ -28,7 +28,7 @@ class IndexResult(NamedTuple, Generic[Result]):
 
 
 class SearchService:
-    """Answers the queries of one request. ``topk`` is for requests that name none."""
+    """Answers the queries of one request. `topk` is for requests that name none."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class SearchService:
     async def until_disconnected(
         self, request: Request, work: Awaitable[Result], index: str | None = None
     ) -> Result:
-        """The result of ``work``. It is cancelled if its client goes away first (ClientDisconnectedError), or
+        """The result of `work`. It is cancelled if its client goes away first (ClientDisconnectedError), or
         the deadline passes (RequestError)."""
         working = asyncio.ensure_future(work)
         leaving = asyncio.ensure_future(_wait_for_disconnect(request))

@@ -41,11 +41,11 @@ class Services:
         log_queries: bool = False,
         progress: LoadProgress | None = None,
     ) -> Services:
-        """Make the services, without loading. The first of ``loaders`` is for requests that name no index.
+        """Make the services, without loading. The first of `loaders` is for requests that name no index.
 
-        ``topk`` is for requests that name none, ``pages`` the file of ``/access``; without ``reloader`` every
-        ``/reload`` is refused. ``log_queries`` puts the queries' text into the log. The loaders
-        call ``progress`` before each step.
+        `topk` is for requests that name none, `pages` the file of `/access`; without `reloader` every
+        `/reload` is refused. `log_queries` puts the queries' text into the log. The loaders
+        call `progress` before each step.
         """
         metrics = Metrics()
         refusals = RequestErrors(metrics)

@@ -1,6 +1,6 @@
 """A circuit breaker: decides when to send no requests to a web engine. It has no clock: time is an argument.
 
-Requests are held back for two reasons. *Limited*: the engine said how long to wait (``Retry-After``); all
+Requests are held back for two reasons. *Limited*: the engine said how long to wait (`Retry-After`); all
 requests wait that long, not only the one that was answered so. *Down*: so many requests failed in a row that
 more would only queue up behind their time-outs. Then all are refused at once for a while; after that one is
 let through as a probe, and its outcome decides for all.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BreakerHold:
-    """No request may be sent for ``seconds``. ``down``: because the engine fails; else it limits the rate."""
+    """No request may be sent for `seconds`. `down`: because the engine fails; else it limits the rate."""
 
     seconds: float
     down: bool
@@ -53,7 +53,7 @@ class CircuitBreaker:
         self._probing = False
 
     def limited(self, now: float, seconds: float) -> None:
-        """Note that the engine asked to repeat a request in ``seconds``."""
+        """Note that the engine asked to repeat a request in `seconds`."""
         self.answered()
         self._limited_until = max(self._limited_until, now + seconds)
 

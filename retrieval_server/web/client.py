@@ -2,7 +2,7 @@
 
 An attempt ends in one of three ways: with an answer; with a failure that another attempt may overcome (no
 connection, time-out, 429, 5xx), which is retried after a doubling back-off with jitter, or after the time in
-``Retry-After``; or with a refusal that it will not (a bad key, a query that the engine rejects), which is
+`Retry-After`; or with a refusal that it will not (a bad key, a query that the engine rejects), which is
 reported at once. What the breaker holds back is not sent: a pause up to the time-out is waited for, a longer
 one, and an engine that is down, is reported to the client.
 """
@@ -34,9 +34,9 @@ _now = time.monotonic
 
 
 class _TransientError(Exception):
-    """An attempt failed, but another may succeed. ``retry_after_s`` is the engine's Retry-After.
+    """An attempt failed, but another may succeed. `retry_after_s` is the engine's Retry-After.
 
-    ``limited``: the engine limits the rate.
+    `limited`: the engine limits the rate.
     """
 
     def __init__(self, problem: str, retry_after_s: float | None = None, limited: bool = False):
@@ -60,7 +60,7 @@ class WebClient:
         return f"WebClient({self.engine.name})"  # no address, no key
 
     async def search(self, query: str, depth: int) -> list[WebDocument]:
-        """Up to ``depth`` results, best first. Raises SearchFailedError with a reason for the client."""
+        """Up to `depth` results, best first. Raises SearchFailedError with a reason for the client."""
         for attempt in range(self.options.retries + 1):
             await self._wait_for_breaker()
             try:

@@ -35,12 +35,12 @@ class WebOptions(Options):
     ] = 2
     #: Seconds before the first retry, give or take half; doubled each time.
     backoff_s: float = 0.5
-    #: More parameters of the engine's API, such as ``{"gl": "us"}``.
+    #: More parameters of the engine's API, such as `{"gl": "us"}`.
     params: Mapping[str, Any] = {}
 
 
 class WebSelection(Options):
-    """Which engine answers, and from or into which recording; ``web`` is None where there is no engine."""
+    """Which engine answers, and from or into which recording; `web` is None where there is no engine."""
 
     group = Group(
         "web search",

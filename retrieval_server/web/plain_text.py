@@ -1,6 +1,6 @@
 """Converts titles and snippets of search engines to plain text on one line.
 
-Only names that are HTML elements count as tags, so that ``List<String>`` and ``a < b`` survive. There is one
+Only names that are HTML elements count as tags, so that `List<String>` and `a < b` survive. There is one
 pass from left to right, so a hostile page can make a snippet ugly but not slow.
 """
 

@@ -52,9 +52,9 @@ class RecordingKey:
 
 
 class Recording:
-    """Answers from the files ``replay`` and ``record``, and appends new answers to ``record``. Thread-safe.
+    """Answers from the files `replay` and `record`, and appends new answers to `record`. Thread-safe.
 
-    ``replay`` must exist. ``record`` may exist only if it is also ``replay``, so that an old run is not mixed
+    `replay` must exist. `record` may exist only if it is also `replay`, so that an old run is not mixed
     into a new one by mistake. Raises UserError.
     """
 
@@ -131,7 +131,7 @@ class Recording:
         return descriptor
 
     def _start_recording(self, path: Path, append: bool) -> None:
-        """Open and lock the file. Raises UserError for a file that has answers already, unless ``append``."""
+        """Open and lock the file. Raises UserError for a file that has answers already, unless `append`."""
         descriptor = self._open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             is_locked = lock_descriptor(descriptor, blocking=False)
@@ -145,7 +145,7 @@ class Recording:
         self._record = descriptor
 
     def _read_lines(self, descriptor: int, repair: bool) -> int:
-        """Index the whole lines; returns the offset of their end, at which ``repair`` cuts the file."""
+        """Index the whole lines; returns the offset of their end, at which `repair` cuts the file."""
         path = self._paths[descriptor]
         end = 0
         with open(os.dup(descriptor), "rb") as stream:

@@ -1,4 +1,4 @@
-"""When a failed request may be repeated: a doubling back-off with jitter, or the engine's ``Retry-After``."""
+"""When a failed request may be repeated: a doubling back-off with jitter, or the engine's `Retry-After`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_BACKOFF_S = 8.0
 
 
 def backoff_seconds(first_s: float, attempt: int) -> float:
-    """Seconds to wait after failed attempt ``attempt``, from 0: about ``first_s``, doubled each time."""
+    """Seconds to wait after failed attempt `attempt`, from 0: about `first_s`, doubled each time."""
     return min(first_s * 2**attempt, _MAX_BACKOFF_S) * random.uniform(0.5, 1.5)
 
 

@@ -40,9 +40,9 @@ class WebSource(RemoteSource):
         replay: Path | None = None,
         record: Path | None = None,
     ) -> WebSource:
-        """Open the engine of that name, with its key out of ``environment``.
+        """Open the engine of that name, with its key out of `environment`.
 
-        With ``replay`` alone no request is ever sent, and no key is needed. Raises UserError before anything
+        With `replay` alone no request is ever sent, and no key is needed. Raises UserError before anything
         is sent.
         """
         engine = ENGINES[name]
@@ -71,7 +71,7 @@ class WebSource(RemoteSource):
         return recorded if self._client is not None else f"{recorded}, nothing else"
 
     async def answer(self, query: str, topk: int) -> tuple[ScoredPassage, ...]:
-        """At most ``topk`` documents, recorded or live. Raises SearchFailedError."""
+        """At most `topk` documents, recorded or live. Raises SearchFailedError."""
         key = RecordingKey(self.engine.name, query, self.engine.depth(topk), self._params)
         try:
             documents = self._recording.get(key) if self._recording is not None else None
@@ -110,7 +110,7 @@ def open_web(choice: WebSelection) -> WebSource:
 
 
 def _json_or_text(value: str) -> object:
-    """The value of a text of JSON, such as ``true`` or ``["a.org"]``; another text is its own value."""
+    """The value of a text of JSON, such as `true` or `["a.org"]`; another text is its own value."""
     try:
         return json.loads(value)
     except (ValueError, RecursionError):

@@ -102,7 +102,7 @@ def sites(source: str) -> list[Site]:
 
 
 def _of_block(statements: list[ast.stmt], name: str, at_import: bool) -> Iterator[Site]:
-    """Yields the sites of statements in the scope ``name``, those within other statements among them."""
+    """Yields the sites of statements in the scope `name`, those within other statements among them."""
     for statement in statements:
         inner, inner_at_import = name, at_import
         if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):

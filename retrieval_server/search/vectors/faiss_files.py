@@ -33,7 +33,7 @@ _UNCOMPRESSED = (*_EXACT, "IHNf", "IwFl")  # kinds that hold every vector in 32 
 
 @dataclass(frozen=True)
 class FaissHeader:
-    """The header of an index file; ``kind`` is FAISS's code of four letters."""
+    """The header of an index file; `kind` is FAISS's code of four letters."""
 
     kind: str
     dimension: int
@@ -69,7 +69,7 @@ def read_header(path: Path) -> FaissHeader:
 
 
 def open_index(path: Path, *, mapped: bool = False) -> faiss.Index:
-    """The index, in memory or ``mapped``; a FAISS without mapping (before 1.11) reads it into memory.
+    """The index, in memory or `mapped`; a FAISS without mapping (before 1.11) reads it into memory.
 
     Raises UserError if it cannot be read, or does not fit into memory.
     """
@@ -86,9 +86,9 @@ def open_index(path: Path, *, mapped: bool = False) -> faiss.Index:
 
 
 def write_exact(blocks: Iterable[np.ndarray], rows: int, dimension: int, path: Path) -> None:
-    """Write the exact inner-product index of float32 blocks, (rows, dimension) each and ``rows`` in all.
+    """Write the exact inner-product index of float32 blocks, (rows, dimension) each and `rows` in all.
 
-    The bytes are those of ``faiss.write_index``, and no more than a block is in memory.
+    The bytes are those of `faiss.write_index`, and no more than a block is in memory.
     """
     kind = b"IxFI"
     with path.open("wb") as stream:

@@ -4,12 +4,12 @@ FAISS by itself does not give that. A matrix product rounds differently for each
 further for a larger topk, and some quantisers treat a batch differently from one query. So FAISS only chooses
 candidates; these are scored again in float64, query by query, equal scores in corpus order:
 
-- ``FlatSearch``, for exact indexes (flat_search.py): a few candidates more than topk, and still more where a
+- `FlatSearch`, for exact indexes (flat_search.py): a few candidates more than topk, and still more where a
   near-tie could have been cut off;
-- ``ApproximateSearch``, for all others: one query at a time in each of several threads, always with the same
-  numbers of candidates (see ``search_nested``). Scores are those of the vectors that the index stores: of a
+- `ApproximateSearch`, for all others: one query at a time in each of several threads, always with the same
+  numbers of candidates (see `search_nested`). Scores are those of the vectors that the index stores: of a
   quantised index, the decoded vectors; of a compressed index with rescoring, the rows of a file beside it;
-- ``GpuSearch``, for an index with a copy on GPUs: the copy chooses candidates for the whole batch.
+- `GpuSearch`, for an index with a copy on GPUs: the copy chooses candidates for the whole batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _GPU_MAX_HITS = 2048  # hits for a query that FAISS can give on a GPU
 class SearchParameters:
     """The settings of an approximate search; None for FAISS's default, or if the index has no such setting.
 
-    ``nprobe``: number of cells of an IVF index searched. ``ef_search``: length of HNSW's candidate list.
+    `nprobe`: number of cells of an IVF index searched. `ef_search`: length of HNSW's candidate list.
     """
 
     nprobe: int | None = None
@@ -48,8 +48,8 @@ class SearchParameters:
     def apply(self, index: faiss.Index, *, compressed: bool = False) -> None:
         """Apply them to the index. Raises UserError, which names the flag that does not fit it.
 
-        In a ``compressed`` index, one that rescores, a graph over the cells looks at enough of them, unless
-        ``ef_search`` is given. In any other it keeps the list of its file: the recall in the manifests of
+        In a `compressed` index, one that rescores, a graph over the cells looks at enough of them, unless
+        `ef_search` is given. In any other it keeps the list of its file: the recall in the manifests of
         existing indexes was measured with that.
         """
         for flag, name, value, kind in (
@@ -91,9 +91,9 @@ def widen_cell_search(index: faiss.Index) -> None:
 
 
 class ApproximateSearch:
-    """Search of (queries, dimension) vectors in any other index: each query alone, ``threads`` at once.
+    """Search of (queries, dimension) vectors in any other index: each query alone, `threads` at once.
 
-    With ``stored`` the first ``candidates`` of a query, or more if topk needs them, are scored from those
+    With `stored` the first `candidates` of a query, or more if topk needs them, are scored from those
     rows instead of the index's own vectors, which need not be decodable then.
     """
 
@@ -116,7 +116,7 @@ class ApproximateSearch:
         )
 
     def find(self, queries: np.ndarray, topk: int) -> list[list[Hit]]:
-        """At most ``topk`` hits for each query, best first."""
+        """At most `topk` hits for each query, best first."""
         return list(self._threads.map(lambda query: self._find_one(query, topk), queries))
 
     def close(self) -> None:
@@ -132,14 +132,14 @@ class ApproximateSearch:
 
 
 class GpuSearch:
-    """Search of (queries, dimension) vectors by a copy on GPUs; ``index`` in main memory gives the scores."""
+    """Search of (queries, dimension) vectors by a copy on GPUs; `index` in main memory gives the scores."""
 
     def __init__(self, copy: faiss.Index, index: faiss.Index):
         self._copy, self._index = copy, index
         _number_rows(index)
 
     def find(self, queries: np.ndarray, topk: int) -> list[list[Hit]]:
-        """At most ``topk`` hits for each query, best first; at most 2,048."""
+        """At most `topk` hits for each query, best first; at most 2,048."""
 
         @cache
         def candidates(depth: int) -> np.ndarray:
@@ -155,7 +155,7 @@ class GpuSearch:
         """Does nothing: the copy is released with its last reference."""
 
 
-#: The kinds of search that ``open_search`` returns.
+#: The kinds of search that `open_search` returns.
 Search = FlatSearch | ApproximateSearch | GpuSearch
 
 
@@ -167,7 +167,7 @@ def _number_rows(index: faiss.Index) -> None:
 
 
 def _rescore(vectors: Callable[[np.ndarray], np.ndarray], query: np.ndarray, rows: np.ndarray) -> list[Hit]:
-    """The candidates by exact score of their ``vectors(rows)``, equal scores in corpus order."""
+    """The candidates by exact score of their `vectors(rows)`, equal scores in corpus order."""
     rows = np.sort(rows[rows >= 0])
     if not len(rows):
         return []
@@ -181,9 +181,9 @@ def open_search(
     threads: int | None = None,
     alone: int | None = None,
 ) -> Search:
-    """The search that fits the index. ``copy_to_gpus`` may copy it to GPUs; it returns the copy or the index.
+    """The search that fits the index. `copy_to_gpus` may copy it to GPUs; it returns the copy or the index.
 
-    ``threads``: among how many an exact index is divided (``alone``: for one query; None: FAISS's own
+    `threads`: among how many an exact index is divided (`alone`: for one query; None: FAISS's own
     number), or how many queries are searched at once in an approximate index (None: one for each core).
     """
     copy = copy_to_gpus(index)

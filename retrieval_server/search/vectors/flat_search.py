@@ -51,7 +51,7 @@ def multiply_batches(dimension: int) -> None:
 class FlatSearch:
     """Exact search of (queries, dimension) vectors.
 
-    ``threads``: among how many the rows are divided for a batch, ``alone``: for one query. None for the first
+    `threads`: among how many the rows are divided for a batch, `alone`: for one query. None for the first
     is FAISS's own number, for the second the first.
     """
 
@@ -66,7 +66,7 @@ class FlatSearch:
         )
 
     def find(self, queries: np.ndarray, topk: int) -> list[list[Hit]]:
-        """At most ``topk`` hits for each query, best first."""
+        """At most `topk` hits for each query, best first."""
         depth = min(topk, self._index.ntotal)
         candidates = min(depth + _SPARE_CANDIDATES, self._index.ntotal)
         if not candidates:
@@ -87,9 +87,9 @@ class FlatSearch:
         return np.take_along_axis(scores, best, axis=1), np.take_along_axis(rows, best, axis=1)
 
     def _rank(self, queries: np.ndarray, scores: np.ndarray, rows: np.ndarray, topk: int) -> list[list[Hit]]:
-        """The ``topk`` best of FAISS's candidates by exact score, equal scores in corpus order.
+        """The `topk` best of FAISS's candidates by exact score, equal scores in corpus order.
 
-        ``scores`` and ``rows`` are (queries, candidates). If a passage that FAISS left out could belong to a
+        `scores` and `rows` are (queries, candidates). If a passage that FAISS left out could belong to a
         query's best, more candidates than near-ties are fetched for it.
         """
         valid = rows >= 0
@@ -110,7 +110,7 @@ class FlatSearch:
 
 
 class _RowRange(faiss.SearchParameters):
-    """Limits a search to the rows from ``first`` to before ``end``."""
+    """Limits a search to the rows from `first` to before `end`."""
 
     def __init__(self, first: int, end: int):
         self._selector = faiss.IDSelectorRange(first, end)  # FAISS has only a pointer to it

@@ -25,7 +25,7 @@ _MEMORY = Path("/proc/meminfo")
 class _ControlGroup:
     """The files of a control group that tell a container's limit of memory, and what it uses of that.
 
-    ``limit`` and ``use`` name files of one number in ``folder``; ``pages`` are entries of ``memory.stat``.
+    `limit` and `use` name files of one number in `folder`; `pages` are entries of `memory.stat`.
     """
 
     folder: Path
@@ -79,9 +79,9 @@ def available_memory() -> int | None:
 
 
 class Prefetch:
-    """Reads ``files`` in a thread of its own. ``share`` is the part that has been read, from 0 to 1.
+    """Reads `files` in a thread of its own. `share` is the part that has been read, from 0 to 1.
 
-    ``share`` is None if ``available`` bytes are too few for them and the files of all others that are open in
+    `share` is None if `available` bytes are too few for them and the files of all others that are open in
     this process; then none is read. A file that several read counts once.
     """
 

@@ -26,7 +26,7 @@ RELEASE_AFTER = 1024
 
 
 class StoredRows:
-    """The ``count`` rows of a file, of which ``take`` reads some. Safe in several threads.
+    """The `count` rows of a file, of which `take` reads some. Safe in several threads.
 
     Raises UserError if the file does not hold exactly so many rows.
     """
@@ -66,6 +66,6 @@ class StoredRows:
         self._advise("MADV_DONTNEED", 0, len(self._map))
 
     def _advise(self, advice: str, start: int, length: int) -> None:
-        """Tell the system how the bytes from ``start`` on will be used."""
+        """Tell the system how the bytes from `start` on will be used."""
         if hasattr(mmap, advice):  # not on every system
             self._map.madvise(getattr(mmap, advice), start, length)

@@ -4,10 +4,10 @@ uvicorn passes a request to the app when its headers are complete, and waits for
 body, without a time limit. So it is here, below every middleware and the token check, that
 
 - the bytes and the number of a request's headers are limited (431), trailers and chunk extensions included;
-- headers, and then the body, must be complete within ``read_timeout_s`` each (408); a connection that has
+- headers, and then the body, must be complete within `read_timeout_s` each (408); a connection that has
   never sent a request is closed silently;
-- an answer is dropped when the client has read none of it for ``read_timeout_s``;
-- the number of connections is limited to ``max_connections``: the next one gets 503 and is closed.
+- an answer is dropped when the client has read none of it for `read_timeout_s`;
+- the number of connections is limited to `max_connections`: the next one gets 503 and is closed.
 
 While the app works on a request no time limit applies here; the app has its own deadline.
 """
@@ -29,7 +29,7 @@ MAX_HEADERS = 100
 
 
 def limited_protocol(limits: ConnectionLimits) -> type[LimitedHttpProtocol]:
-    """The protocol class for ``uvicorn.Config(http=...)``."""
+    """The protocol class for `uvicorn.Config(http=...)`."""
     return type("LimitedHttpProtocol", (LimitedHttpProtocol,), {"limits": limits})
 
 
@@ -165,7 +165,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _start_write_timer(self, unsent: int | None = None) -> None:
-        """Drop the connection if the client reads nothing; ``unsent``: bytes at the last check."""
+        """Drop the connection if the client reads nothing; `unsent`: bytes at the last check."""
         self._stop_write_timer()
         waiting = self.transport.get_write_buffer_size()
         if unsent is not None and waiting >= unsent:

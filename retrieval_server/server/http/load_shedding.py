@@ -29,7 +29,7 @@ _MAX_REFUSALS = 5
 
 
 class LoopMonitor:
-    """Tells whether there is time to read requests that will be refused. ``watch`` runs in the event loop."""
+    """Tells whether there is time to read requests that will be refused. `watch` runs in the event loop."""
 
     def __init__(self) -> None:
         #: Seconds by which the latest sleep lasted too long.
@@ -86,7 +86,7 @@ class LoadSheddingMiddleware:
 
 
 async def _send(refused: RequestError, send: Send) -> None:
-    """Send the response of ``error_response``, without the cost of its classes."""
+    """Send the response of `error_response`, without the cost of its classes."""
     body = json.dumps({"error": refused.error, "reason": refused.reason}).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body))} | (refused.headers or {})
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]

@@ -29,7 +29,7 @@ _VALID_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 class MetricsMiddleware:
     """Counts answers and their seconds by route, and logs a line for each.
 
-    Every answer gets ``X-Request-ID``: the client's, if it sent a well-formed one. Paths that are not
+    Every answer gets `X-Request-ID`: the client's, if it sent a well-formed one. Paths that are not
     routes of the server share the label "other".
     """
 
@@ -78,7 +78,7 @@ def _log_request(note: RequestNote, route: str, status: int, seconds: float) -> 
 
 
 class TokenMiddleware:
-    """Requires ``Authorization: Bearer`` with the server's token, except for OPEN_PATHS."""
+    """Requires `Authorization: Bearer` with the server's token, except for OPEN_PATHS."""
 
     def __init__(self, app: ASGIApp, token: str, metrics: Metrics):
         self._app, self._token, self._metrics = app, token.encode(), metrics
@@ -98,7 +98,7 @@ class TokenMiddleware:
 
 
 class BodyLimitMiddleware:
-    """Refuses a body of more than ``max_bytes`` before it is in memory."""
+    """Refuses a body of more than `max_bytes` before it is in memory."""
 
     def __init__(self, app: ASGIApp, max_bytes: int):
         self._app, self._max_bytes = app, max_bytes

@@ -2,10 +2,10 @@
 
 There are three ways for a page to send commands; each is refused before a body is read:
 
-- a name of the page's own that resolves to this machine (DNS rebinding): ``Host`` must be a name of this
+- a name of the page's own that resolves to this machine (DNS rebinding): `Host` must be a name of this
   server (421). Numeric addresses are always accepted, since a page's name is never one;
 - a request from another site: anything but GET, HEAD and OPTIONS must come from the same origin, or from no
-  page at all (403). Clients other than browsers send neither ``Origin`` nor ``Sec-Fetch-Site``;
+  page at all (403). Clients other than browsers send neither `Origin` nor `Sec-Fetch-Site`;
 - a form, which a browser sends to other sites without asking them: a POST must say that it is JSON (415).
 """
 
@@ -29,9 +29,9 @@ _READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class HostNames:
-    """The names under which clients may address the server: its own, and ``allowed`` (``--allowed-host``).
+    """The names under which clients may address the server: its own, and `allowed` (`--allowed-host`).
 
-    An entry ``.example.org`` stands for that name and its subdomains, ``*`` for every name.
+    An entry `.example.org` stands for that name and its subdomains, `*` for every name.
     """
 
     def __init__(self, names: Iterable[str] = (), allowed: Iterable[str] = ()):
@@ -39,14 +39,14 @@ class HostNames:
         self._names = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
 
     def serves(self, host: str) -> bool:
-        """Whether a ``Host`` header (a name or an address, with or without a port) means this server."""
+        """Whether a `Host` header (a name or an address, with or without a port) means this server."""
         name = _name_of(host)
         if name is None:
             return False
         return ANY_HOST in self._allowed or _is_address(name) or name in self._names or self.lists(name)
 
     def lists(self, name: str) -> bool:
-        """Whether an entry of ``allowed`` means this name, ``*`` aside."""
+        """Whether an entry of `allowed` means this name, `*` aside."""
         parents = {name[dot:] for dot, letter in enumerate(name) if letter == "."}
         return not self._allowed.isdisjoint({name, f".{name}"} | parents)
 
@@ -58,7 +58,7 @@ def server_names(host: str) -> set[str]:
 
 
 class OriginMiddleware:
-    """Refuses what a page of another site sends. ``hosts`` None: any ``Host`` is accepted."""
+    """Refuses what a page of another site sends. `hosts` None: any `Host` is accepted."""
 
     def __init__(self, app: ASGIApp, hosts: HostNames | None, metrics: Metrics):
         self._app, self._hosts, self._metrics = app, hosts, metrics
@@ -91,7 +91,7 @@ class OriginMiddleware:
         return any(site not in ("same-origin", "none") for site in _values(scope, b"sec-fetch-site"))
 
     def _is_own_origin(self, origin: str, hosts: list[str]) -> bool:
-        """Whether an ``Origin`` is the ``Host`` of the request, or a host of ``--allowed-host``."""
+        """Whether an `Origin` is the `Host` of the request, or a host of `--allowed-host`."""
         try:
             netloc = urlsplit(origin).netloc
         except ValueError:
