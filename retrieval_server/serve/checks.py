@@ -56,7 +56,7 @@ def check_sources(command: ServeCommand) -> ServedSources:
     """Read all manifests, open the recording and the port, connect to Ray. Raises UserError, or UserErrors
     with all that is wrong on this machine."""
     require_packages("A server", "bm25", SERVER)
-    folders, rerank = command.folders, command.rerank.rerank
+    folders = command.folders
     with ExitStack() as resources:
         *shards, web, listener, _, _ = _local_checks(command, folders.values(), resources)
         by_name = dict(zip(folders, shards, strict=True))
@@ -69,10 +69,10 @@ def check_sources(command: ServeCommand) -> ServedSources:
             ray = RayServe(command.ray, list(folders.values()))
         resources.pop_all()
     reranker = None
-    if rerank:
+    if command.rerank.rerank:
         from retrieval_server.search.reranker import Reranker
 
-        reranker = Reranker(rerank, command.search.device)
+        reranker = Reranker(command.rerank.rerank, command.search.device)
     return ServedSources(by_name, web, ray, reranker, listener)
 
 

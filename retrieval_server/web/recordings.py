@@ -88,7 +88,7 @@ class Recording:
             row = _parse(os.pread(descriptor, length, offset))
         except _BROKEN as error:
             path = self._paths[descriptor]
-            raise UserError(f"{path}: was changed since it was opened ({error!r}).") from None
+            raise UserError(f"{path}: was changed since it was opened ({error!r}). Start anew.") from None
         return [WebDocument(**document) for document in row["documents"]]
 
     def put(self, key: RecordingKey, documents: Sequence[WebDocument]) -> list[WebDocument]:
@@ -109,7 +109,9 @@ class Recording:
             except OSError as error:
                 os.ftruncate(self._record, self._end)
                 path = self._paths[self._record]
-                raise UserError(f"{path}: cannot record ({error.strerror or error}).") from None
+                raise UserError(
+                    f"{path}: cannot record ({error.strerror or error}). Free its disk."
+                ) from None
             self._entries[key.digest()] = (self._record, self._end, len(line))
             self._end += len(line)
         return list(documents)
@@ -136,7 +138,7 @@ class Recording:
         try:
             is_locked = lock_descriptor(descriptor, blocking=False)
         except OSError as error:
-            raise UserError(f"{path}: cannot be locked ({error.strerror}).") from None
+            raise UserError(f"{path}: cannot be locked ({error.strerror}). Name another file.") from None
         if not is_locked:
             raise UserError(f"{path}: another server is recording into it. Give each its own file.")
         if not append and os.fstat(descriptor).st_size:

@@ -327,7 +327,7 @@ def test_a_slice_of_several_files_is_the_slice_of_the_whole(vectors, tmp_path):
 
 
 def test_every_form_that_is_promised_is_read():
-    forms = {line.partition("``.")[2].partition("``")[0] for line in embedding_files.__doc__.splitlines()}
+    forms = {line.partition("`.")[2].partition("`")[0] for line in embedding_files.__doc__.splitlines()}
     assert {f".{form}" for form in forms if form} <= set(embedding_files._SUFFIXES)
 
 
