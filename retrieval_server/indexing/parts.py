@@ -168,9 +168,8 @@ def encode_part(
         corpus_sha256=corpus.corpus.sha256, encoder=encoder.section, start=start, stop=stop, rows=rows
     )
     # One lock whatever the type: with --overwrite the files of the other types are removed.
-    with named_lock(
-        part.lock(folder), f"part {part}: another process is encoding it in {folder}. Wait for it."
-    ):
+    busy = f"part {part}: another process is encoding it in {folder}. Wait for it."
+    with named_lock(part.lock(folder), busy):
         if finished := _begin_part(folder, part, expected, overwrite):
             return finished
         path = part.vectors(folder, rows)
