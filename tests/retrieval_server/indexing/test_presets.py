@@ -121,7 +121,12 @@ def test_the_needs_that_are_announced_are_those_of_the_files(compressed, name):
 
 def test_a_disk_that_is_too_small_is_refused_before_the_build_with_both_sizes(tmp_path, capsys):
     needs = ResourceEstimate(
-        memory=10**9, process=10**9, build_memory=10**9, disk=10**18, index_s=90.0, encode_s=7200.0
+        memory_bytes=10**9,
+        process_bytes=10**9,
+        build_memory_bytes=10**9,
+        disk_bytes=10**18,
+        index_s=90.0,
+        encode_s=7200.0,
     )
     with pytest.raises(UserError, match="--preset small.*free.*1000000000.0 GB"):
         print_estimate(PRESETS["small"], 29_000_000, 768, needs, tmp_path)
@@ -131,7 +136,9 @@ def test_a_disk_that_is_too_small_is_refused_before_the_build_with_both_sizes(tm
 
 
 def test_what_an_interrupted_build_has_written_is_not_asked_for_again(tmp_path):
-    needs = ResourceEstimate(memory=1, process=1, build_memory=1, disk=10**18, index_s=0.0)
+    needs = ResourceEstimate(
+        memory_bytes=1, process_bytes=1, build_memory_bytes=1, disk_bytes=10**18, index_s=0.0
+    )
     print_estimate(PRESETS["small"], 2000, 768, needs, tmp_path, stored=10**18)
 
 
