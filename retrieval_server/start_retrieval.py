@@ -120,11 +120,11 @@ def _descriptions(command: ServeCommand, sources: ServedSources) -> Iterator[str
     """Yields a text for each name under which something is served."""
     for name, folder in command.folders.items():
         shards = sources.shards[name]
-        first = shards[0].manifest
+        manifest = shards[0].manifest
         passages = sum(shard.manifest.count for shard in shards)
-        details = f"{passages} passages, {first.backend}"
-        if first.dense is not None:  # the folder chooses the model: named before it is loaded
-            details += f", encoder {command.search.encoder or first.dense.encoder.name}"
+        details = f"{passages} passages, {manifest.backend}"
+        if manifest.dense is not None:  # the folder chooses the model: named before it is loaded
+            details += f", encoder {command.search.encoder or manifest.dense.encoder.name}"
         yield f"{name}={folder}: {details}"
     if sources.web is not None:
         yield f"{WEB}={command.web.web}: {sources.web.note}"

@@ -170,9 +170,9 @@ class RayServe:
         shards = read_shards(folder)
         for shard in shards:
             check_files(shard.path, shard.manifest, verify=False)
-        first = shards[0].manifest
-        if first.backend not in ("dense", "bm25"):
-            raise UserError(f"{folder}: --serve ray serves dense and bm25, not {first.backend}.")
+        manifest = shards[0].manifest
+        if manifest.backend not in ("dense", "bm25"):
+            raise UserError(f"{folder}: --serve ray serves dense and bm25, not {manifest.backend}.")
         targets = self._targets(shards, search, verify)
 
         def delete() -> None:
@@ -184,7 +184,7 @@ class RayServe:
         except Exception as error:  # Ray raises RuntimeError for whatever went wrong in a replica
             delete()
             raise UserError(f"{folder}: a replica does not start ({error}). See the logs of Ray.") from error
-        has_encoder = first.dense is not None
+        has_encoder = manifest.dense is not None
         return ShardedSource(
             describe(shards, search.dtype),
             handles[0] if has_encoder else None,
@@ -243,10 +243,10 @@ def _scored_passage(key: str, text: str, url: str | None, score: float) -> Score
 
 def describe(shards: Sequence[IndexFolder], dtype: str) -> SourceDescription:
     """The description of the index as a whole, for /ready; `dtype`: what queries are encoded in."""
-    first = shards[0].manifest
+    manifest = shards[0].manifest
     return describe_index(
-        first,
+        manifest,
         passages=sum(shard.manifest.count for shard in shards),
-        corpus_sha256=first.shard.whole_sha256 if first.shard else first.corpus.sha256,
-        query_dtype=dtype if first.dense else None,
+        corpus_sha256=manifest.shard.whole_sha256 if manifest.shard else manifest.corpus.sha256,
+        query_dtype=dtype if manifest.dense else None,
     )

@@ -82,9 +82,11 @@ def stable_digest(make_texts: MakeTexts, compute: Callable[[torch.Tensor], torch
             texts = make_texts((max(_BATCH_SIZES), tokens), generator)
             alone = {i: compute(texts[i : i + 1])[0] for i in _SINGLE_TEXTS}
             for size in _BATCH_SIZES:
-                first = len(texts) - size
-                batch = compute(texts[first:])
-                if not all(torch.equal(batch[i - first], row) for i, row in alone.items() if i >= first):
+                first_text = len(texts) - size
+                batch = compute(texts[first_text:])
+                if not all(
+                    torch.equal(batch[i - first_text], row) for i, row in alone.items() if i >= first_text
+                ):
                     return None
             for row in alone.values():
                 digest.update(row.float().numpy().tobytes())

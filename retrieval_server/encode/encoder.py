@@ -170,8 +170,8 @@ class Encoder:
             buckets.setdefault(length, []).append(position)
         vectors: np.ndarray | None = None
         for length, members in buckets.items():
-            for first in range(0, len(members), _QUERY_BATCH):
-                chunk = members[first : first + _QUERY_BATCH]
+            for start in range(0, len(members), _QUERY_BATCH):
+                chunk = members[start : start + _QUERY_BATCH]
                 features = tokenizer.pad(
                     {key: [rows[i] for i in chunk] for key, rows in encoded.items()},
                     padding="max_length",

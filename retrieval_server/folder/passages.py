@@ -126,9 +126,9 @@ class PassageWriter:
         first_rows: dict[str, int] = {}
         for row in np.flatnonzero(np.isin(hashes, repeated)).tolist():
             id_ = store[row].id
-            first = first_rows.setdefault(id_, row)
-            if first != row:
-                locations = locate(self._position(first)), locate(self._position(row))
+            first_row = first_rows.setdefault(id_, row)
+            if first_row != row:
+                locations = locate(self._position(first_row)), locate(self._position(row))
                 raise UserError(same_id_message(*locations, id_))
 
 
@@ -212,8 +212,8 @@ class PassageStore(Sequence[Passage]):
         with pa.OSFile(str(self._path)) as source:
             reader = pa.ipc.open_file(source)
             for batch in range(bisect_right(self._ends, start), len(self._ends)):
-                first = self._first_row(batch)
-                if first >= stop:
+                first_row = self._first_row(batch)
+                if first_row >= stop:
                     return
                 texts = reader.get_batch(batch).column(1)
-                yield from texts[max(start - first, 0) : stop - first].to_pylist()
+                yield from texts[max(start - first_row, 0) : stop - first_row].to_pylist()

@@ -46,8 +46,8 @@ class RowLayout:
         scale = _SCALE_BYTES if self.kind == "int8" else 0
         return scale + _VALUE_BYTES[self.kind] * self.dimension
 
-    def encode(self, vectors: np.ndarray, first: int = 0) -> bytes:
-        """The bytes of float32 vectors (rows, dimension); `first` is the number of the first, for errors.
+    def encode(self, vectors: np.ndarray, first_row: int = 0) -> bytes:
+        """The bytes of float32 vectors (rows, dimension); `first_row` is the number of the first, for errors.
 
         Raises ValueError for a value that is not finite, ValueTooLargeError for one that 16 bits cannot hold.
         """
@@ -55,7 +55,7 @@ class RowLayout:
         fits = largest <= _LARGEST[self.kind]  # False for a value that is not a number, too
         if not fits.all():
             row = int(np.flatnonzero(~fits)[0])
-            description = f"vector {first + row} has a value of {largest[row]}, which"
+            description = f"vector {first_row + row} has a value of {largest[row]}, which"
             if np.isfinite(largest[row]):
                 raise ValueTooLargeError(f"{description} {self.kind} cannot hold")
             raise ValueError(f"{description} is not finite")

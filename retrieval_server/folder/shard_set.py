@@ -50,13 +50,13 @@ def read_shards(folder: Path) -> list[IndexFolder]:
 def _check_set(folder: Path, shards: Sequence[tuple[Path, Manifest, ShardSection]]) -> None:
     """Raises UserError unless these are all shards of one index, in row order."""
     remedy = "Split the index again with `rag-r1 index split`."
-    first = shards[0][2]
+    expected = shards[0][2]
     require_equal(
-        f"{folder}: shards", list(range(first.of)), [section.number for _, _, section in shards], remedy
+        f"{folder}: shards", list(range(expected.of)), [section.number for _, _, section in shards], remedy
     )
     row = 0
     for path, manifest, section in shards:
-        require_equal(f"{path}: whole corpus", first.whole_sha256, section.whole_sha256, remedy)
+        require_equal(f"{path}: whole corpus", expected.whole_sha256, section.whole_sha256, remedy)
         require_equal(f"{path}: first row", row, section.first_row, remedy)
         row += manifest.count
-    require_equal(f"{folder}: passages", first.whole_count, row, remedy)
+    require_equal(f"{folder}: passages", expected.whole_count, row, remedy)

@@ -171,10 +171,10 @@ def write_rows(vectors: VectorFiles, path: Path, kind: RowType, progress: bool =
         ) as bar,
     ):
         stream.truncate(stored * layout.row_bytes)
-        for first in range(stored, len(vectors), _BLOCK):
-            rows = slice(first, min(first + _BLOCK, len(vectors)))
+        for first_row in range(stored, len(vectors), _BLOCK):
+            rows = slice(first_row, min(first_row + _BLOCK, len(vectors)))
             try:
-                stream.write(layout.encode(vectors[rows], first))
+                stream.write(layout.encode(vectors[rows], first_row))
             except ValueTooLargeError as error:
                 raise UserError(f"{error}. Take --preset small or exact.") from None
             except ValueError as error:

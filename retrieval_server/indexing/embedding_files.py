@@ -78,12 +78,12 @@ class Embeddings:
         if step != 1:
             raise IndexError("vectors are read in slices of step 1")
         pieces = [np.empty((0, self.dimension), np.float32)]
-        first = 0
+        first_row = 0
         for array in self._arrays:
-            low, high = max(start - first, 0), min(stop - first, len(array))
+            low, high = max(start - first_row, 0), min(stop - first_row, len(array))
             if low < high:
                 pieces.append(np.asarray(array[low:high], np.float32))
-            first += len(array)
+            first_row += len(array)
         vectors = np.concatenate(pieces)
         if not np.isfinite(vectors).all():
             bad = start + int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])

@@ -144,9 +144,9 @@ def _sample(vectors: VectorFiles, max_vectors: int) -> np.ndarray:
     rows = np.random.default_rng(_SEED).choice(len(vectors), max_vectors, replace=False, shuffle=False)
     rows.sort()  # so that the file is read once, from beginning to end
     sample = np.empty((max_vectors, vectors.dimension), np.float32)
-    for first in range(0, len(vectors), _BLOCK):
-        low, high = np.searchsorted(rows, (first, first + _BLOCK))
-        sample[low:high] = vectors[first : first + _BLOCK][rows[low:high] - first]
+    for first_row in range(0, len(vectors), _BLOCK):
+        low, high = np.searchsorted(rows, (first_row, first_row + _BLOCK))
+        sample[low:high] = vectors[first_row : first_row + _BLOCK][rows[low:high] - first_row]
     return sample
 
 

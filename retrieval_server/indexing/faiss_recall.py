@@ -185,13 +185,13 @@ def exact_best(
     k = min(k, len(vectors))
     scores = np.empty((len(queries), 0), np.float32)
     rows = np.empty((len(queries), 0), np.int64)
-    for first in range(0, len(vectors), _BLOCK):
-        block = vectors[first : first + _BLOCK]
+    for first_row in range(0, len(vectors), _BLOCK):
+        block = vectors[first_row : first_row + _BLOCK]
         block_scores, block_rows = faiss.knn(
             queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT
         )
         scores = np.concatenate([scores, block_scores], axis=1)
-        rows = np.concatenate([rows, block_rows + first], axis=1)
+        rows = np.concatenate([rows, block_rows + first_row], axis=1)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         scores, rows = (np.take_along_axis(array, best, axis=1) for array in (scores, rows))
     return scores, rows

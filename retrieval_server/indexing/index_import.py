@@ -161,8 +161,8 @@ def _build_index(
 
     def blocks() -> Iterator[np.ndarray]:
         with tqdm(total=len(vectors), desc="writing", unit=" vectors", disable=not options.progress) as bar:
-            for first in range(0, len(vectors), _BLOCK_ROWS):
-                block = vectors[first : first + _BLOCK_ROWS]
+            for first_row in range(0, len(vectors), _BLOCK_ROWS):
+                block = vectors[first_row : first_row + _BLOCK_ROWS]
                 yield block
                 bar.update(len(block))
 

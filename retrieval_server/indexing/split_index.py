@@ -137,8 +137,8 @@ def _split_faiss(path: Path, rows: range, out: Path) -> None:
     shard.reset()  # removes the vectors, keeps what was trained
     if hasattr(source, "make_direct_map"):
         source.make_direct_map()
-    for first in range(rows.start, rows.stop, _BLOCK_VECTORS):
-        shard.add(source.reconstruct_n(first, min(_BLOCK_VECTORS, rows.stop - first)))
+    for first_row in range(rows.start, rows.stop, _BLOCK_VECTORS):
+        shard.add(source.reconstruct_n(first_row, min(_BLOCK_VECTORS, rows.stop - first_row)))
     faiss.write_index(shard, str(out))
 
 
@@ -151,8 +151,8 @@ def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout
 
     with (folder / ROWS).open("rb") as source, (target / ROWS).open("wb") as stream:
         source.seek(rows.start * layout.row_bytes)
-        for first in range(rows.start, rows.stop, _BLOCK_VECTORS):
-            count = min(_BLOCK_VECTORS, rows.stop - first)
+        for first_row in range(rows.start, rows.stop, _BLOCK_VECTORS):
+            count = min(_BLOCK_VECTORS, rows.stop - first_row)
             stream.write(source.read(count * layout.row_bytes))
     shard = faiss.read_index(str(folder / FAISS_INDEX))
     shard.reset()  # removes the codes, keeps what was trained

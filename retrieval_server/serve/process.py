@@ -32,7 +32,7 @@ class ServerProcess:
         _handle_stop_signals(signal.SIG_IGN)  # a second signal does not change the status either
 
     def stop(self, *_: object) -> None:
-        """End gracefully."""
+        """End gracefully; call `prepare` first."""
         assert self._server is not None
         self._server.should_exit = True
 

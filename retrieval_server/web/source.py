@@ -98,7 +98,7 @@ class WebSource(RemoteSource):
 
 def open_web(choice: WebSelection) -> WebSource:
     """The source of the options, which must name an engine. Raises UserError."""
-    assert choice.web is not None
+    assert choice.web is not None, "no engine is chosen"
     parse_value = _json_or_text if ENGINES[choice.web].method == "POST" else str
     params = {
         name: parse_value(value) for name, _, value in (pair.partition("=") for pair in choice.web_param)

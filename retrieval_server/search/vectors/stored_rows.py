@@ -51,9 +51,9 @@ class StoredRows:
     def take(self, numbers: np.ndarray) -> np.ndarray:
         """The float32 vectors (numbers, dimension) of these rows; fastest in rising order."""
         for row in numbers.tolist():
-            first = row * self._layout.row_bytes
-            page = first - first % mmap.PAGESIZE
-            self._advise("MADV_WILLNEED", page, first + self._layout.row_bytes - page)
+            start = row * self._layout.row_bytes
+            page = start - start % mmap.PAGESIZE
+            self._advise("MADV_WILLNEED", page, start + self._layout.row_bytes - page)
         vectors = self._layout.decode(self._rows[numbers])
         self._read += len(numbers)
         if self._read >= RELEASE_AFTER:
