@@ -51,9 +51,8 @@ def _check_set(folder: Path, shards: Sequence[tuple[Path, Manifest, ShardSection
     """Raises UserError unless these are all shards of one index, in row order."""
     remedy = "Split the index again with `rag-r1 index split`."
     expected = shards[0][2]
-    require_equal(
-        f"{folder}: shards", list(range(expected.of)), [section.number for _, _, section in shards], remedy
-    )
+    numbers = [section.number for _, _, section in shards]
+    require_equal(f"{folder}: shards", list(range(expected.of)), numbers, remedy)
     row = 0
     for path, manifest, section in shards:
         require_equal(f"{path}: whole corpus", expected.whole_sha256, section.whole_sha256, remedy)

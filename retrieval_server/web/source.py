@@ -123,9 +123,7 @@ def _key(engine: WebEngine, environment: Mapping[str, str]) -> str | None:
         return None
     key = environment.get(engine.key_variable, "").strip()
     if not key:
-        raise UserError(
-            f"{engine.key_variable} is not set: export it, or use --replay FILE without --record."
-        )
+        raise UserError(f"{engine.key_variable} is not set: export it, or use --replay without --record.")
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise UserError(f"{engine.key_variable} must be printable ASCII without blanks. Set it again.")
     return key
