@@ -60,7 +60,7 @@ class HybridOptions(Options):
         tuple[Path, ...], Flag("an index of the same corpus; give it twice or more", metavar="DIR")
     ] = ()
     rrf_k: Annotated[AtLeastOne, Flag("rank fusion: a rank adds 1 / (k + rank) to a score")] = 60
-    depth: Annotated[AtLeastOne, Flag("passages asked of each index")] = 100
+    depth: Annotated[AtLeastOne, Flag("passages taken from each index")] = 100
 
 
 class BuildCommand(Options):

@@ -1,6 +1,6 @@
 """The packages of optional extras, and the pip command for missing ones.
 
-A server for BM25 runs without torch and FAISS, so what a command needs depends on what it is asked to do. It
+A server for BM25 runs without torch and FAISS, so what a command needs depends on its options. It
 is looked for (not imported) before any work is done.
 """
 

@@ -51,7 +51,7 @@ class RayOptions(Options):
     ] = (1, 1)
     shard_replicas: Annotated[
         tuple[int, int],
-        Flag("replicas of each shard, likewise", metavar="N[:MOST]", read=_replica_range, default="1"),
+        Flag("replicas of each shard, also a range", metavar="N[:MOST]", read=_replica_range, default="1"),
     ] = (1, 1)
     replica_cpus: Annotated[
         NotNegative, Flag("CPU cores that Ray reserves for a replica", metavar="CPUS")

@@ -73,7 +73,7 @@ class JobQueue:
         while True:
             seconds = self._seconds_until_due(free_since)
             if seconds == 0.0:
-                # The loop may have been busy with answers while others asked: read before the batch is cut.
+                # The loop may have been busy with answers: read what has arrived before the batch is cut.
                 for _ in range(_READ_CYCLES):
                     await asyncio.sleep(0)
                 if self._seconds_until_due(free_since) == 0.0:

@@ -98,7 +98,7 @@ class RescoringSection(_Section):
 class DenseSection(_Section):
     """A FAISS index and the encoder of its vectors. `search` and `recall` of approximate ones.
 
-    `preset` is the name under which the index was asked for; None: by its factory string.
+    `preset` is the name of the preset that chose the index; None: a factory string did.
     """
 
     encoder: EncoderSection
@@ -203,7 +203,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def replaced_folder(folder: Path) -> Path:
-    """Where an index is while another takes its place (publication.py)."""
+    """The folder of an index while another one replaces it (publication.py)."""
     return folder.with_name(folder.name + ".replaced")
 
 

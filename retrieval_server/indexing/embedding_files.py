@@ -28,7 +28,7 @@ def check_name(path: Path) -> None:
     """Raise UserError if there is no such file, or its name does not tell its form."""
     if path.suffix.lower() not in _SUFFIXES:
         ends = ", ".join(_SUFFIXES)
-        raise UserError(f"--embeddings {path}: the name must end in one of {ends}; that tells the form.")
+        raise UserError(f"--embeddings {path}: the name must end in one of {ends}, which gives the format.")
     if not path.is_file():
         raise UserError(f"--embeddings {path}: no such file. Give the vectors of the passages.")
 

@@ -63,7 +63,8 @@ class DenseOptions(Options):
         ),
     ] = None
     ef_search: Annotated[
-        AtLeastOne | None, Flag("HNSW: length of the candidate list (default: likewise)", metavar="N")
+        AtLeastOne | None,
+        Flag("HNSW: length of the candidate list (default: by recall, as --nprobe)", metavar="N"),
     ] = None
     recall_queries: Annotated[
         Path | None,

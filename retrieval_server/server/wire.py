@@ -124,7 +124,7 @@ class FlatDocument(ScoredDocument):
 
 
 class RetrieveResponse(BaseModel):
-    """`result[i]` answers `queries[i]`, best first. The other two only where one `query` was asked."""
+    """`result[i]` answers `queries[i]`, best first. The other two are there for one `query` only."""
 
     model_config = example({"result": [[{"document": _PASSAGE, "score": 11.3}], []]})
 

@@ -14,7 +14,7 @@ They follow the documentation at:
 - SearXNG: https://docs.searxng.org/dev/search_api.html; `json` must be among `search.formats` of the
   instance's settings.yml, else it answers 403.
 
-Whatever topk is, an engine is asked for a whole page of ten results, or several: so answers for different
+Whatever topk is, a whole page of ten results, or several, is requested of an engine: so answers for different
 topk differ only in length, one recording serves every topk of the page, and most engines charge per request.
 """
 

@@ -52,8 +52,7 @@ class WebSelection(Options):
     web: Annotated[
         str | None,
         Flag(
-            "the engine, in place of --index; or beside it: it then answers the requests that say "
-            '"index": "web"',
+            'the engine, in place of --index; or beside it: it then answers requests with "index": "web"',
             choices=tuple(ENGINES),
         ),
     ] = None

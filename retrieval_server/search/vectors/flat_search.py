@@ -41,7 +41,7 @@ def multiply_batches(dimension: int) -> None:
 
     It holds for the whole process, so it is made for the largest dimension that was ever named: with smaller
     ones the product begins at larger batches. Otherwise the rounding of a search would depend on which index
-    was asked before.
+    was searched before.
     """
     global _largest_dimension
     _largest_dimension = max(_largest_dimension, dimension)
