@@ -1,7 +1,7 @@
 """The packages of optional extras, and the pip command for missing ones.
 
-A server for BM25 runs without torch and FAISS, so what a command needs depends on its options. It
-is looked for (not imported) before any work is done.
+A server for BM25 runs without torch and FAISS, so what a command needs depends on its options. The
+packages are looked for (not imported) before any work is done.
 """
 
 from __future__ import annotations
