@@ -98,6 +98,7 @@ class Material:
 
     @classmethod
     def make(cls, tokenizer: Any, turn_tokens: int) -> Material:
+        """The demo's world in documents so long that TOPK of them are about 3/4 of `turn_tokens`."""
         protocol = demo_protocol(PROTOCOL).with_special_tokens(control_tokens(tokenizer))
         passages = make_world(0, "train", people=1000, places=200).passages
         per_passage = len(tokenizer.encode(passages[0]["contents"], add_special_tokens=False))
@@ -216,6 +217,7 @@ def repeated_share(steps: Iterable[Sequence[dict[str, Any]]]) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Measure as the command line says, and print the tables; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -92,7 +92,7 @@ def played(loop: Loop, name: str, folder: Path, policy_url: str) -> None:
 
 
 def evaluate(loop: Loop, out: Path, url: str, policy_url: str) -> None:
-    """`rag-r1 eval` of the agent, greedy, as in the loop."""
+    """Run `rag-r1 eval` with the agent, greedy, as in the loop."""
     from examples.agentic_r.loop_inputs import eval_arguments
     from rag_r1.evaluation import command
 
@@ -122,7 +122,7 @@ def first(url: str, queries: Sequence[str]) -> list[list[str]]:
 
 
 def figures(folder: Path) -> dict[str, Any]:
-    """What there is of an index's folder, beside the exact one's."""
+    """The figures of an index's folder, beside those of the exact index."""
     report = json.loads((folder / "run" / "report.json").read_text(encoding="utf-8"))["figures"]
     figures = json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
     theirs = json.loads((folder / "found.json").read_text(encoding="utf-8"))
@@ -181,6 +181,7 @@ def _done(out: Path, seed: int, name: str) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Measure as the command line says, and print the tables; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -44,13 +44,13 @@ _WIDE = {chr(code): chr(code + 0xFEE0) for code in range(0x21, 0x7F)}
 
 
 def decomposed(title: str) -> str:
-    """NFD, another dash, curly quotes and a no-break space."""
+    """The title in NFD, with another dash, curly quotes and no-break spaces."""
     text = unicodedata.normalize("NFD", title).replace("-", "\u2011").replace("–", "\u2212")
     return text.replace("'", "\u2019").replace('"', "\u201d").replace(" ", "\u00a0")
 
 
 def full_width(title: str) -> str:
-    """Full-width letters, which NFKC makes ordinary ones."""
+    """The title in full-width letters, which NFKC makes ordinary ones."""
     return "".join(_WIDE.get(character, character) for character in title)
 
 
@@ -104,7 +104,7 @@ def write(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
 def run_check(
     work: Path, name: str, corpus: Path, rows: Iterable[dict[str, Any]], **more: Any
 ) -> CheckResult:
-    """One check; its files are in `work`/`name`."""
+    """Run one check, whose files are in `work`/`name`."""
     out = work / name.replace(" ", "_").replace(",", "")
     out.mkdir(parents=True, exist_ok=True)
     data = write(out / "questions.jsonl", rows)
@@ -250,6 +250,7 @@ def measured(setting: Setting, work: Path, n: int) -> tuple[float, float, float]
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Measure as the command line says, and print the tables; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -51,7 +51,7 @@ def drawn(count: int, folder: Path) -> list[int]:
 
 
 def row(results: dict[str, Any]) -> list[str]:
-    """One line of the table."""
+    """The cells of one line of the table."""
     steps = sorted(results["held_out"], key=int)
     before, after = (results["held_out"][step] for step in (steps[0], steps[-1]))
     kinds = [key for key in before if key.startswith("EM ")]
@@ -69,6 +69,7 @@ def header(results: dict[str, Any]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Run the demo with each recipe and seed, and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

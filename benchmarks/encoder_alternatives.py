@@ -164,6 +164,7 @@ def onnx_ways(model: Any, features: Features, folder: Path, threads: int) -> dic
     logging.disable(logging.NOTSET)
 
     def way(file: Path) -> Way:
+        """The way to encode that runs an ONNX file."""
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = threads
         session = onnxruntime.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
@@ -237,6 +238,7 @@ def moved_by_others(way: Way, features: Features) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Measure as the command line says, and print the tables; returns the exit status."""
     command = parse(Command, __doc__, argv)
     set_mkl_reproducible()
     import torch

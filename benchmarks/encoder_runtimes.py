@@ -4,10 +4,10 @@
     python benchmarks/encoder_runtimes.py recall --questions questions.jsonl --corpus corpus.jsonl.gz \\
         --passages 3000
 
-Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line. ``speed`` encodes the same
+Questions are JSONL with {"question", "supporting_ids": [corpus id, ...]} per line. `speed` encodes the same
 texts with each in turn, round by round, so that other work on the machine affects all of them, and prints
 processor time: median milliseconds a text, and the median over the rounds of torch's time divided by this
-one's. ``recall`` encodes questions and passages, searches all of them exactly, and compares with torch in
+one's. `recall` encodes questions and passages, searches all of them exactly, and compares with torch in
 float32: the share of the supporting passages among the first k; the questions with the same first three ids
 in the same order; and the questions whose first ten ids change if they are encoded alone instead of 64 at
 once. With --passages the corpus is cut to the supporting passages and the first others. With --index the
@@ -87,6 +87,7 @@ def load(command: Command) -> dict[str, object]:
 
 
 def speed(encoders: dict[str, object], questions: list[str], passages: list[str], rounds: int) -> None:
+    """Print the milliseconds of each encoder a text, and torch's time divided by its time."""
     works: dict[str, tuple[int, Callable]] = {
         "one question": (16, lambda encoder: [encoder.encode_queries([text]) for text in questions[:16]]),
         "8 questions": (64, lambda encoder: in_batches(encoder, questions[:64], 8)),
@@ -134,6 +135,7 @@ def vectors_of(index: Path, corpus: dict[str, str]) -> np.ndarray:
 
 
 def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str], index: Path | None) -> None:
+    """Print the recall of each encoder, and how many questions get the same ids as with the first one."""
     ids, questions = list(corpus), [row["question"] for row in rows]
     golds = [{ids.index(key) for key in row["supporting_ids"]} for row in rows]
     query_vectors, alone, stored = {}, {}, {}
@@ -167,6 +169,7 @@ def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str]
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Measure as the command line says, and print the tables; returns the exit status."""
     command = parse(Command, __doc__, argv)
     set_mkl_reproducible()
     rows = [json.loads(line) for line in command.questions.open(encoding="utf-8")]

@@ -106,7 +106,7 @@ def forget_prefixes(engine: str) -> None:
 
 
 def asked_until(out: Path) -> float:
-    """When a run wrote its records, in seconds since the epoch."""
+    """The time at which a run wrote its records, in seconds since the epoch."""
     return (out / "trajectories" / "records.jsonl").stat().st_mtime
 
 
@@ -179,6 +179,7 @@ def measure(args: argparse.Namespace, folder: Path) -> list[float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Measure as the command line says, and print the tables; returns 1 if the ratio is below --bar."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -102,7 +102,7 @@ def write_training(run: Path, records: int) -> dict[str, float]:
 
 
 def _turned(passage: Document, question: int, place: int) -> Document:
-    """Another passage of the same words."""
+    """A passage of the same words in another order, with another id."""
     words = passage.text.split()
     cut = (question * 7 + place) % len(words)
     text = f"{passage.title}\n{' '.join([*words[cut:], f'({question}.{place})', *words[:cut]])}"
@@ -110,6 +110,7 @@ def _turned(passage: Document, question: int, place: int) -> Document:
 
 
 def _trajectory(draw: random.Random, number: int, question: int, passages: list[Document]) -> Trajectory:
+    """An invented trajectory of two to five searches over the passages."""
     gold = passages[0].title.strip('"')
     turns, found = [], draw.random() < 0.6
     for place in range(draw.randint(2, 5)):
@@ -197,7 +198,7 @@ def _get(client: httpx.Client, path: str) -> Any:
 
 
 def _seconds(rounds: int, work: Any) -> dict[str, float]:
-    """Median and largest of several rounds."""
+    """The median and the largest seconds of several rounds."""
     times = []
     for _ in range(rounds):
         begun = time.perf_counter()
@@ -246,7 +247,7 @@ def _wait(holds: Any, seconds: float) -> None:
 
 
 def _processor_s(process: subprocess.Popen) -> float:
-    """Seconds of processor time of a process so far."""
+    """The seconds of processor time of a process so far."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -2,7 +2,7 @@
 
     python benchmarks/filled_index.py --index indexes/minilm --passages 200000 --out indexes/minilm-200k
 
-The passages of ``--index`` are kept; the new ones get random unit vectors and a hundred invented words.
+The passages of `--index` are kept; the new ones get random unit vectors and a hundred invented words.
 Encoding real passages would take an hour on a laptop, and the speed of exact search does not depend on the
 vectors. Questions still find the real passages, because random directions are not close to any question.
 """
@@ -25,8 +25,8 @@ _BLOCK = 8192
 
 
 def fill(source: Path, out: Path, passages: int, progress: bool = True) -> None:
-    """Write ``out``, an index folder with ``passages`` passages, of which the first are those of
-    ``source``."""
+    """Write `out`, an index folder with `passages` passages, of which the first are those of
+    `source`."""
     import faiss
 
     from retrieval_server.folder.manifest import (
@@ -70,6 +70,7 @@ def fill(source: Path, out: Path, passages: int, progress: bool = True) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Fill up the index that the command line names; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

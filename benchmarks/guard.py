@@ -124,6 +124,7 @@ def _planting(fault: str, run_folder: Path, flag: Path) -> Callable[[], None]:
     metrics, history = MetricsFile(run_folder / "metrics-1.jsonl"), History()
 
     def watch() -> None:
+        """Plant the fault when the training has learned, and take it away when it starts again."""
         for step, values in metrics.new_lines():
             history.add(step, values)
             learned = len(history.held_out) and history.held_out.values[-1] >= LEARNED
@@ -137,6 +138,7 @@ def _planting(fault: str, run_folder: Path, flag: Path) -> Callable[[], None]:
 
 
 def _summary(fault: str, seed: int, out: Path) -> dict[str, Any]:
+    """What became of a training with a planted fault: when it was planted and flagged, and the EM."""
     run_folder = out / "run"
     attempts = Attempts(run_folder).all
     first = History()
@@ -181,7 +183,7 @@ HEAD = [
 
 
 def row(result: dict[str, Any]) -> list[object]:
-    """One line of the table."""
+    """The cells of one line of the table."""
     shares = [number(result[name], 2) for name in ("best", "last_before", "at_flag")]
     steps = ["–" if result[name] is None else result[name] for name in ("planted", "flagged")]
     end = "stopped" if result["error"] else number(result["final"], 2)
@@ -217,6 +219,7 @@ def chance_row(questions: int, agreeing: int, runs: int) -> list[object]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Print the table of trainings with planted faults, of replayed runs, or of chance."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

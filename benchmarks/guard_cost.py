@@ -34,13 +34,14 @@ from rag_r1.training.metrics_files import MetricsFile, earlier_files
 
 
 def spent(work: Callable[[], Any]) -> float:
-    """CPU seconds of this process."""
+    """The CPU seconds of this process that the work takes."""
     started = time.process_time()
     work()
     return time.process_time() - started
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and print what the guard costs in a step."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

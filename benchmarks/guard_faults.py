@@ -35,6 +35,7 @@ class FaultyLMHead(CPUEngineWithLMHead):
     _sent: list | None = None
 
     def optimizer_step(self) -> Any:
+        """One step, with a learning rate many times as large while that fault is active."""
         factor = TIMES if active_fault() == "learning_rate" else 1.0
         rates = [group["lr"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
@@ -63,5 +64,5 @@ class UnmaskedAgentLoop(SearchAgentLoop):
 
 
 def searches(trajectory: Any, golds: list[str]) -> float:
-    """Queries of a trajectory, whatever it answers."""
+    """The number of queries of a trajectory, whatever it answers."""
     return float(trajectory.n_searches)

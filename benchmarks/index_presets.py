@@ -4,13 +4,13 @@
     python benchmarks/index_presets.py recall --index indexes/exact --work outputs/presets
     python benchmarks/index_presets.py memory --work outputs/presets --passages 1000000 --dimension 768
 
-``recall`` takes the vectors of an exact index, makes an index of each preset of them, and asks all questions.
+`recall` takes the vectors of an exact index, makes an index of each preset of them, and asks all questions.
 Compared are the preset's first ten and first three with exact search of the 32-bit vectors, which is what a
 build's own table cannot do: it compares with the stored rows. Printed for several numbers of cells searched
 and of candidates; a row named "as built" has the settings that the build would choose by first sentences of
 passages. Nothing is timed, so the load of the machine does not matter.
 
-``memory`` makes an index of random vectors (their values do not change its size), opens it in a process of
+`memory` makes an index of random vectors (their values do not change its size), opens it in a process of
 its own as a server does, and makes 500 searches. Before, the same is done with an index of 1,000 vectors.
 Reported is by how much the resident set has grown, divided by the vectors; and apart from it the most that
 was ever resident of the rows on disk, whose pages are released again and again, so that it does not grow with
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 QUESTIONS = _here.parents[1] / "shared" / "data" / "qa" / "hotpotqa.jsonl"
 SEARCHES = 500
-#: Random vectors that the cells of ``memory`` are trained on; how good they are does not matter there.
+#: Random vectors that the cells of `memory` are trained on; how good they are does not matter there.
 _TRAINED_ON = 20_000
 #: Vectors of the index that is used first, so that what a process needs in any case is there.
 _HARDLY_ANY = 1000
@@ -70,13 +70,13 @@ def make_files(name: str, vectors, folder: Path, train_sample: int | None = None
     A finished index is kept, and rows are continued: the folder must be one of these vectors alone.
     """
     from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
-    from retrieval_server.indexing.dense_build import keep_rows
+    from retrieval_server.indexing.dense_build import write_rows
     from retrieval_server.indexing.faiss_build import write_faiss_index
     from retrieval_server.indexing.presets import PRESETS
 
     preset = PRESETS[name]
     folder.mkdir(parents=True, exist_ok=True)
-    rows = keep_rows(vectors, folder / ROWS, preset.rescoring.rows, progress=True)
+    rows = write_rows(vectors, folder / ROWS, preset.rescoring.rows, progress=True)
     if not (folder / FAISS_INDEX).exists():
         factory, part = preset.factory(len(rows), rows.dimension), folder / f"{FAISS_INDEX}.part"
         write_faiss_index(rows, factory, part, train_sample, progress=True)
@@ -100,7 +100,7 @@ class Opened:
         self.cells = cell_count(self.index)
 
     def find(self, queries: np.ndarray, k: int, nprobe: int, candidates: int) -> list[list[int]]:
-        """The rows of the ``k`` best of each query."""
+        """The rows of the `k` best of each query."""
         from retrieval_server.search.vectors.faiss_search import ApproximateSearch, SearchParameters
 
         SearchParameters(nprobe=nprobe).apply(self.index, compressed=True)
@@ -239,6 +239,7 @@ def measure_memory(args: argparse.Namespace) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -267,6 +268,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Measure as the command line says, and print the tables; returns the exit status."""
     args = parse_args(argv)
     from retrieval_server.errors import UserError
 

@@ -29,7 +29,7 @@ GB = 1e9
 
 
 def environment(work: Path, pypi_only: bool, **more: str) -> dict[str, str]:
-    """This process's variables, without an active environment, with caches below ``work``."""
+    """This process's variables, without an active environment, with caches below `work`."""
     hidden = {"VIRTUAL_ENV", "PYTHONPATH", "VENV", "RAG_R1_INSTALLER"}
     if pypi_only:
         hidden |= {name for name in os.environ if name.startswith(("PIP_", "UV_")) and name != "PIP_CERT"}
@@ -75,7 +75,7 @@ def torch_of(said: str) -> str:
 
 
 def installation(work: Path, installer: str, cached: str, pypi_only: bool) -> str:
-    """One row: an environment is made, measured and removed."""
+    """Make, measure and remove an environment; returns its row of the table."""
     venv = work / "venv"
     variables = environment(work, pypi_only, VENV=str(venv), RAG_R1_INSTALLER=installer)
     seconds, said = run(["bash", str(ROOT / "scripts" / "setup_env.sh")], work, variables)
@@ -86,7 +86,7 @@ def installation(work: Path, installer: str, cached: str, pypi_only: bool) -> st
 
 
 def demo(work: Path, pypi_only: bool) -> str:
-    """One row: from a fresh clone and empty caches to the picture."""
+    """Run the demo from a fresh clone and empty caches to the picture; returns its row."""
     clone = work / "clone"
     started = time.perf_counter()
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
@@ -101,6 +101,7 @@ def demo(work: Path, pypi_only: bool) -> str:
 
 
 def main() -> None:
+    """Measure the installations that the command line names, and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

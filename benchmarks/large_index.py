@@ -2,13 +2,13 @@
 
     python benchmarks/large_index.py --work outputs/large --passages 5000000
 
-Invents passages of 100 words with random vectors (of ``--dimension``), so that the encoder's speed does not
+Invents passages of 100 words with random vectors (of `--dimension`), so that the encoder's speed does not
 matter, and builds and serves them with the project's own commands. Every step is a separate process, whose
 wall and processor seconds and peak resident memory are measured from outside. Encoding is done for a quarter
 of the passages and for all of them: its peak memory must not grow. The server is started with the files in
 the page cache, and then queried until 50,000 passages have been sent. Resident memory is read from
 /proc/PID/smaps, separately for the text's mapping. 5 million passages take 12 GB of disk, which are freed at
-the end unless ``--keep`` is given. Linux only.
+the end unless `--keep` is given. Linux only.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class RandomVectors:
 
 
 def write_vectors(parts: Path, encoder: Path) -> None:
-    """The step between ``passages`` and ``merge``, with random vectors instead of the model's."""
+    """The step between `passages` and `merge`, with random vectors instead of the model's."""
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.encode.options import EncoderOptions
     from retrieval_server.indexing.parts import EncodingPart, encode_part
@@ -188,6 +188,7 @@ def _resident_rows(moment: str, pid: int) -> list[tuple[str, str]]:
 
 
 def main() -> int:
+    """Build and measure the index, and print the tables; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

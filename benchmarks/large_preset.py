@@ -3,29 +3,29 @@
     python benchmarks/large_preset.py --real indexes/exact --work outputs/large --passages 20000000
     python benchmarks/large_preset.py --real indexes/exact --work outputs/large --passages 20000000 --report
 
-The vectors are synthetic, with the neighbourhoods of the real ones in ``--real``, an exact index
+The vectors are synthetic, with the neighbourhoods of the real ones in `--real`, an exact index
 (synthetic_vectors.py); the texts are a few invented words. Encoding apart, everything is the project's own
 commands and code. Each step is a process of its own, whose wall and processor seconds and peak of resident
 memory are measured from outside:
 
-- the corpus is written, and read by ``build_index.py passages``;
-- ``--parts`` parts are encoded, that is, their vectors drawn, and stored in the type of the preset's rows;
-- ``merge`` trains, adds, and chooses how many cells are searched, by the real questions;
-- ``shard_index.py`` splits the index;
+- the corpus is written, and read by `build_index.py passages`;
+- `--parts` parts are encoded, that is, their vectors drawn, and stored in the type of the preset's rows;
+- `merge` trains, adds, and chooses how many cells are searched, by the real questions;
+- `shard_index.py` splits the index;
 - exact search of the synthetic questions in the 32-bit vectors, drawn once more block by block: what recall
   is measured against;
 - the index is searched for these questions one by one, and its shards, merged, likewise;
 - a server is started and asked real questions over HTTP, one by one.
 
-The last two run under a limit of memory with the page cache (``--limit-gb``, see memory_limit.py). At first
+The last two run under a limit of memory with the page cache (`--limit-gb`, see memory_limit.py). At first
 the index files are not in the page cache: the first questions wait for the disk. Then the index is read
 ahead, and the other questions wait for the rows of their candidates alone; all questions a second time find
 these in the cache, too. The index is also searched with the rows dropped from the cache before every
 question, the disk's own latency, and with other numbers of cells and of candidates.
 
 A finished step is not repeated, and a build that was killed continues: the same command goes on. Its seconds
-are then those of all attempts together, except those that ended because this process was killed. ``--report``
-prints what there is so far. At the end, or with ``--report``, the time that ``--estimate`` passages would
+are then those of all attempts together, except those that ended because this process was killed. `--report`
+prints what there is so far. At the end, or with `--report`, the time that `--estimate` passages would
 take at these rates is told: steps in proportion to the passages; merging between what adding alone and what
 training alone would grow to.
 """
@@ -69,7 +69,7 @@ class Work:
         self.results: dict = json.loads(self._file.read_text()) if self._file.exists() else {}
 
     def keep(self, name: str, value: object) -> None:
-        """Remember a measurement, also for the next start."""
+        """Keep a measurement, in its file too, for the next start."""
         self.results[name] = value
         part = self._file.with_suffix(".part")
         part.write_text(json.dumps(self.results, indent=1), encoding="utf-8")
@@ -84,7 +84,7 @@ class Work:
         return name in self.results and self.results[name]["done"]
 
     def step(self, name: str, there: bool, *command: object) -> None:
-        """Run and measure a command, unless its result is ``there``. Seconds of failed attempts are added.
+        """Run and measure a command, unless its result is `there`. Seconds of failed attempts are added.
 
         A result that is whole but not recorded, because this process was killed before, is kept.
         """
@@ -138,7 +138,7 @@ class SyntheticEncoder:
 
 
 def encode(args: argparse.Namespace, work: Work) -> None:
-    """One part."""
+    """Encode one part of the passages."""
     from retrieval_server.folder.manifest import read_manifest
     from retrieval_server.indexing.options import BuildOptions
     from retrieval_server.indexing.parts import EncodingPart, encode_part
@@ -176,6 +176,7 @@ def search_exactly(args: argparse.Namespace, work: Work) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -208,7 +209,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def run_steps(args: argparse.Namespace, work: Work) -> None:
-    """All steps that are not done."""
+    """Run all steps that are not done."""
     from benchmarks import large_search
 
     arguments = (
@@ -247,13 +248,14 @@ def run_steps(args: argparse.Namespace, work: Work) -> None:
 
 
 def identity(args: argparse.Namespace) -> dict:
-    """What all measurements in a folder must have in common."""
+    """The settings that all measurements in a folder must have in common."""
     names = ("passages", "preset", "real", "questions", "parts", "shards", "queries", "limit_gb")
     values = {name.replace("_", "-"): getattr(args, name) for name in names}
     return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run one step, or all that are missing, and print the report; returns the exit status."""
     args = parse_args(argv)
     args.work.mkdir(parents=True, exist_ok=True)
     work = Work(args.work, args.parts)

@@ -18,7 +18,7 @@ STATES = {
 
 
 def report(results: dict, index: Path, dimension: int, estimate: int) -> str:
-    """Steps, sizes, search and server of a run; then what ``estimate`` passages would take."""
+    """Steps, sizes, search and server of a run; then what `estimate` passages would take."""
     run = results["run"]
     page = Page().text(f"{run['passages']:,} passages of {dimension} dimensions, preset {run['preset']}")
     if others := [f"{name} {value}" for name, value in run.items() if name not in ("passages", "preset")]:
@@ -46,7 +46,7 @@ def _step(name: str, result: dict) -> list[str]:
 
 
 def milliseconds(result: dict) -> str:
-    """p50 and p95."""
+    """The p50 and the p95 in milliseconds, as a text."""
     return f"{result['p50']:.1f}, {result['p95']:.1f} ms"
 
 
@@ -55,11 +55,12 @@ def _times(result: dict) -> list[str]:
 
 
 def _settings(result: dict) -> list[str]:
-    """Cells and candidates; older records have no candidates."""
+    """The cells of cells and candidates; older records have no candidates."""
     return [str(result["cells"]), str(result.get("candidates", ""))]
 
 
 def _search(page: Page, results: dict, passages: int) -> None:
+    """Add the table of searches, one row for each way and state of the page cache."""
     rows = []
     if cold := results.get("cold"):
         for state, name in STATES.items():
@@ -129,7 +130,7 @@ def _estimate(steps: dict, run: dict, dimension: int, passages: int) -> str:
     return (
         f"{passages:,} passages, these steps at these rates: {total('wall', bounds[0])} to "
         f"{total('wall', bounds[1])} by the clock, {total('cpu', bounds[0])} to {total('cpu', bounds[1])} of "
-        f"processor time; {size_text(needs.memory)} of memory for the index, "
-        f"{size_text(needs.build_memory)} for the "
-        f"build, {size_text(3 * needs.disk)} of disk with parts and shards."
+        f"processor time; {size_text(needs.memory_bytes)} of memory for the index, "
+        f"{size_text(needs.build_memory_bytes)} for the "
+        f"build, {size_text(3 * needs.disk_bytes)} of disk with parts and shards."
     )

@@ -1,6 +1,6 @@
 """The measured processes of benchmarks/large_preset.py: search in an index, in its shards, and its server.
 
-``search`` and ``serve`` return what is printed as a line of JSON. There is no command line. Linux only.
+`search` and `serve` return what is printed as a line of JSON. There is no command line. Linux only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read_through(file: Path) -> None:
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
-    """p50 and p95 in milliseconds."""
+    """The p50 and the p95 of these seconds, in milliseconds."""
     return {f"p{share}": 1000 * float(np.percentile(seconds, share)) for share in (50, 95)}
 
 
@@ -59,7 +59,7 @@ def recall(rows: list[list[int]], exact: np.ndarray) -> float:
 def one_by_one(
     find: Callable[[np.ndarray], list[int]], questions: np.ndarray, before: Callable[[], object] = int
 ) -> tuple[list[list[int]], list[float]]:
-    """Rows and seconds of each question; ``before`` is called before each, and not timed."""
+    """Rows and seconds of each question; `before` is called before each, and not timed."""
     rows, took = [], []
     for question in questions:
         before()
@@ -70,7 +70,7 @@ def one_by_one(
 
 
 def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
-    """Search for the questions in ``exact`` one by one, without an encoder and without texts."""
+    """Search for the questions in `exact` one by one, without an encoder and without texts."""
     from benchmarks.index_presets import Opened, make_files, resident
     from benchmarks.random_vectors import RandomVectors
     from retrieval_server.encode.malloc import trim_heap
@@ -154,7 +154,7 @@ def _search_shards(folder: Path, questions: np.ndarray, rows: np.ndarray) -> dic
 
 
 def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dict:
-    """Start the server and ask it questions one by one. Its index, and the ``encoder`` if that is given, are
+    """Start the server and ask it questions one by one. Its index, and the `encoder` if that is given, are
     not in the page cache at first."""
     from benchmarks.large_index import resident
     from benchmarks.measured_steps import ROOT, ending_with, processor_seconds
@@ -194,7 +194,7 @@ def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dic
 
 
 def _ready(url: str) -> dict | None:
-    """What /ready tells; None while the server is not."""
+    """The answer of /ready; None while the server is not."""
     try:
         with urllib.request.urlopen(f"{url}/ready", timeout=60) as answer:
             return json.load(answer)
@@ -203,7 +203,7 @@ def _ready(url: str) -> dict | None:
 
 
 def _ask(url: str, question: str) -> float:
-    """Seconds until the answer is there."""
+    """Ask the server; returns the seconds until the answer has come."""
     body = json.dumps({"queries": [question], "topk": K}).encode()
     request = urllib.request.Request(f"{url}/retrieve", body, {"content-type": "application/json"})
     began = time.perf_counter()

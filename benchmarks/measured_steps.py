@@ -40,7 +40,7 @@ class Measured:
 
 
 def ending_with(parent: int) -> Callable[[], None]:
-    """For ``preexec_fn``: Linux ends the new process when ``parent``, which starts it, has ended."""
+    """For `preexec_fn`: Linux ends the new process when `parent`, which starts it, has ended."""
 
     def ask() -> None:
         if sys.platform == "linux":
@@ -98,6 +98,6 @@ def processor_seconds(pid: int) -> float:
 
 
 def spent_by_children() -> float:
-    """Processor seconds of the commands that have ended."""
+    """The processor seconds of the commands that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

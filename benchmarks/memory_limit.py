@@ -1,7 +1,7 @@
 """A limit of memory for one process and its page cache: a control group of this machine. Read by other
 benchmarks.
 
-A limit of the process alone (``ulimit``) would leave out the page cache, from which mapped index files are
+A limit of the process alone (`ulimit`) would leave out the page cache, from which mapped index files are
 read; a control group counts both, and gives pages of files up when the limit is reached. systemd-run makes
 one where systemd runs. Here it is made by hand, which needs to be root, in the hierarchy of version 2 or,
 where that has no memory controller, of version 1.
@@ -26,7 +26,7 @@ _BUSY_S = 30.0
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """A group; ``folder`` None: this machine gave none, and nothing is limited."""
+    """A group; `folder` None: this machine gave none, and nothing is limited."""
 
     folder: Path | None
     peak_file: str = ""
@@ -47,7 +47,7 @@ class MemoryLimit:
 
 @contextmanager
 def memory_limit(size: int) -> Iterator[MemoryLimit]:
-    """A group with a limit of ``size`` bytes, removed at the end; its processes must have ended by then."""
+    """A group with a limit of `size` bytes, removed at the end; its processes must have ended by then."""
     for root, limit, peak in _HIERARCHIES:
         folder = root / f"rag-r1-{os.getpid()}"
         try:

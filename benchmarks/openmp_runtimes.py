@@ -4,10 +4,10 @@
     python benchmarks/openmp_runtimes.py --index indexes/wiki --encode-threads-alone 1
     python benchmarks/openmp_runtimes.py --pid 12345
 
-With ``--index`` the index is opened in this process as the server does it, with the server's own options, and
+With `--index` the index is opened in this process as the server does it, with the server's own options, and
 one question and a batch are encoded and searched in a thread, as in the server. Then the encoder's numbers of
 threads are printed, and every library with threads of its own, as threadpoolctl finds it if that is
-installed. (The search has threads of its own and calls FAISS with one in each.) With ``--pid`` the runtimes
+installed. (The search has threads of its own and calls FAISS with one in each.) With `--pid` the runtimes
 of a running server are listed, without their settings. Linux only.
 """
 
@@ -85,6 +85,7 @@ def report(threads: dict[str, int]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Measure as the command line says, and print the tables; returns the exit status."""
     command = parse(Command, __doc__, argv)
     from retrieval_server.errors import UserError
     from retrieval_server.search.threads import openmp_runtimes

@@ -84,7 +84,7 @@ class Training:
 
     @property
     def em(self) -> float:
-        """Held-out EM after the training."""
+        """The held-out EM after the training."""
         return self.ends[1]["EM all"]
 
 
@@ -139,6 +139,7 @@ def written_drafts(folder: Path, seed: int, passages: Sequence[dict[str, str]]) 
 
 
 def _row(draft: Draft, protocol: Protocol) -> QuestionRow:
+    """The row of training for a question that was written."""
     return QuestionRow(
         draft.question,
         golds=tuple(draft.golds),
@@ -162,7 +163,7 @@ def wrong_share(rows: Sequence[QuestionRow], texts: Sequence[str]) -> float:
 
 
 def trained(arm: str, seed: int, out: Path, overrides: Sequence[str], timeout_s: float) -> Training:
-    """One training, from its folder if it is finished."""
+    """Run a training, or read its folder if it is finished."""
     folder = out / f"seed{seed}"
     questions = questions_of(folder / "questions", seed)[arm]
     finished = folder / arm / "results.json"
@@ -191,7 +192,7 @@ def table_row(training: Training) -> list[str]:
 
 
 def claims(trainings: Sequence[Training]) -> list[Claim]:
-    """What was to be shown, and in how many seeds it held."""
+    """The claims of the experiment, with the number of seeds in which each held."""
     by_seed: dict[int, dict[str, float]] = {}
     for training in trainings:
         by_seed.setdefault(training.seed, {})[training.arm] = training.em
@@ -210,6 +211,7 @@ def claims(trainings: Sequence[Training]) -> list[Claim]:
 
 @command_main(RunError, OSError)
 def main(argv: Sequence[str] | None = None) -> int:
+    """Train each arm in each seed, and print the tables; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -94,7 +94,7 @@ def planted(rows: Sequence[dict[str, str]], log: Path, out: Path) -> list[Plante
 
 
 def outcomes(out: Path) -> Iterator[dict[str, Any]]:
-    """Every seed that was kept or refused."""
+    """Yields every seed that was kept or refused."""
     for name in ("questions.jsonl", "refused.jsonl"):
         for line in (out / name).read_text().splitlines():
             seed = json.loads(line)
@@ -181,6 +181,7 @@ def print_card(work: Path, judged: Sequence[Planted]) -> bool:
 
 
 def main() -> int:
+    """Measure as the command line says, and print the tables; returns 0 if all bars are reached."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--work", type=Path, required=True, help="folder for the corpus, the logs and the run"

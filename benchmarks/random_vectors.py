@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 #: Vectors of one seed.
@@ -9,7 +11,7 @@ _DRAWN_AT_ONCE = 4096
 
 
 class RandomVectors:
-    """``passages`` random unit vectors of a dimension, float32, drawn each time that a slice is read.
+    """`passages` random unit vectors of a dimension, float32, drawn each time that a slice is read.
 
     They are drawn in blocks, each with its own seed: a row is the same in every slice.
     """
@@ -22,8 +24,9 @@ class RandomVectors:
         return self._passages
 
     def __getitem__(self, rows: slice) -> np.ndarray:
+        """The vectors of a slice of step 1, (rows, dimension)."""
         start, stop, _ = rows.indices(len(self))
-        blocks = range(start // _DRAWN_AT_ONCE, -(-stop // _DRAWN_AT_ONCE))
+        blocks = range(start // _DRAWN_AT_ONCE, math.ceil(stop / _DRAWN_AT_ONCE))
         shape = (_DRAWN_AT_ONCE, self.dimension)
         drawn = [np.empty((0, self.dimension), np.float32)]
         drawn += [np.random.default_rng(block).standard_normal(shape, dtype=np.float32) for block in blocks]

@@ -17,7 +17,7 @@ DIMENSION = 768
 
 
 def make_index(preset: str, passages: int, block: int, folder: Path, many: int) -> float:
-    """The index file and the rows, in ``folder``; returns the vectors that were added in a second."""
+    """The index file and the rows, in `folder`; returns the vectors that were added in a second."""
     import faiss
 
     from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
@@ -49,7 +49,7 @@ def make_index(preset: str, passages: int, block: int, folder: Path, many: int) 
 
 
 def repeat_rows(path: Path, size: int) -> None:
-    """Append the file to itself until it has ``size`` bytes."""
+    """Append the file to itself until it has `size` bytes."""
     whole = path.read_bytes()
     with path.open("ab") as stream:
         for first in range(len(whole), size, len(whole)):
@@ -57,8 +57,8 @@ def repeat_rows(path: Path, size: int) -> None:
 
 
 def repeat_codes(index, ivf, block: int, passages: int) -> None:
-    """Give the cells copies of their codes, for rows ``block`` to ``passages``, whose codes are those of the
-    rows before them by a multiple of ``block``."""
+    """Give the cells copies of their codes, for rows `block` to `passages`, whose codes are those of the
+    rows before them by a multiple of `block`."""
     import faiss
 
     lists = ivf.invlists

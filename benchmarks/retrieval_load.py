@@ -1,7 +1,7 @@
 """Load on a retrieval server, and what comes back: clients in a closed loop, or questions at a given rate.
 
 A client sends one question at a time, as a trajectory does, to any server with
-``POST /retrieve {"queries", "topk", "return_scores"}``. The benchmarks retrieval_server.py and
+`POST /retrieve {"queries", "topk", "return_scores"}`. The benchmarks retrieval_server.py and
 retrieval_overload.py read this file; it has no command line.
 """
 
@@ -47,7 +47,7 @@ class Round:
 
 
 def read_questions(path: Path) -> list[str]:
-    """The ``question`` of each JSONL row, or each line of a text file."""
+    """The `question` of each JSONL row, or each line of a text file."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     return [json.loads(line)["question"] for line in lines] if path.suffix == ".jsonl" else lines
 
@@ -71,14 +71,14 @@ class Target:
         return [hit["document"]["id"] for hit in hits]
 
     async def learn(self, questions: list[str]) -> None:
-        """Ask each question alone and remember its ids."""
+        """Send each question alone, and keep the ids of its answer."""
         for question in questions:
             self.alone[question] = await self.ask(question)
 
     async def timed(
         self, question: str, due: float, result: Round, until: float = float("inf"), since: float = 0.0
     ) -> None:
-        """Ask, and note in ``result`` what came back, if it came within these two times."""
+        """Ask, and note in `result` what came back, if it came within these two times."""
         taken = Round()
         try:
             ids = await self.ask(question)
@@ -111,9 +111,9 @@ class Ceiling:
 
 
 async def closed_loop(target: Target, questions: Iterator[str], clients: int, seconds: float) -> Round:
-    """``clients`` that ask again as soon as they have an answer.
+    """`clients` that ask again as soon as they have an answer.
 
-    What arrives after the first WARM_UP_S, within ``seconds``, is counted, whenever it was asked for: else a
+    What arrives after the first WARM_UP_S, within `seconds`, is counted, whenever it was asked for: else a
     slow server would be charged for the answers at the end, and not be credited with those at the beginning.
     """
     result = Round(seconds)
@@ -129,7 +129,7 @@ async def closed_loop(target: Target, questions: Iterator[str], clients: int, se
 
 
 async def open_loop(target: Target, questions: Iterator[str], rate: float, seconds: float) -> Round:
-    """Questions at exponentially distributed intervals, ``rate`` per second on average."""
+    """Questions at exponentially distributed intervals, `rate` per second on average."""
     result, clock = Round(), random.Random(0)
     # Those under way. With all that ever were, a million after ten minutes, each of Python's collections of
     # garbage would stop this process for seconds, which would be charged to the server.

@@ -3,8 +3,8 @@
     python retrieval_server/start_retrieval.py --index indexes/wiki --max-delay 1 &
     python benchmarks/retrieval_overload.py --url http://127.0.0.1:8000 --seconds 600
 
-First the capacity is measured: the throughput and the p95 latency with ``--clients`` clients in a closed
-loop. Then questions arrive at ``--factor`` times that rate, at random times, whether the server keeps up or
+First the capacity is measured: the throughput and the p95 latency with `--clients` clients in a closed
+loop. Then questions arrive at `--factor` times that rate, at random times, whether the server keeps up or
 not. A good server continues to answer at its capacity, keeps the latency of what it accepts, and refuses the
 rest at once (503 with Retry-After); its memory does not grow. Memory is the server's own figure from /metrics
 (process_resident_memory_bytes), read once per second.
@@ -72,6 +72,7 @@ async def answers_again(target) -> bool:
 
 
 async def measure(args: argparse.Namespace, questions: list[str]) -> int:
+    """Measure capacity, then the answers under overload; returns the exit status of `report`."""
     token = os.environ.get("RETRIEVAL_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else None
     connections, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=args.timeout)
@@ -124,6 +125,7 @@ def report(calm, storm, memory: list[float], alive: bool) -> int:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -41,9 +41,9 @@ def running(*command: object, **more) -> Iterator[subprocess.Popen]:
 
 @contextmanager
 def serving(*command: object, environment: dict[str, str] | None = None) -> Iterator[str]:
-    """A server with ``--port`` on a free port; its address, when it answers a query.
+    """A server with `--port` on a free port; its address, when it answers a query.
 
-    ``environment``: variables for it beside those of this process.
+    `environment`: variables for it beside those of this process.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -71,7 +71,7 @@ def settings(words: str) -> tuple[dict[str, str], list[str]]:
 
 
 def ours(index: Path, device: str | None, words: str = "") -> AbstractContextManager[str]:
-    """Our server on an index; its address. ``words``: as ``settings`` reads them."""
+    """Our server on an index; its address. `words`: as `settings` reads them."""
     environment, flags = settings(words)
     on = ("--device", device) if device else ()
     script = ("retrieval_server/start_retrieval.py", "--index", index.resolve(), "--cache-size", 0)
@@ -92,7 +92,7 @@ def stages(
     """The stages, each alone in its process; those of a search are started when the vectors are there.
 
     With an exact index there are two ceilings: the encoder and our search, and the encoder and FAISS's own.
-    ``device`` is that of the encoder; None: a GPU if torch sees one.
+    `device` is that of the encoder; None: a GPU if torch sees one.
     """
     (work / "questions.json").write_text(json.dumps(questions), encoding="utf-8")
     script = ["benchmarks/retrieval_stages.py", "--index", index.resolve(), "--batch", batch, "--topk", topk]

@@ -27,6 +27,7 @@ def recall(results: Sequence[Sequence[str]], golds: Sequence[set[str]]) -> float
 
 
 def main() -> int:
+    """Measure as the command line says, and print the tables; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

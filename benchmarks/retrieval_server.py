@@ -1,33 +1,33 @@
 """Throughput and latency of retrieval servers. Any server with
-``POST /retrieve {"queries", "topk", "return_scores"}`` can be measured, and several can be compared.
+`POST /retrieve {"queries", "topk", "return_scores"}` can be measured, and several can be compared.
 
     python retrieval_server/start_retrieval.py --index indexes/wiki --port 8000 --cache-size 0 &
     python retrieval_server/start_retrieval.py --index indexes/wiki --port 8001 --cache-size 0 --max-batch 1 &
     python benchmarks/retrieval_server.py --url http://127.0.0.1:8000 --url http://127.0.0.1:8001 --clients 64
     python benchmarks/retrieval_server.py --url http://127.0.0.1:8000 --ceiling indexes/wiki
 
-A client sends one question at a time, as a trajectory does. Closed loop (the default): each of ``--clients``
-sends the next question as soon as it has an answer. Open loop (``--rate``): questions arrive at random times
+A client sends one question at a time, as a trajectory does. Closed loop (the default): each of `--clients`
+sends the next question as soon as it has an answer. Open loop (`--rate`): questions arrive at random times
 at that rate, whether the server keeps up or not, and latency counts from the time at which a question was
 due.
 
-``--anchor search-r1 PATH --index DIR`` starts two servers and stops them at the end: ours, and the original,
-Search-R1's ``search_r1/search/retrieval_server.py``, on the same index and encoder. PATH is a clone of
+`--anchor search-r1 PATH --index DIR` starts two servers and stops them at the end: ours, and the original,
+Search-R1's `search_r1/search/retrieval_server.py`, on the same index and encoder. PATH is a clone of
 https://github.com/PeterGriffinJin/Search-R1 or that file alone; it is run as it is, and nothing of it is part
 of this project (benchmarks/search_r1_server.py says what is changed around it):
 
     python benchmarks/retrieval_server.py --anchor search-r1 Search-R1 --index DIR --ceiling DIR
     python benchmarks/retrieval_server.py --index DIR --ours "--dtype int8" --ours "OMP_PROC_BIND=true"
 
-``--ours`` starts one more server of ours on ``--index``, with variables of its environment and flags.
-``--ceiling`` measures the index's encoder and its search without a server, each alone in a process of its own
+`--ours` starts one more server of ours on `--index`, with variables of its environment and flags.
+`--ceiling` measures the index's encoder and its search without a server, each alone in a process of its own
 (benchmarks/retrieval_stages.py), and adds up the two: all questions in batches of the number of clients, with
 one client one by one. For an exact index there is a second ceiling, with FAISS's own search for ours.
 
-The same search can take one process longer than another, for as long as the process lives. ``--restarts``
+The same search can take one process longer than another, for as long as the process lives. `--restarts`
 starts everything anew so many times, and the medians are over the rounds of all starts.
 
-All targets are measured in turn, ``--rounds`` times, and medians are reported, so that other work on the
+All targets are measured in turn, `--rounds` times, and medians are reported, so that other work on the
 machine affects all of them. First every question is asked once on its own; answers under load must then have
 the same ids, and the ids of the servers are compared. Questions repeat, so turn off a server's cache unless
 you want to measure it. The clients run on this machine and use its cores as little as possible.
@@ -99,7 +99,7 @@ async def measure(
 ) -> dict[str, list[Round]]:
     """Alternating rounds against every server, and of the ceilings; prints each result.
 
-    ``urls`` and ``alone`` are by the names of the servers. ``alone`` has a server's answers to each question
+    `urls` and `alone` are by the names of the servers. `alone` has a server's answers to each question
     asked alone; where they lack, they are asked for and added.
     """
     connections = aiohttp.TCPConnector(limit=0)
@@ -170,6 +170,7 @@ def started(args: argparse.Namespace, questions: list[str]) -> Iterator[tuple[di
 
 
 def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
+    """Print the table of the servers, and each compared with the first."""
     load = f"open loop, {args.rate:g} per second" if args.rate else f"closed loop, {args.clients} clients"
     starts = f" in each of {args.restarts} starts" if args.restarts > 1 else ""
     times = f"{args.rounds} rounds of {args.seconds:g} s{starts}"
@@ -193,6 +194,7 @@ def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -274,6 +276,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Measure as the command line says, and print the tables; returns the exit status."""
     args = parse_args(argv)
     questions = list(dict.fromkeys(load.read_questions(args.questions)))
     results: dict[str, list[Round]] = {}

@@ -5,11 +5,11 @@
 
 benchmarks/retrieval_server.py starts them for its ceilings. In one process the two libraries bring an OpenMP
 runtime each, and the idle threads of one slow the other down, so a pipeline in process is no upper bound.
-``faiss``, for an exact index only, is the search of a bare FAISS index with FAISS's defaults.
+`faiss`, for an exact index only, is the search of a bare FAISS index with FAISS's defaults.
 
 A stage first encodes, or searches, everything once, and prints "ready". Then for each line that it reads it
-does so again, in batches of ``--batch`` in the order given, and prints the seconds of each batch as a line of
-JSON. The encoder writes its vectors to ``--vectors``, from where the searches read them.
+does so again, in batches of `--batch` in the order given, and prints the seconds of each batch as a line of
+JSON. The encoder writes its vectors to `--vectors`, from where the searches read them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def search(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]
 
 
 def bare(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]]:
-    """The same as ``search``, by FAISS's index itself."""
+    """The same as `search`, by FAISS's index itself."""
     import faiss
 
     from retrieval_server.folder.manifest import FAISS_INDEX
@@ -84,6 +84,7 @@ def timed(work: Callable[[Any], object], items: list[Any]) -> list[float]:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Measure as the command line says, and print the tables; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -44,6 +44,7 @@ _T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure as the command line says, and print the tables; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
-    """What the figures of a split depend on, besides its number."""
+    """The settings on which the figures of a split depend, besides its number."""
     from retrieval_server.folder.manifest import sha256_of_file
 
     files = {name: sha256_of_file(getattr(args, name)) for name in ("corpus", "questions", "recipe")}
@@ -198,8 +199,10 @@ def index(args: argparse.Namespace, out: Path, encoder: str) -> Path:
     from retrieval_server.indexing.options import BuildOptions
 
     if not out.exists():
-        options = {"backend": "dense", "encoder": encoder, "device": args.device, "dtype": args.dtype}
-        build_index(BuildOptions(corpus=args.corpus, out=out, **options))
+        corpus, device, dtype = args.corpus, args.device, args.dtype
+        build_index(
+            BuildOptions(corpus=corpus, out=out, backend="dense", encoder=encoder, device=device, dtype=dtype)
+        )
     return out
 
 
@@ -217,7 +220,7 @@ def trained(rows: Path, folder: Path, args: argparse.Namespace) -> Path:
 def measure(
     folder: Path, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace
 ) -> dict[str, float]:
-    """Recall at each k, in an index."""
+    """Measure the recall at each k, in an index."""
     results = search_results(folder, questions, args, max(args.k))
     golds = [set(question["supporting_ids"]) for question in questions]
     return {str(k): recall([ids[:k] for ids in results], golds) for k in args.k}

@@ -119,7 +119,7 @@ def scale(args: argparse.Namespace, bench: Bench, world: World) -> list[dict[str
 
 
 def vllm(args: argparse.Namespace, world: World, url: str) -> list[dict[str, Any]]:
-    """All schedules on a real engine."""
+    """Measure all schedules on a real engine."""
     from real_engine import CONTEXT, real_engine
 
     questions = make_questions(world, args.questions, seed=args.seed, kinds=("bridge",))
@@ -192,6 +192,7 @@ def server_over(world: World, url: str | None, encoder: str | None = None) -> It
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -261,6 +262,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Measure as the command line says, and print the tables; returns the exit status."""
     args = parse_args(argv)
     world = make_world(args.seed, "train", people=1000, places=200)
     bench = Bench.over(PROTOCOL, list(world.facts["birthplace"]), Rates(args.decode_rate, args.prefill_rate))

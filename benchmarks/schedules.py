@@ -41,7 +41,7 @@ class Meter:
     _since: float = field(default_factory=time.perf_counter)
 
     def change(self, by: int) -> None:
-        """From now on the engine has `by` more (or fewer) requests."""
+        """Note that the engine has `by` more (or fewer) requests from now on."""
         now = time.perf_counter()
         self.slot_s += min(self.in_flight, self.slots) * (now - self._since)
         self.in_flight, self._since = self.in_flight + by, now

@@ -85,14 +85,14 @@ def card_of(args: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 
 def em(card: Mapping[str, Any], condition: str, kind: str | None = None) -> float:
-    """EM of a condition, over all questions or those of a kind."""
+    """The EM of a condition, over all questions or those of a kind."""
     of_condition = card["conditions"][condition]
     figure = of_condition["em"] if kind is None else of_condition["groups"][f"demo/{kind}"]
     return figure["value"]
 
 
 def checks(card: Mapping[str, Any]) -> dict[str, bool]:
-    """What is checked of a card (see the top)."""
+    """The expectations of a card, each with whether it holds."""
     most = max(em(card, "closed_book", kind) for kind in NOT_GUESSED)
     return {
         "closed book <= .05 on one-hop, bridge and both": most <= CLOSED_BOOK_AT_MOST,
@@ -116,6 +116,7 @@ def draw(cards: Mapping[int, Mapping[str, Any]], path: Path) -> list[Path]:
     """EM by condition and kind of question: means over the seeds, and a dot for each seed."""
 
     def paint(axes: Any) -> None:
+        """Draw the EM of each condition, by kind of question."""
         for number, kind in enumerate(KINDS):
             places = [i + 0.2 * (number - 1.5) for i in range(len(PROBES))]
             values = [[em(card, name, kind) for card in cards.values()] for name in PROBES]
@@ -132,6 +133,7 @@ def draw(cards: Mapping[int, Mapping[str, Any]], path: Path) -> list[Path]:
 
 @command_main(RunError)
 def main(argv: Sequence[str] | None = None) -> int:
+    """Make the cards that are missing, and print the report; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

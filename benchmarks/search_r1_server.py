@@ -4,17 +4,17 @@
     python benchmarks/search_r1_server.py --checkout Search-R1 --index indexes/wiki --port 8001
     python benchmarks/retrieval_server.py --url http://127.0.0.1:8000 --url http://127.0.0.1:8001
 
-This project contains none of its code: its file ``search_r1/search/retrieval_server.py`` is run unmodified,
+This project contains none of its code: its file `search_r1/search/retrieval_server.py` is run unmodified,
 with the index's FAISS file, its passages written out as JSONL, and its encoder. Only the following is changed
 around it:
 
 - the port, which is hard-coded there, and the address: 127.0.0.1 instead of the whole network;
 - the progress bar that it draws for every request is turned off;
-- without a GPU, or with ``--device cpu``: its ``.cuda()`` and ``.half()`` do nothing, so it computes in
+- without a GPU, or with `--device cpu`: its `.cuda()` and `.half()` do nothing, so it computes in
   float32 as ours does.
 
 It knows the prefixes of E5 and BGE and uses mean pooling for every model: with a BGE index its results differ
-from ours, with E5 and MiniLM they are the same. It needs the package ``datasets``.
+from ours, with E5 and MiniLM they are the same. It needs the package `datasets`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def retriever_name(query_prefix: str) -> str:
 
 
 def stay_on_the_processor() -> None:
-    """Make ``.cuda()`` and ``.half()`` of modules and ``.cuda()`` of tensors do nothing."""
+    """Make `.cuda()` and `.half()` of modules and `.cuda()` of tensors do nothing."""
     import torch
 
     def itself(self: Any, *_: Any, **__: Any) -> Any:
@@ -82,6 +82,7 @@ def run(server: Path, arguments: list[str], port: int, device: str | None) -> No
 
 @command_main()
 def main(argv: list[str] | None = None) -> int:
+    """Serve an index as Search-R1's server does, until a signal; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -118,6 +118,7 @@ def table(rows: dict[str, dict[str, float]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Train one base by plain torch and by veRL, and print the figures of both."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--work", type=Path, required=True, help="folder for base, traces, data and policies")

@@ -126,7 +126,7 @@ class SomeDocuments:
         self.documents, self.topk = documents, topk
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        """`topk` documents for each query, chosen by its text."""
+        """Returns `topk` documents for each query, chosen by its text."""
         last = max(len(self.documents) - self.topk, 0)
         starts = [random.Random(query).randint(0, last) for query in queries]
         return [list(self.documents[start : start + self.topk]) for start in starts]
@@ -156,7 +156,7 @@ def make_jobs(
 
 
 def roomy(most_turns: int) -> Budget:
-    """Limits that no drawn turn reaches."""
+    """The budget whose limits no drawn turn reaches."""
     return Budget(
         max_turns=most_turns,
         final_turn=False,

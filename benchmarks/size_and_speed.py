@@ -11,14 +11,14 @@ means nothing. Cells are of about equal size; of real vectors the larger ones ar
 more codes are compared. large_preset.py measures an index of vectors that are like real ones, and its recall.
 
 The encoder has the size of BERT base (twelve layers, 768 dimensions), with random weights and the tokenizer
-of ``minilm``. Its mean over the questions is subtracted, so that they ask different cells: how many is told.
+of `minilm`. Its mean over the questions is subtracted, so that they ask different cells: how many is told.
 
 Measured are the rate of adding the block; search alone, one question at a time; and the server, over HTTP,
 one question at a time: at first with nothing of index and encoder in the page cache, then with the index read
 ahead but rows that were never asked for, then with the same questions again. Searches and server, the encoder
-and the page cache included, run under a limit of memory (``--limit-gb``). Texts are short (67 bytes on disk):
+and the page cache included, run under a limit of memory (`--limit-gb`). Texts are short (67 bytes on disk):
 those of a Wikipedia in passages of 100 words take some 15 GB more of disk, of which the hits of a question
-are read. What is finished is not repeated. 29 million passages take 28 GB of disk, which ``--remove`` frees
+are read. What is finished is not repeated. 29 million passages take 28 GB of disk, which `--remove` frees
 at the end.
 """
 
@@ -49,7 +49,7 @@ WAYS = ("cold", "rows cold")
 
 
 def write_encoder(folder: Path, questions: list[str], layers: int = 12) -> None:
-    """A random BERT of ``layers`` layers of base size whose vectors have no direction in common."""
+    """A random BERT of `layers` layers of base size whose vectors have no direction in common."""
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
@@ -149,7 +149,7 @@ def cells_searched(path: Path, vectors: np.ndarray, nprobe: int) -> int:
 
 
 def search(args: argparse.Namespace, work: Work) -> dict:
-    """Search alone, for random questions that are no passages."""
+    """Measure the search alone, for random questions that are not passages."""
     from benchmarks import large_search
     from benchmarks.random_vectors import RandomVectors
     from retrieval_server.indexing.presets import MAX_CELLS
@@ -162,7 +162,7 @@ def search(args: argparse.Namespace, work: Work) -> dict:
 
 
 def report(args: argparse.Namespace, results: dict) -> str:
-    """What was measured, as Markdown."""
+    """The report of the measurements, as Markdown."""
     from benchmarks.large_report import STATES, limit_held, milliseconds
     from rag_r1.runs.markdown import Page
 
@@ -189,6 +189,7 @@ def report(args: argparse.Namespace, results: dict) -> str:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -214,6 +215,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run one step, or build and measure the index and print the report; returns the exit status."""
     args = parse_args(argv)
     args.work.mkdir(parents=True, exist_ok=True)
     work = Work(args.work, 1)

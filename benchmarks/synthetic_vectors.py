@@ -4,12 +4,12 @@ How well an approximate index finds neighbours depends on how near they are, com
 Independent random vectors of 384 dimensions are all equally far from each other, which no text is. So a
 synthetic vector here is made of real ones. It is a combination of
 
-- a real passage, its *parent*, drawn at random, with the weight ``KEPT``;
-- the mean of the parent and its ``NEIGHBOURS`` nearest passages, with the rest of the weight;
+- a real passage, its *parent*, drawn at random, with the weight `KEPT`;
+- the mean of the parent and its `NEIGHBOURS` nearest passages, with the rest of the weight;
 - a random vector with the covariance of that neighbourhood: the members' differences from their mean, each
   times a normal number. Its share of the variance is what the parent gave up, so that the neighbourhood keeps
   its own; it lies in the few dimensions that the neighbours span, as real passages locally do;
-- differences of two pairs of passages from anywhere, times a number between 0 and ``SPREAD`` that is another
+- differences of two pairs of passages from anywhere, times a number between 0 and `SPREAD` that is another
   for each vector: some passages are near to many, others lie apart;
 
 and is divided by its length. So direction, spread and density are inherited place by place, and a corpus that
@@ -17,7 +17,7 @@ is a thousand times as large is that much denser everywhere. The three constants
 9,756 passages of the HotpotQA corpus in MiniLM; benchmarks/vector_structure.py compares the two.
 
 A synthetic question is a real one that has moved with a passage that answers it: if a synthetic passage's
-parent is the gold passage of a question, the question is moved by ``MOVED`` of the difference between the
+parent is the gold passage of a question, the question is moved by `MOVED` of the difference between the
 two, so that it remains about as near to the new passage as it was to the old.
 
 Rows are drawn in blocks, each with its own seed: a row is the same in every slice and in a corpus of any
@@ -27,6 +27,7 @@ size, and no more than a block is in memory.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,8 +44,8 @@ _AT_ONCE = 1024  # real vectors whose neighbours are looked for at once
 
 @dataclass(frozen=True)
 class RealVectors:
-    """A real corpus: ``passages`` (n, d), ``questions`` (m, d), float32 of length 1; ``gold[i]``: the rows of
-    the passages that answer question ``i``."""
+    """A real corpus: `passages` (n, d), `questions` (m, d), float32 of length 1; `gold[i]`: the rows of
+    the passages that answer question `i`."""
 
     passages: np.ndarray
     questions: np.ndarray
@@ -52,8 +53,8 @@ class RealVectors:
 
     @classmethod
     def of_index(cls, folder: Path, questions: Path) -> RealVectors:
-        """From an exact dense index, whose encoder encodes the questions: JSONL with ``question`` and
-        ``supporting_ids``. Raises SystemExit for an index of another kind."""
+        """From an exact dense index, whose encoder encodes the questions: JSONL with `question` and
+        `supporting_ids`. Raises SystemExit for an index of another kind."""
         import faiss
 
         from retrieval_server.encode.encoder import Encoder
@@ -73,7 +74,7 @@ class RealVectors:
 
 
 class SyntheticVectors:
-    """``rows`` vectors like the ``real`` ones (n, d); ``vectors[a:b]`` is a float32 array (b - a, d).
+    """`rows` vectors like the `real` ones (n, d); `vectors[a:b]` is a float32 array (b - a, d).
 
     Raises ValueError if there are too few real vectors to have neighbours.
     """
@@ -91,11 +92,12 @@ class SyntheticVectors:
         return self._rows
 
     def __getitem__(self, rows: slice) -> np.ndarray:
+        """The vectors of a slice of step 1, (rows, dimension)."""
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("vectors are drawn in slices of step 1")
         parts = [np.empty((0, self.dimension), np.float32)]
-        for block in range(start // BLOCK, -(-max(start, stop) // BLOCK)):
+        for block in range(start // BLOCK, math.ceil(max(start, stop) / BLOCK)):
             first = block * BLOCK
             parts.append(self._block(block)[max(start - first, 0) : max(stop - first, 0)])
         return np.concatenate(parts)
@@ -113,6 +115,7 @@ class SyntheticVectors:
         return self._drawn[1]
 
     def _draw(self, block: int) -> np.ndarray:
+        """The vectors of a block: sums of real ones with neighbours and random others, of length 1."""
         from scipy.sparse import csr_array
 
         generator = self._generator(block)
@@ -145,9 +148,9 @@ def neighbourhoods(vectors: np.ndarray) -> np.ndarray:
 def synthetic_questions(
     vectors: SyntheticVectors, real: RealVectors, many: int, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``many`` questions (many, d), and for each the row of the synthetic passage that it moved with.
+    """`many` questions (many, d), and for each the row of the synthetic passage that it moved with.
 
-    They belong to rows of up to eight blocks from all over the corpus. Fewer than ``many`` are returned for a
+    They belong to rows of up to eight blocks from all over the corpus. Fewer than `many` are returned for a
     corpus that has no more passages with questions.
     """
     answers: dict[int, list[int]] = {}
@@ -155,7 +158,7 @@ def synthetic_questions(
         for row in gold:
             answers.setdefault(row, []).append(question)
     generator = np.random.default_rng([seed, len(vectors)])
-    blocks = -(-len(vectors) // BLOCK)
+    blocks = math.ceil(len(vectors) / BLOCK)
     chosen = np.unique(np.linspace(0, blocks - 1, min(8, blocks)).astype(int)).tolist()
     questions, rows = [], []
     for number, block in enumerate(chosen):

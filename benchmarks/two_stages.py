@@ -193,6 +193,7 @@ def run(
 
 @command_main(RunError)
 def main(argv: Sequence[str] | None = None) -> int:
+    """Train both arms in each seed, and write the report; returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

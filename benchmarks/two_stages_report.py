@@ -69,6 +69,7 @@ def draw(runs: Sequence[dict[str, Any]], path: Path) -> list[Path]:
     }
 
     def paint(left: Any, right: Any) -> None:
+        """Draw the training in the left axes, and the held-out F1 in the right ones."""
         for results in runs:
             for axes, kind, name in ((left, "training", "searched"), (right, "held_out", "F1")):
                 for arm, (label, color) in arms.items():

@@ -13,7 +13,7 @@ Three questions, three tables (synthetic_vectors.py says how the vectors are mad
   and 100 directions);
 - does the generator extrapolate? It is given a quarter, and a sixteenth, of the real passages, and makes as
   many as there really are;
-- what becomes of the similarities in a larger corpus (``--passages``)? Beside them are those that the real
+- what becomes of the similarities in a larger corpus (`--passages`)? Beside them are those that the real
   corpus lets expect: a k-th neighbour among N is as far as a first one among N / k, and the distance to the
   first falls with a power of the number, which is fitted to halves of the real corpus.
 """
@@ -45,14 +45,14 @@ _ASKED_OF_LARGE = 200
 
 
 def nearest(vectors, questions: np.ndarray, k: int) -> np.ndarray:
-    """The ``k`` highest similarities of each vector (asked, d) to ``vectors``, best first."""
+    """The `k` highest similarities of each vector (asked, d) to `vectors`, best first."""
     from retrieval_server.indexing.faiss_recall import exact_best
 
     return exact_best(vectors, questions, k)[0]
 
 
 def local_dimension(similarities: np.ndarray, k: int) -> float:
-    """The estimate from the first ``k`` neighbours, (points, at least k) similarities, best first."""
+    """The estimate from the first `k` neighbours, (points, at least k) similarities, best first."""
     distances = np.sqrt(np.maximum(2 - 2 * similarities[:, :k].astype(np.float64), 1e-12))
     inverse = np.log(distances[:, -1:] / distances[:, :-1]).mean(axis=1)
     return float(1 / inverse.mean())
@@ -104,7 +104,7 @@ OF_PASSAGES = (
 
 
 def of_questions(vectors, questions: np.ndarray, to_gold: np.ndarray) -> list[float]:
-    """``to_gold``: similarities to the passages that answer."""
+    """Returns the row of real questions; `to_gold`: similarities to the passages that answer."""
     similarities = nearest(vectors, questions, RANKS[-1])
     near = [float(similarities[:, rank - 1].mean()) for rank in RANKS]
     return [*near, float(to_gold.mean()), float(to_gold.std()), local_dimension(similarities, 100)]
@@ -137,7 +137,7 @@ def power_of_first(real: np.ndarray) -> tuple[float, float]:
 
 
 def expected(real: int, first: float, dimension: float, passages: int, rank: int) -> float:
-    """The similarity to the ``rank``-th neighbour that the power law gives for so many passages."""
+    """The similarity to the `rank`-th neighbour that the power law gives for so many passages."""
     distance = first * (real * rank / passages) ** (1 / dimension)
     return 1 - distance**2 / 2
 
@@ -172,6 +172,7 @@ def compare(real: RealVectors, passages: list[int]) -> None:
     print(f"distance to the 1st of {there:,}: {first:.3f}; falls with a dimension of {dimension:.1f}")
 
     def rows() -> Iterator[list[str]]:
+        """Yields a row of the table for each number of passages."""
         for many in passages:
             large = SyntheticVectors(real.passages, many)
             similarities = nearest(large, large[:_ASKED_OF_LARGE], RANKS[-1] + 1)[:, 1:]
@@ -186,6 +187,7 @@ def compare(real: RealVectors, passages: list[int]) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

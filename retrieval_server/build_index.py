@@ -50,7 +50,8 @@ if __package__ in (None, ""):
     _here = Path(__file__).resolve().parent
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
-from retrieval_server.build_options import BuildCommand, parse_args
+from retrieval_server.build_options import BuildCommand
+from retrieval_server.command_line import parse
 from retrieval_server.encode.cpu_settings import set_mkl_reproducible
 from retrieval_server.encode.model_folder import is_hub_name, resolve_model
 from retrieval_server.errors import UserError, check_all, disk_errors
@@ -58,15 +59,14 @@ from retrieval_server.extras import INDEX, MODEL, require_packages
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index build") -> int:
-    """Build or import what the words of a command line say; returns the exit status."""
-    return run(parse_args(__doc__, argv, prog, check=check))
+    """Build an index, or one step of it, as a command line says; returns the exit status."""
+    return run(parse(BuildCommand, __doc__, argv, prog, check=check))
 
 
 def run(command: BuildCommand) -> int:
-    """Do the step that the options name; returns the exit status."""
+    """Run the step that the options name; returns the exit status."""
     logging.basicConfig(level="WARNING", format="%(levelname)s: %(message)s")
     set_mkl_reproducible()  # a resumed build ends with the same bytes as one that was never stopped
-    steps = {"all": _build, "passages": _passages, "encode": _encode, "merge": _merge, "import": _import}
     try:
         check(command)
         name = command.dense.encoder
@@ -78,9 +78,9 @@ def run(command: BuildCommand) -> int:
         # A merge writes --out, the steps before it --parts.
         with disk_errors(command.out or command.parts or Path()):
             if command.backend == "hybrid":
-                _hybrid(command)
+                _build_hybrid(command)
             else:
-                steps[command.step](command)
+                _STEPS[command.step](command)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -93,7 +93,7 @@ def check(command: BuildCommand) -> None:
 
 
 def _checks(command: BuildCommand) -> Iterator[Callable[[], object]]:
-    """The checks that can be made before the work."""
+    """The checks of a command that can be made before the work; each raises UserError."""
     from retrieval_server.indexing import checks, parts
 
     if command.backend == "hybrid":
@@ -118,26 +118,30 @@ def _checks(command: BuildCommand) -> Iterator[Callable[[], object]]:
             yield partial(require_packages, "A dense index", "retrieval", INDEX)
 
 
-# Each step imports what it needs, so that `--help` and the other steps do without it.
+# Each step imports what it needs, so that `--help` and the other steps do without it. The assertions are for
+# type checkers: `BuildCommand.contradictions` has refused a step without one of its options.
 
 
-def _hybrid(command: BuildCommand) -> None:
+def _build_hybrid(command: BuildCommand) -> None:
+    """Make a hybrid of the indexes of --of, and print the command that serves it."""
     from retrieval_server.indexing.builder import build_hybrid
 
     assert command.out is not None
     hybrid = command.hybrid
-    options = {"k": hybrid.rrf_k, "depth": hybrid.depth, "overwrite": command.overwrite}
-    _print_serve_command(command.out, build_hybrid(hybrid.of, command.out, **options))
+    manifest = build_hybrid(
+        hybrid.of, command.out, k=hybrid.rrf_k, depth=hybrid.depth, overwrite=command.overwrite
+    )
+    _print_serve_command(command.out, manifest)
 
 
-def _build(command: BuildCommand) -> None:
+def _build_index(command: BuildCommand) -> None:
     from retrieval_server.indexing.builder import build_index
 
     options = command.build_options()
     _print_serve_command(options.out, build_index(options))
 
 
-def _merge(command: BuildCommand) -> None:
+def _merge_parts(command: BuildCommand) -> None:
     from retrieval_server.indexing.builder import merge_parts
 
     assert command.parts is not None
@@ -145,17 +149,20 @@ def _merge(command: BuildCommand) -> None:
     _print_serve_command(options.out, merge_parts(options, command.parts))
 
 
-def _import(command: BuildCommand) -> None:
+def _import_index(command: BuildCommand) -> None:
+    """Import an index or vectors, and print the command that serves it."""
     from retrieval_server.indexing.index_import import import_index
 
-    options, imported = command.build_options(), command.imported
+    options = command.build_options()
+    imported = command.imported
     manifest = import_index(
         options, faiss_file=imported.faiss, embeddings=imported.embeddings or (), trust=imported.trust
     )
     _print_serve_command(options.out, manifest)
 
 
-def _passages(command: BuildCommand) -> None:
+def _prepare_passages(command: BuildCommand) -> None:
+    """Write the text of the corpus into --parts, and print the command of the next step."""
     from retrieval_server.folder.corpus import CorpusReader
     from retrieval_server.indexing.parts import prepare_corpus
 
@@ -167,7 +174,8 @@ def _passages(command: BuildCommand) -> None:
     print(f"rag-r1 index build encode --parts {quote(str(command.parts))} --part 1/N --encoder NAME")
 
 
-def _encode(command: BuildCommand) -> None:
+def _encode_part(command: BuildCommand) -> None:
+    """Encode one part of the passages, and print the command of the next step."""
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.indexing.parts import EncodingPart, encode_part
     from retrieval_server.indexing.presets import row_type
@@ -176,8 +184,9 @@ def _encode(command: BuildCommand) -> None:
     assert parts is not None and command.part is not None and dense.encoder is not None
     part = EncodingPart.parse(command.part)
     encoder = Encoder.create(dense.encoder, command.encoding, dense.device, dense.dtype, dense.openvino)
-    options = {"batch_size": dense.batch_size, "overwrite": command.overwrite}
-    record = encode_part(parts, part, encoder, rows=row_type(dense), **options)
+    record = encode_part(
+        parts, part, encoder, rows=row_type(dense), batch_size=dense.batch_size, overwrite=command.overwrite
+    )
     count = record.stop - record.start
     print(f"part {part}: {count} passages are encoded. When all parts are, continue with:")
     preset = f" --preset {dense.preset}" if dense.preset else ""
@@ -185,8 +194,18 @@ def _encode(command: BuildCommand) -> None:
 
 
 def _print_serve_command(out: Path, manifest: Manifest) -> None:
+    """Print how many passages an index has, and the command that serves it."""
     print(f"{out}: {manifest.count} passages{_skipped_text(manifest.corpus.skipped_rows)}. Serve it with:")
     print(f"rag-r1 index serve --index {quote(str(out))}")
+
+
+_STEPS = {
+    "all": _build_index,
+    "passages": _prepare_passages,
+    "encode": _encode_part,
+    "merge": _merge_parts,
+    "import": _import_index,
+}
 
 
 def _skipped_text(rows: int) -> str:

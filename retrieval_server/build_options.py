@@ -1,22 +1,21 @@
 """The options of `rag-r1 index build`.
 
-Options that contradict each other, or that are missing for a step, are refused. ``command_line.py`` makes the
+Options that contradict each other, or that are missing for a step, are refused. `command_line.py` makes the
 flags, the help and the error messages from this declaration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from retrieval_server.command_line import parse
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.indexing.options import BM25Options, BuildOptions, DenseOptions
 from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
-_NEEDED = {
+#: The fields without which a step is refused.
+_REQUIRED = {
     "all": ("corpus", "out", "backend"),
     "passages": ("corpus", "parts"),
     "encode": ("parts", "part", "encoder"),
@@ -48,8 +47,7 @@ class ImportOptions(Options):
         ),
     ] = None
     trust: Annotated[
-        bool,
-        Flag("accept ids that are not 0 to n - 1, and vectors unlike the encoder's (with a warning)"),
+        bool, Flag("accept ids that are not 0 to n - 1, and vectors unlike the encoder's (with a warning)")
     ] = False
 
 
@@ -59,11 +57,10 @@ class HybridOptions(Options):
     group = Group("hybrid")
 
     of: Annotated[
-        tuple[Path, ...],
-        Flag("an index of the same corpus; give it twice or more", metavar="DIR"),
+        tuple[Path, ...], Flag("an index of the same corpus; give it twice or more", metavar="DIR")
     ] = ()
     rrf_k: Annotated[AtLeastOne, Flag("rank fusion: a rank adds 1 / (k + rank) to a score")] = 60
-    depth: Annotated[AtLeastOne, Flag("passages asked of each index")] = 100
+    depth: Annotated[AtLeastOne, Flag("passages taken from each index")] = 100
 
 
 class BuildCommand(Options):
@@ -104,9 +101,7 @@ class BuildCommand(Options):
     part: Annotated[
         str | None,
         Flag(
-            "encode: the part, 1/8 to 8/8; N is the same for all",
-            names=("--part", "--shard"),
-            metavar="I/N",
+            "encode: the part, 1/8 to 8/8; N is the same for all", names=("--part", "--shard"), metavar="I/N"
         ),
     ] = None
     skip_bad_rows: Annotated[
@@ -121,7 +116,7 @@ class BuildCommand(Options):
     hybrid: HybridOptions = HybridOptions()
 
     def build_options(self) -> BuildOptions:
-        """The options of a build; ``out`` must be given."""
+        """The options of a build, for every back end but `hybrid`; `out` must be given."""
         assert self.out is not None and self.backend != "hybrid"
         return BuildOptions.model_construct(  # of options that are checked, or reported, already
             corpus=self.corpus or (),
@@ -135,7 +130,7 @@ class BuildCommand(Options):
         )
 
     def contradictions(self) -> Iterator[str]:
-        """See `Options`."""
+        """Yields a sentence for each option that is missing for the step, or does not belong to it."""
         if self.backend == "hybrid":
             if self.step != "all" or self.corpus or not self.hybrid.of or not self.out:
                 yield "--backend hybrid needs --of DIR --of DIR and --out, and no corpus"
@@ -143,7 +138,7 @@ class BuildCommand(Options):
             yield "--of belongs to --backend hybrid"
         else:
             values = {**dict(self), "encoder": self.dense.encoder}
-            for name in _NEEDED[self.step]:
+            for name in _REQUIRED[self.step]:
                 if values[name] is None:
                     yield f"{'a build' if self.step == 'all' else self.step} needs --{name}"
             if self.backend == "dense" and self.step == "all" and self.dense.encoder is None:
@@ -161,6 +156,7 @@ class BuildCommand(Options):
             yield f"--preset is for --backend dense, not {self.backend}"
 
     def _import_contradictions(self) -> Iterator[str]:
+        """Yields a sentence for each option of an import that is missing, or does not belong to it."""
         imported = self.imported
         if self.step != "import":
             if imported.faiss or imported.embeddings or imported.trust:
@@ -171,19 +167,7 @@ class BuildCommand(Options):
         if self.skip_bad_rows:
             yield "--skip-bad-rows: a row left out would shift later vectors; repair the corpus"
         dense = self.dense
-        settled = dense.factory != "Flat" or dense.preset or dense.recall_queries or dense.train_sample
-        if imported.faiss and settled:
-            built = "the index of --faiss is built already"
-            yield f"--factory, --preset, --recall-queries, --train-sample: {built}"
-
-
-def parse_args(
-    description: str | None,
-    argv: Sequence[str] | None = None,
-    prog: str | None = None,
-    settled: Mapping[str, Any] = MappingProxyType({}),
-    check: Callable[[BuildCommand], Any] | None = None,
-) -> BuildCommand:
-    """The options in ``argv`` (None: the process's own); ends the process where they do not fit. The others
-    are as for ``command_line.parse``."""
-    return parse(BuildCommand, description, argv, prog, settled, check)
+        chooses_index = dense.factory != "Flat" or dense.preset or dense.recall_queries or dense.train_sample
+        if imported.faiss and chooses_index:
+            flags = "--factory, --preset, --recall-queries, --train-sample"
+            yield f"{flags}: the index of --faiss is built already; drop them"

@@ -1,8 +1,8 @@
-"""Reads command lines into the models that declare their options (``options.py``).
+"""Reads command lines into the models that declare their options (`options.py`).
 
-``parse`` reads ``sys.argv`` and no environment variable or file. What does not fit ends the process with
+`parse` reads `sys.argv` and no environment variable or file. What does not fit ends the process with
 status 2 and a sentence for each fault, which names the flag: argparse splits the words, the model checks.
-pydantic-settings (2.16) would split a repeated flag's values at commas; typer has no ``--corpus A B``.
+pydantic-settings (2.16) would split a repeated flag's values at commas; typer has no `--corpus A B`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from retrieval_server.options import (
     is_model,
 )
 
-#: What a value must be that pydantic cannot read.
-_KINDS = {"int_parsing": "a whole number", "float_parsing": "a number"}
+#: pydantic's name of an error -> what the value must be.
+_EXPECTED = {"int_parsing": "a whole number", "float_parsing": "a number"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,34 +50,27 @@ def parse(
     settled: Mapping[str, Any] = MappingProxyType({}),
     check: Callable[[Model], Any] | None = None,
 ) -> Model:
-    """The options in ``argv`` (None: the process's own).
+    """The options in `argv` (None: the process's own).
 
-    ``prog`` is how the user has called the command. Fields in ``settled`` have these values, and no flags.
-    Ends the process with status 2 if the options are not valid, and with 0 after ``--help``. ``check``: the
-    checks of files and folders, which raise UserError. Beside options that are not valid they are made with
-    the others, so that one message has all problems, without those that follow from such an option.
+    `prog` is how the user has called the command. Fields in `settled` have these values, and no flags.
+    Ends the process with status 2 if the options are not valid, and with 0 after `--help`. `check` raises
+    UserError for files and folders. It is called only if options are not valid, with the valid ones, so that
+    one message has all problems, without those that follow from an option that is not.
     """
     options = [option for option in declared_options(model) if option.path[0] not in settled]
     parser = _make_parser(options, prog, description)
     words = sys.argv[1:] if argv is None else argv
     texts, unknown = parser.parse_known_args(words)
-    faults = [_unrecognized(unknown, options)] if unknown else []
-    values, unread = empty_values(model) | dict(settled), list[str]()
+    values = empty_values(model) | dict(settled)
     behind_unknown = {word for flag, word in pairwise(words) if flag in unknown}
-    for option in options:
-        if (text := getattr(texts, option.dest)) is not None:
-            try:
-                _set(values, option.path, option.read(text))
-            except ValueError as error:
-                if option.flag.positional and text in behind_unknown:  # the value of such a flag
-                    continue
-                unread.append(option.names[0])
-                faults.append(f"{option.names[0]}{'' if option.choices else ':'} {error}")
+    unread = _read_values(values, texts, options, behind_unknown)
+    faults = [_unrecognized(unknown, options)] if unknown else []
+    faults += unread.values()
     try:
         parsed = model.model_validate(values)
     except ValidationError as error:
-        # That a flag is missing whose value cannot be read is no second fault.
-        faults += [text for text in _sentences(error, options) if not set(text.split()) & set(unread)]
+        # A flag whose value cannot be read counts as missing, too: that is not a second fault.
+        faults += [text for text in _sentences(error, options) if not unread.keys() & set(text.split())]
     if faults:
         if check is not None:
             faults += _further_faults(faults, check, _without_wrong(model, values), options)
@@ -88,14 +81,34 @@ def parse(
 def _make_parser(options: Sequence[Option], prog: str | None, description: str | None) -> _Parser:
     """A parser with these options, by groups."""
     parser = _Parser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    groups: dict[Group | None, Any] = {None: parser}
+    groups: dict[Group | None, argparse._ActionsContainer] = {None: parser}
     for option in options:
         if option.group not in groups:
-            assert option.group is not None
+            assert option.group is not None  # None has the parser itself
             below = textwrap.fill(option.group.description, 90) if option.group.description else None
             groups[option.group] = parser.add_argument_group(option.group.title, below)
         _add(groups[option.group], option)
     return parser
+
+
+def _read_values(
+    values: dict[str, Any], texts: argparse.Namespace, options: Sequence[Option], behind_unknown: set[str]
+) -> dict[str, str]:
+    """Set the options of the command line in `values`; returns a fault for each flag that cannot be read.
+
+    Words `behind_unknown` flags are their values, not positional arguments.
+    """
+    faults: dict[str, str] = {}
+    for option in options:
+        if (text := getattr(texts, option.dest)) is not None:
+            try:
+                _set(values, option.path, option.read(text))
+            except ValueError as error:
+                if option.flag.positional and text in behind_unknown:
+                    continue
+                flag = option.names[0]
+                faults[flag] = f"{flag}{'' if option.choices else ':'} {error}"
+    return faults
 
 
 def _set(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
@@ -107,7 +120,7 @@ def _set(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
 
 
 def _without_wrong(model: type[Options], values: Mapping[str, Any]) -> Any:
-    """The options without those that are not valid, which have their default, or None."""
+    """The options, where those that are not valid have their default, or None."""
     valid: dict[str, Any] = {name: None for name, field in model.model_fields.items() if field.is_required()}
     for name, field in model.model_fields.items():
         if is_model(field):
@@ -122,7 +135,7 @@ def _without_wrong(model: type[Options], values: Mapping[str, Any]) -> Any:
 def _further_faults(
     faults: Sequence[str], check: Callable[[Any], Any], command: Any, options: Sequence[Option]
 ) -> list[str]:
-    """What the checks refuse beside these faults."""
+    """The messages of the checks that do not follow from these faults."""
     messages: list[str] = []
     try:
         check(command)
@@ -134,8 +147,10 @@ def _further_faults(
     return [text for text in messages if not named & set(text.replace(":", " ").split())]
 
 
-def _add(parser: Any, option: Option) -> None:
-    kind, flag = option.type, option.flag
+def _add(parser: argparse._ActionsContainer, option: Option) -> None:
+    """Add a flag, or a positional argument, to a parser or to one of its groups."""
+    kind = option.type
+    flag = option.flag
     settings: dict[str, Any] = {"help": _help(flag, option.default)}
     if kind is bool:
         settings["action"] = "store_true" if option.default is False else argparse.BooleanOptionalAction
@@ -152,6 +167,7 @@ def _add(parser: Any, option: Option) -> None:
 
 
 def _help(flag: Flag, default: Any) -> str:
+    """The help text of a flag, with its default, as argparse wants it: it formats with %."""
     text = flag.default
     if text is None and isinstance(default, int | float | str) and not isinstance(default, bool):
         text = f"{default:g}" if isinstance(default, float) else str(default)
@@ -159,6 +175,7 @@ def _help(flag: Flag, default: Any) -> str:
 
 
 def _unrecognized(words: Sequence[str], options: Sequence[Option]) -> str:
+    """The sentence for words that are not of the command, with the flags that are spelt alike."""
     names = [name for option in options for name in option.names]
     flags = [word.partition("=")[0] for word in words if word.startswith("-")]
     similar = [name for flag in flags for name in get_close_matches(flag, names, n=1, cutoff=0.75)]
@@ -175,11 +192,11 @@ def _sentences(error: ValidationError, options: Sequence[Option]) -> Iterator[st
         option = next(option for option in options if option.path == fault["loc"][: len(option.path)])
         limits = fault.get("ctx", {})
         unit = " seconds" if option.flag.metavar == "SECONDS" else ""
-        words = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+        bounds = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
         if fault["type"] == "missing":
             yield f"{option.names[0]} {option.flag.metavar} is needed: {option.flag.help}"
             continue
-        must = next((f"{text} {limits[key]:g}{unit}" for key, text in words if key in limits), None)
-        if fault["type"] in _KINDS:
-            must = f"{_KINDS[fault['type']]}, not {fault['input']!r}"
+        must = next((f"{text} {limits[key]:g}{unit}" for key, text in bounds if key in limits), None)
+        if fault["type"] in _EXPECTED:
+            must = f"{_EXPECTED[fault['type']]}, not {fault['input']!r}"
         yield f"{option.names[0]} must be {must}" if must else f"{option.names[0]}: {fault['msg']}"

@@ -1,6 +1,6 @@
 """The commands of the retrieval server: `rag-r1 index COMMAND`, or `python -m retrieval_server COMMAND`.
 
-Each is a module with ``main(argv, prog) -> exit status`` and its own `--help`; it is imported when it is
+Each is a module with `main(argv, prog) -> exit status` and its own `--help`; it is imported when it is
 called, so that `--help` is fast and needs nothing but the base dependencies.
 """
 
@@ -31,9 +31,9 @@ From a file of passages to answers:
 def usage(prog: str) -> str:
     """The text of `--help`."""
     lines = [f"  {name:10}{summary}" for name, (_, summary) in COMMANDS.items()]
-    first = [f"usage: {prog} COMMAND [arguments]", "", "A retrieval server for search agents.", ""]
+    heading = [f"usage: {prog} COMMAND [arguments]", "", "A retrieval server for search agents.", ""]
     end = f"{prog} COMMAND --help describes each command."
-    return "\n".join([*first, *lines, "", _EXAMPLE.format(prog=prog), end])
+    return "\n".join([*heading, *lines, "", _EXAMPLE.format(prog=prog), end])
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index") -> int:

@@ -3,8 +3,8 @@
 A query is encoded in one batch with whichever other queries are waiting. Whether that changes its vector
 depends on the library that multiplies matrices: Intel MKL in its strict mode (encode/cpu_settings.py) gives a
 row the same bits alone as in a batch on Intel CPUs, but not on AMD's; CUDA never promises it. So nothing is
-assumed: each process that encodes measures it (encode/batch_probe.py). The result is a ``Determinism``, shown
-by ``/ready`` and in the log.
+assumed: each process that encodes measures it (encode/batch_probe.py). The result is a `Determinism`, shown
+by `/ready` and in the log.
 
 What follows the encoder needs no probe: the candidates that FAISS finds are scored again in float64, query by
 query (search/vectors/faiss_search.py), and BM25 adds up the scores of a query's own words.
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-#: How far apart the scores of a query alone and in a batch may be where the guarantee is ``order``.
+#: How far apart the scores of a query alone and in a batch may be where the guarantee is `order`.
 TIE = 1e-6
 
 
@@ -51,9 +51,9 @@ def weakest_determinism(guarantees: Iterable[Determinism]) -> Determinism:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The result of the probe in one process. With BITS, ``fingerprint`` is a hash of the products.
+    """The result of the probe in one process. With BITS, `fingerprint` is a hash of the products.
 
-    A model has the same fingerprint in all processes that multiply alike. ``fallback`` is what its data type
+    A model has the same fingerprint in all processes that multiply alike. `fallback` is what its data type
     allows where the bits differ after all: NONE in 16 and 8 bits.
     """
 
@@ -67,7 +67,7 @@ class ProbeResult:
 
 
 def combine_probes(probes: Iterable[ProbeResult]) -> Determinism:
-    """The guarantee of several processes, any of which may get a query: the weakest, and ``bits`` only if
+    """The guarantee of several processes, any of which may get a query: the weakest, and `bits` only if
     all of them multiply alike."""
     distinct = set(probes)
     if len(distinct) > 1:

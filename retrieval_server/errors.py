@@ -1,7 +1,7 @@
 """The exceptions of the package.
 
-A command prints the message of a ``UserError``, which ends with the remedy, without a traceback
-and exits with status 2. What can be checked before the work is checked by ``check_all``, so that one error
+A command prints the message of a `UserError`, which ends with the remedy, without a traceback
+and exits with status 2. What can be checked before the work is checked by `check_all`, so that one error
 lists all that a user has to repair. The others end a request, or one row of a corpus, and are caught in the
 package. Any other exception is a bug.
 """
@@ -17,20 +17,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_ROOM = "make room on that disk, or choose another folder"
-_RIGHTS = "check the rights of the folder, or choose another one"
+_FREE_SPACE = "make room on that disk, or choose another folder"
+_CHECK_RIGHTS = "check the rights of the folder, or choose another one"
 _REMEDIES = {
-    errno.ENOSPC: _ROOM,
-    errno.EDQUOT: _ROOM,
-    errno.EFBIG: _ROOM,
-    errno.EROFS: _RIGHTS,
-    errno.EACCES: _RIGHTS,
-    errno.EPERM: _RIGHTS,
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
+    errno.EFBIG: _FREE_SPACE,
+    errno.EROFS: _CHECK_RIGHTS,
+    errno.EACCES: _CHECK_RIGHTS,
+    errno.EPERM: _CHECK_RIGHTS,
 }
-#: With fewer free bytes than this, an error without a number is one of the disk.
-_NO_ROOM = 1 << 20
+#: With fewer free bytes than this, an error without a number is taken for one of a full disk.
+_FULL_DISK_BYTES = 1 << 20
 
-#: The remedy for a folder that is no usable index.
+#: The remedy for a folder that is not a usable index.
 REBUILD = "Build the index again."
 
 
@@ -51,14 +51,14 @@ class UserErrors(UserError):
 
 
 def listed(messages: Sequence[str]) -> str:
-    """One message, or all of them with their number."""
+    """A single message as it is; several as a list, below their number."""
     if len(messages) == 1:
         return messages[0]
     return "\n".join([f"{len(messages)} problems:", *(f"  - {message}" for message in messages)])
 
 
 def check_all(*checks: Callable[[], Any]) -> list[Any]:
-    """The results of these checks, all of which are made. Raises the UserError of one, or UserErrors."""
+    """Makes all of these checks and returns their results. Raises the UserError of one, or UserErrors."""
     results, failures = [], []
     for check in checks:
         try:
@@ -74,7 +74,7 @@ def check_all(*checks: Callable[[], Any]) -> list[Any]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a file cannot be read, in words for a user."""
+    """The reason why a file cannot be read, in words for a user."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8 text"
     if isinstance(error, KeyError):
@@ -83,15 +83,15 @@ def reason_of(error: BaseException) -> str:
 
 
 class BadRowError(ValueError):
-    """What is wrong with one row of a corpus, in words."""
+    """One row of a corpus cannot be used; the text says why."""
 
 
 class ValueTooLargeError(ValueError):
-    """A value of a vector is finite, and more than the type of the rows can hold."""
+    """A value of a vector is finite, but larger than the type of the rows can hold."""
 
 
 class OverloadedError(Exception):
-    """The request was refused; ``retry_after`` is in whole seconds, ``reason`` a metrics label."""
+    """The request was refused; `retry_after` is in whole seconds, `reason` a metrics label."""
 
     def __init__(self, reason: str, message: str, retry_after: int):
         super().__init__(message)
@@ -101,7 +101,7 @@ class OverloadedError(Exception):
 class SearchFailedError(Exception):
     """A source cannot answer a query now, for a reason that the response has to name.
 
-    ``status`` is the HTTP status of the answer, ``error`` its fixed word, ``retry_after`` in whole seconds.
+    `status` is the HTTP status of the answer, `error` its fixed word, `retry_after` in whole seconds.
     The text goes to clients and into logs: no key, no credentials.
     """
 
@@ -111,7 +111,7 @@ class SearchFailedError(Exception):
 
 
 class OutsideRootError(Exception):
-    """A folder that ``/reload`` may not open; the message says which it may."""
+    """A folder that `/reload` may not open; the message says which it may."""
 
 
 class RequestError(Exception):
@@ -127,8 +127,10 @@ class ClientDisconnectedError(Exception):
 
 @contextmanager
 def disk_errors(folder: Path, needed: Callable[[], int] | None = None) -> Iterator[None]:
-    """Raises UserError, which names the file or else the folder, for what the block cannot write there; and
-    of a full disk the bytes that are ``needed``, and those that it has."""
+    """Turns the errors of a disk that is full or may not be written, within the block, into UserError.
+
+    It names the file, or else `folder`; of a full disk also the free bytes and those that are `needed()`.
+    """
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -137,26 +139,28 @@ def disk_errors(folder: Path, needed: Callable[[], int] | None = None) -> Iterat
             number = errno.ENOSPC
         if number not in _REMEDIES:
             raise
-        named, remedy = getattr(error, "filename", None) or folder, _REMEDIES[number]
+        path = getattr(error, "filename", None) or folder
         room = ""
         if needed is not None and number == errno.ENOSPC:
             room = f" (about {size_text(needed())} are needed, {size_text(_free_bytes(folder))} are free)"
         raise UserError(
-            f"cannot use {named}: {os.strerror(number)}{room}; {remedy}, and run the same command again"
+            f"cannot use {path}: {os.strerror(number)}{room}; {_REMEDIES[number]}, and run the same command "
+            "again"
         ) from error
 
 
 def _is_full(folder: Path) -> bool:
-    return _free_bytes(folder) < _NO_ROOM
+    return _free_bytes(folder) < _FULL_DISK_BYTES
 
 
 def _free_bytes(folder: Path) -> int:
+    """Bytes that are free on the disk of a folder, which need not exist yet."""
     existing = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
     return shutil.disk_usage(existing).free
 
 
 def size_text(number: float) -> str:
-    """Bytes for people."""
+    """A number of bytes with its unit: `12 kB`, `3.4 GB`."""
     for unit in ("B", "kB", "MB"):
         if number < 1000:
             return f"{number:.0f} {unit}"

@@ -1,7 +1,7 @@
 """The packages of optional extras, and the pip command for missing ones.
 
-A server for BM25 runs without torch and FAISS, so what a command needs depends on what it is asked to do. It
-is looked for (not imported) before any work is done.
+A server for BM25 runs without torch and FAISS, so what a command needs depends on its options. The
+packages are looked for (not imported) before any work is done.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ DENSE = (*INDEX, *MODEL)
 
 
 def require_packages(subject: str, extra: str, modules: tuple[str, ...]) -> None:
-    """Raises UserError if one of these top-level modules is not installed; ``what`` needs them."""
+    """Raises UserError if one of these top-level modules, which `subject` needs, is not installed."""
     missing = [module for module in modules if not _is_installed(module)]
     if missing:
         raise UserError(missing_message(subject, extra, missing))
 
 
 def are_installed(modules: tuple[str, ...]) -> bool:
-    """Whether all these top-level modules are."""
+    """Whether all these top-level modules are installed."""
     return all(map(_is_installed, modules))
 
 
 def missing_message(subject: str, extra: str, missing: list[str]) -> str:
-    """The sentence for modules that are not installed."""
-    *first, last = missing
-    names, are = (f"{', '.join(first)} and {last}", "are") if first else (last, "is")
+    """The sentence for modules that are not installed, with the pip command of their extra."""
+    *others, last = missing
+    names, are = (f"{', '.join(others)} and {last}", "are") if others else (last, "is")
     return f'{subject} needs {names}, which {are} not installed: pip install "rag-r1[{extra}]"'
 
 

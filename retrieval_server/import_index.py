@@ -21,7 +21,8 @@ if __package__ in (None, ""):
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
 from retrieval_server.build_index import check, run
-from retrieval_server.build_options import HybridOptions, parse_args
+from retrieval_server.build_options import BuildCommand, HybridOptions
+from retrieval_server.command_line import parse
 from retrieval_server.indexing.options import BM25Options
 
 #: The options of a build that have no meaning here.
@@ -37,8 +38,8 @@ _SETTLED = {
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index import") -> int:
-    """Import; returns the exit status."""
-    return run(parse_args(__doc__, argv, prog, _SETTLED, check))
+    """Import an index as a command line says; returns the exit status."""
+    return run(parse(BuildCommand, __doc__, argv, prog, _SETTLED, check))
 
 
 if __name__ == "__main__":

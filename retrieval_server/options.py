@@ -4,11 +4,11 @@
         group = Group("batching")
         max_batch: Annotated[int, Field(ge=1), Flag("queries in a batch")] = 64
 
-gives the flag ``--max-batch``, its line in ``--help`` with the default, the refusal of 0, and the field that
-the engine reads. The type of a field decides how its flag is read: ``Literal`` makes choices, ``bool`` a flag
-without a value, ``tuple`` a flag that takes several values. A field that is a model adds the flags of that
-model under the title of its ``group``. A field without ``Flag`` has no flag. Conditions between options are
-the ``contradictions`` of the model that holds them.
+gives the flag `--max-batch`, its line in `--help` with the default, the refusal of 0, and the field that
+the engine reads. The type of a field decides how its flag is read: `Literal` makes choices, `bool` a flag
+without a value, `tuple` a flag that takes several values. A field that is a model adds the flags of that
+model under the title of its `group`. A field without `Flag` has no flag. Conditions between options are
+the `contradictions` of the model that holds them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AtLeastOne = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True)
 class Group:
-    """A heading of ``--help``, and a text below the heading."""
+    """A heading of `--help`, and a text below the heading."""
 
     title: str
     description: str | None = None
@@ -36,22 +36,22 @@ class Group:
 
 @dataclass(frozen=True)
 class Flag:
-    """How a field appears on the command line; ``help`` is its text, to which the default is added."""
+    """How a field appears on the command line; `help` is its text, to which the default is added."""
 
     help: str
-    #: All spellings, the first one shown; none: the field's name, ``max_batch`` as ``--max-batch``.
+    #: All spellings, the first one shown; none: the field's name, `max_batch` as `--max-batch`.
     names: tuple[str, ...] = ()
     metavar: str | None = None
     choices: tuple[str, ...] | None = None  # the allowed values, if the type does not give them
     #: Converts the text, if the type does not say how. Raises ValueError with the reason.
     read: Callable[[str], Any] | None = None
-    #: For a tuple: all values follow one flag (``--corpus A B``); else a flag for each (``--of A --of B``).
+    #: For a tuple: all values follow one flag (`--corpus A B`); else a flag for each (`--of A --of B`).
     in_a_row: bool = False
     #: Given without a name, by its position.
     positional: bool = False
     #: Another heading than that of the model.
     group: Group | None = None
-    #: What ``--help`` shows as the default; None: the default itself, if it is a number or a word.
+    #: What `--help` shows as the default; None: the default itself, if it is a number or a word.
     default: str | None = None
 
 
@@ -62,7 +62,7 @@ class Options(BaseModel):
     group: ClassVar[Group | None] = None
 
     def contradictions(self) -> Iterator[str]:
-        """What does not fit together, one line each, which names the flags and the remedy."""
+        """Yields a line for each fault between options, which names the flags and the remedy."""
         return iter(())
 
     @model_validator(mode="after")
@@ -86,15 +86,18 @@ class Option:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The spellings of the flag, the first one shown; a positional argument has one."""
         name = self.path[-1]
         return (name,) if self.flag.positional else self.flag.names or ("--" + name.replace("_", "-"),)
 
     @property
     def dest(self) -> str:
+        """The name under which argparse stores the value."""
         return ".".join(self.path)
 
     @property
     def default(self) -> Any:
+        """The default of the field."""
         return self.field.get_default(call_default_factory=True)
 
     @property
@@ -138,7 +141,7 @@ def declared_options(
 
 
 def is_model(field: FieldInfo) -> bool:
-    """Whether a field holds further options."""
+    """Whether a field is a model of further options."""
     return isinstance(field.annotation, type) and issubclass(field.annotation, Options)
 
 

@@ -34,6 +34,7 @@ class ShardCommand(Options):
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") -> int:
+    """Split an index as a command line says; returns the exit status."""
     command = parse(ShardCommand, __doc__, argv, prog, check=_check_command)
     from retrieval_server.folder.shard_set import read_shards
     from retrieval_server.indexing.split_index import check_split, split_index
@@ -41,8 +42,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") ->
     try:
         if command.check_only:
             manifest = check_split(command.index, command.out, command.shards)
-            what = f"{command.shards} shards of {manifest.count} passages into {command.out}"
-            print(f"all checks passed: would write {what}")
+            shards = f"{command.shards} shards of {manifest.count} passages into {command.out}"
+            print(f"all checks passed: would write {shards}")
             return 0
         with disk_errors(command.out):
             split_index(command.index, command.out, command.shards)
@@ -55,10 +56,14 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") ->
 
 
 def _check_command(command: ShardCommand) -> None:
-    """Raises UserError for what cannot be used; None is what was not given, or is not valid."""
-    from retrieval_server.indexing.split_index import check_number, check_splittable, refuse_out
+    """Raises UserError for options that cannot be used; None stands for one that is missing or not valid."""
+    from retrieval_server.indexing.split_index import check_out, check_shard_count, check_splittable
 
-    checks = ((check_splittable, command.index), (refuse_out, command.out), (check_number, command.shards))
+    checks = (
+        (check_splittable, command.index),
+        (check_out, command.out),
+        (check_shard_count, command.shards),
+    )
     check_all(*(partial(check, value) for check, value in checks if value is not None))
 
 

@@ -1,7 +1,7 @@
 """The interface of a source: what the engine searches.
 
-There are two kinds. A ``StagedSource`` computes, on CPU or GPU: the engine forms batches and runs its two
-stages in threads (``IndexSource``, an index folder, is one). A ``RemoteSource`` waits for the answer of
+There are two kinds. A `StagedSource` computes, on CPU or GPU: the engine forms batches and runs its two
+stages in threads (`IndexSource`, an index folder, is one). A `RemoteSource` waits for the answer of
 another service, where batches would only make fast queries wait for slow ones: the engine passes it one query
 at a time, many of them at once, in the event loop. Queue, limits, deadline, cache and the merging of equal
 queries are the engine's, and the same for both.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from retrieval_server.determinism import Determinism
@@ -36,7 +36,7 @@ def round_score(hit: ScoredPassage) -> ScoredPassage:
 
 @dataclass(frozen=True)
 class SourceDescription:
-    """What a source is, as shown by ``/ready``; None for what a source does not have."""
+    """The description of a source, as `/ready` shows it; None for what a source does not have."""
 
     backend: str
     passages: int | None = None
@@ -55,24 +55,30 @@ class SourceDescription:
 
 
 def describe_index(manifest: Manifest, **overrides: Any) -> SourceDescription:
-    """The description of an index, as far as its manifest has it; with ``overrides`` beside or above it."""
-    settings: dict[str, Any] = {}
+    """The description of an index by its manifest; `overrides` replace or add fields."""
+    description = SourceDescription(manifest.backend, manifest.count, manifest.corpus.sha256)
     if manifest.dense is not None:
         encoder = manifest.dense.encoder
-        names = ("separator", "max_length", "query_prefix", "query_mode", "passage_dtype")
-        settings = {name: getattr(encoder, name) for name in names}
-        settings |= {"encoder": encoder.name, "encoder_sha256": encoder.sha256}
-    contents = {"passages": manifest.count, "corpus_sha256": manifest.corpus.sha256}
-    return SourceDescription(manifest.backend, **{**contents, **settings, **overrides})
+        description = replace(
+            description,
+            encoder=encoder.name,
+            encoder_sha256=encoder.sha256,
+            separator=encoder.separator,
+            max_length=encoder.max_length,
+            query_prefix=encoder.query_prefix,
+            query_mode=encoder.query_mode,
+            passage_dtype=encoder.passage_dtype,
+        )
+    return replace(description, **overrides)
 
 
 class Source(ABC):
-    """Finds documents for a query; how far other queries may affect them: ``description.guarantee``."""
+    """Finds documents for a query; how far other queries may affect them: `description.guarantee`."""
 
     @property
     @abstractmethod
     def description(self) -> SourceDescription:
-        """What this is."""
+        """The description that `/ready` shows."""
 
     def documents(self, ids: Sequence[str]) -> list[Passage | None]:
         """The whole documents with these ids, in their order; None where there is none. May take seconds.
@@ -96,24 +102,24 @@ class StagedSource(Source):
 
     @abstractmethod
     def prepare(self, queries: Sequence[str]) -> Any:
-        """The first stage: turn queries into what ``find`` needs."""
+        """The first stage: turn queries into what `find` needs."""
 
     @abstractmethod
     def find(self, prepared: Any, topks: Sequence[int]) -> Sequence[Sequence[ScoredPassage]]:
-        """The second stage: at most ``topks[i]`` documents for query ``i``, best first."""
+        """The second stage: at most `topks[i]` documents for query `i`, best first."""
 
     def close(self) -> None:  # noqa: B027 (most have nothing to release)
         """Release connections and processes; called once, in any thread, after the last answer."""
 
 
 class RemoteSource(Source):
-    """A search by another service. At most ``concurrency`` calls of ``answer`` run at once."""
+    """A search by another service. At most `concurrency` calls of `answer` run at once."""
 
     concurrency: int
 
     @abstractmethod
     async def answer(self, query: str, topk: int) -> Sequence[ScoredPassage]:
-        """At most ``topk`` documents, best first. Raises SearchFailedError."""
+        """At most `topk` documents, best first. Raises SearchFailedError."""
 
     async def close(self) -> None:
         """Close connections; called in the same event loop, after the last answer."""

@@ -32,10 +32,11 @@ if __package__ in (None, ""):
     _folder = Path(__file__).resolve().parent
     sys.path[:] = [str(_folder.parent)] + [p for p in sys.path if Path(p).resolve() != _folder]
 
+from retrieval_server.command_line import parse
 from retrieval_server.determinism import Determinism
 from retrieval_server.errors import UserError
 from retrieval_server.serve.checks import ServedSources, check_locally, check_sources
-from retrieval_server.serve.options import ServeCommand, parse_args
+from retrieval_server.serve.options import ServeCommand
 from retrieval_server.server.log_format import set_up_logs
 from retrieval_server.web.options import WEB
 
@@ -46,7 +47,8 @@ WARNING: reload them. Set the environment variable to a secret, or listen on 127
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index serve") -> int:
-    command = parse_args(__doc__, argv, prog, check_locally)
+    """Serve as a command line says, until a signal; returns the exit status."""
+    command = parse(ServeCommand, __doc__, argv, prog, check=check_locally)
     set_up_logs(command.logs.log_format, command.logs.level)
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token and not _is_loopback(command.host):
@@ -90,7 +92,8 @@ def serve(command: ServeCommand, sources: ServedSources, token: str | None) -> B
     from retrieval_server.serve.app import make_app, server_config
     from retrieval_server.serve.process import ServerProcess
 
-    process, on_ready = ServerProcess(), partial(_print_ready, command, sources)
+    process = ServerProcess()
+    on_ready = partial(_print_ready, command, sources)
     app = make_app(command, sources, token, on_ready=on_ready, on_load_failure=process.fail)
     process.prepare(server_config(command, app))
     for description in _descriptions(command, sources):
@@ -102,6 +105,7 @@ def serve(command: ServeCommand, sources: ServedSources, token: str | None) -> B
 def _print_ready(
     command: ServeCommand, sources: ServedSources, guarantees: Mapping[str, Determinism]
 ) -> None:
+    """Print what each index guarantees, and the address, which tells users that the server is ready."""
     rerank = {} if sources.reranker is None else {"/rerank": sources.reranker.guarantee}
     for name, guarantee in {**guarantees, **rerank}.items():
         print(f"{name} guarantees {guarantee}: {guarantee.meaning}", flush=True)
@@ -113,12 +117,14 @@ def _address(command: ServeCommand, sources: ServedSources) -> str:
 
 
 def _descriptions(command: ServeCommand, sources: ServedSources) -> Iterator[str]:
-    """What is served, one text for each name."""
+    """Yields a text for each name under which something is served."""
     for name, folder in command.folders.items():
-        first = sources.shards[name][0][1]
-        details = f"{sum(manifest.count for _, manifest in sources.shards[name])} passages, {first.backend}"
-        if first.dense is not None:  # the folder chooses the model: named before it is loaded
-            details += f", encoder {command.opening.encoder or first.dense.encoder.name}"
+        shards = sources.shards[name]
+        manifest = shards[0].manifest
+        passages = sum(shard.manifest.count for shard in shards)
+        details = f"{passages} passages, {manifest.backend}"
+        if manifest.dense is not None:  # the folder chooses the model: named before it is loaded
+            details += f", encoder {command.search.encoder or manifest.dense.encoder.name}"
         yield f"{name}={folder}: {details}"
     if sources.web is not None:
         yield f"{WEB}={command.web.web}: {sources.web.note}"

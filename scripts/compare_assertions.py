@@ -167,7 +167,7 @@ class Comparison:
 
     @property
     def same(self) -> bool:
-        """Is nothing lost or changed?"""
+        """Whether nothing is lost or changed."""
         return not self.changed and not self.lost
 
 

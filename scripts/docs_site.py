@@ -64,6 +64,7 @@ def rewrite_links(text: str, page: Path, places: dict[Path, Path]) -> str:
     """The text of a page (its path from the root) with the links of the site. Code is left as it is."""
 
     def link(match: re.Match[str]) -> str:
+        """The link of the page as the site has it; its label alone if the target is not a page."""
         picture, label, target, heading = match.group(1), match.group(2), match.group(3), match.group(4) or ""
         if not target:
             return match.group()

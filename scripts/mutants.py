@@ -216,6 +216,7 @@ def _line(verdict: Mapping[str, Any]) -> str:
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -255,13 +256,15 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    """Run the command of the command line; returns the exit status."""
     args = _arguments(words)
     match args.command:
         case "cover":
             cover(args.tree, args.packages, args.out)
         case "draw":
-            options = {"seed": args.seed, "count": args.count, "tests": args.tests}
-            drawn = draw(args.tree, args.packages, args.coverage, **options)
+            drawn = draw(
+                args.tree, args.packages, args.coverage, seed=args.seed, count=args.count, tests=args.tests
+            )
             args.out.write_text(json.dumps(drawn, indent=1) + "\n", encoding="utf-8")
             print(f"{len(drawn['mutants'])} mutants of {drawn['places']} places: {args.out}")
         case "run":

@@ -44,7 +44,7 @@ class Renames:
         return self._names.get(name, name)
 
     def is_module(self, path: str) -> bool:
-        """Is this the old or the new path of a module?"""
+        """Whether this is the old or the new path of a module."""
         return path in self._modules
 
     def text(self, text: str) -> str:
@@ -56,7 +56,7 @@ class Renames:
         return re.sub(r"(?<=[\w])([.:])(\w+)", lambda match: match[1] + self.name(match[2]), text)
 
     def file(self, path: str) -> str:
-        """Where the tests of a file are now."""
+        """The present path of a file of tests."""
         return self.tests.get(path, path)
 
 

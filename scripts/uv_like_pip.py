@@ -76,6 +76,7 @@ def variables(options: Mapping[str, str], environment: Mapping[str, str]) -> dic
 
 
 def main(words: list[str]) -> None:
+    """Set uv's variables as pip is configured, and run the command of these words in place of this one."""
     listing = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], stdout=subprocess.PIPE, text=True, check=False
     ).stdout

@@ -31,6 +31,7 @@ def main(description: str, arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(args: argparse.Namespace) -> int:
+    """Write the page, or measure; returns the exit status."""
     plan = Plan.of(
         args.out,
         args.models,
@@ -49,6 +50,7 @@ def _main(args: argparse.Namespace) -> int:
 
 
 def _measure(plan: Plan, phases: Sequence[str], minutes: float) -> int:
+    """Check all phases, then run them in turn; returns STOPPED if cells are left, 1 if one has failed."""
     stop_leftovers(plan.out)
     mark_children(plan.out)
     with StartChecks() as checks:
@@ -66,6 +68,7 @@ def _measure(plan: Plan, phases: Sequence[str], minutes: float) -> int:
 
 
 def _parser(description: str) -> argparse.ArgumentParser:
+    """The parser of the command line."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="benchmarks/gpu.py", description=description, formatter_class=raw)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the cells")

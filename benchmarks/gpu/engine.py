@@ -79,7 +79,7 @@ class LoneEngine:
         return [row[:-1].float().cpu() for row in output["model_output"]["log_probs"].unbind()]
 
     def trained(self) -> dict[str, torch.Tensor]:
-        """Copies of what is trained, on the CPU."""
+        """Copies of the trained weights, on the CPU."""
         named = ((n, p.detach()) for n, p in self.engine.module.named_parameters() if p.requires_grad)
         local = ((n, p.to_local() if hasattr(p, "to_local") else p) for n, p in named)
         return {name: value.cpu().clone() for name, value in local}
@@ -99,6 +99,8 @@ class LoneEngine:
             pass
 
     def _batch(self, rows: Sequence[torch.Tensor], tokens: int) -> Any:
+        """The rows, token ids each, as a batch of veRL whose micro batches have at most `tokens`."""
+
         def nested(lists: Sequence[torch.Tensor]) -> torch.Tensor:
             return torch.nested.as_nested_tensor(list(lists), layout=torch.jagged)
 
@@ -118,7 +120,7 @@ class LoneEngine:
 
 
 def random_rows(count: int, length: int, vocabulary: int) -> list[torch.Tensor]:
-    """Rows of random ids, the same each time."""
+    """Rows of random token ids, the same each time."""
     generator = torch.Generator().manual_seed(0)
     return list(torch.randint(0, vocabulary, (count, length), generator=generator))
 

@@ -105,7 +105,7 @@ class PhaseMeter:
         self.peaks[name] = peak
 
     def seconds(self, *names: str) -> float:
-        """Of the last blocks of these phases together."""
+        """The seconds of the last blocks of these phases together."""
         return sum(self.peaks[name]["seconds"] for name in names)
 
 
@@ -117,7 +117,7 @@ class TrainingMeter(Sampler):
 
     @property
     def timeline(self) -> list[tuple[int, float]]:
-        """Seconds, and the GB used then."""
+        """The GB used over time, as pairs of seconds and GB."""
         return [(round(second), round(value / 1e9, 2)) for second, value in self.values]
 
 

@@ -51,6 +51,7 @@ def _is_there(plan: Plan, size: str) -> bool:
 
 
 def _save(shape: ModelShape, folder: Path) -> None:
+    """Write a model of that shape with random weights, and the tokenizer of the demo."""
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 

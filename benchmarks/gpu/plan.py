@@ -47,10 +47,10 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """From what `to_json` made."""
+        """The plan of a text that `to_json` made."""
         values = json.loads(text)
         return cls(**values | {name: values[name] and Path(values[name]) for name in _FOLDERS})
 
     def to_json(self) -> str:
-        """As a text in JSON."""
+        """The plan as a text in JSON."""
         return json.dumps(asdict(self), default=str)

@@ -47,6 +47,7 @@ def write_section(path: Path, text: str) -> None:
 
 
 def _machine(plan: Plan) -> str:
+    """The sentence on machine, versions and commit."""
     provenance = provenance_of(plan.out)
     machine, settings = provenance["machine"], provenance["settings"]
     versions = settings["versions"]
@@ -61,6 +62,7 @@ def _machine(plan: Plan) -> str:
 
 
 def _add_phase(page: Page, phase: ModuleType, results: dict[Cell, Result | None]) -> None:
+    """Add the tables of a phase, and the errors of its failed cells, to the page."""
     measured = {cell: result for cell, result in results.items() if result and not result.error}
     failed = {cell: result for cell, result in results.items() if result and result.error}
     if not measured and not failed:

@@ -31,7 +31,7 @@ class OutOfTime(Exception):
 
 
 def cells_of(phase: ModuleType, plan: Plan) -> list[Cell]:
-    """All cells of a phase."""
+    """Returns all cells of a phase, of all its groups."""
     return [cell for group in phase.groups(plan) for cell in group]
 
 

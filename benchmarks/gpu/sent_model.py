@@ -26,6 +26,7 @@ def sent_log_probs(engine: LoneEngine, folder: Path, rows: Sequence[torch.Tensor
 
 
 def _sent_model(engine: LoneEngine, folder: Path) -> torch.nn.Module:
+    """The model that the engine sends to vLLM: base weights and adapters, loaded by transformers."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
     weights, config = engine.sent(base=True)
     base = {_plain(name): weight.float().cpu() for name, weight in weights.items() if "lora_" not in name}

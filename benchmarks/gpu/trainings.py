@@ -103,7 +103,7 @@ def run_training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
 
 
 def metrics_by_step(metrics: Path) -> dict[str, dict[str, float]]:
-    """What is kept of each step's metrics."""
+    """The metrics of each step that are kept."""
     steps: dict[str, dict[str, float]] = {}
     for step, values in MetricsFile(metrics).new_lines():
         kept = {
@@ -129,7 +129,7 @@ _METRICS = ("step", "gen", "old_log_prob", "ref", "update_actor", "update_weight
 
 
 def training_row(name: str, figures: Mapping[str, Any]) -> list[object]:
-    """Medians over a training's steps."""
+    """The row of a training: medians over its steps."""
 
     def cell_of(metric: str, digits: int = 2) -> str:
         value = step_median(figures, metric)

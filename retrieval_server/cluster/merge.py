@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from retrieval_server.source import ScoredPassage, round_score
 
 
-def merge(lists: Sequence[Sequence[ScoredPassage]], topk: int) -> tuple[ScoredPassage, ...]:
-    """The ``topk`` best of one query's hits from all shards.
+def merge(hits_by_shard: Sequence[Sequence[ScoredPassage]], topk: int) -> tuple[ScoredPassage, ...]:
+    """The `topk` best of one query's hits from all shards.
 
-    ``lists`` has a list for each shard, in row order; lists are best first, with unrounded scores. The sort
-    is stable, so equal scores stay in corpus order.
+    `hits_by_shard` has a list for each shard, in row order, best first, with unrounded scores. The sort is
+    stable, so equal scores stay in corpus order.
     """
-    hits_of_all = [hit for hits in lists for hit in hits]
-    return tuple(round_score(hit) for hit in sorted(hits_of_all, key=lambda hit: -hit.score)[:topk])
+    all_hits = [hit for hits in hits_by_shard for hit in hits]
+    return tuple(round_score(hit) for hit in sorted(all_hits, key=lambda hit: -hit.score)[:topk])

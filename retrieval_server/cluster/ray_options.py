@@ -1,4 +1,4 @@
-"""The options of an index on a Ray cluster, without importing Ray. Imports nothing of Ray's."""
+"""The options of an index on a Ray cluster, which need no Ray to be read."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pydantic import Field
 
 from retrieval_server.options import Flag, Group, Options
 
-From0 = Annotated[float, Field(ge=0)]
+NotNegative = Annotated[float, Field(ge=0)]
 
 
-def _replicas(text: str) -> tuple[int, int]:
+def _replica_range(text: str) -> tuple[int, int]:
+    """The fewest and the most replicas of "2" or "1:4". Raises ValueError."""
     match = re.fullmatch(r"([0-9]+)(?::([0-9]+))?", text)
     lower, upper = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= lower <= upper:
-        raise ValueError(f"{text!r} is neither a number from 1 on, nor a range such as 1:4")
+        raise ValueError(f"{text!r} is neither a number of replicas from 1 on nor a range such as 1:4")
     return lower, upper
 
 
@@ -44,15 +45,17 @@ class RayOptions(Options):
         Flag(
             "replicas of each encoder; 1:4 lets Ray scale between one and four by load",
             metavar="N[:MOST]",
-            read=_replicas,
+            read=_replica_range,
             default="1",
         ),
     ] = (1, 1)
     shard_replicas: Annotated[
         tuple[int, int],
-        Flag("replicas of each shard, likewise", metavar="N[:MOST]", read=_replicas, default="1"),
+        Flag("replicas of each shard, also a range", metavar="N[:MOST]", read=_replica_range, default="1"),
     ] = (1, 1)
-    replica_cpus: Annotated[From0, Flag("CPU cores that Ray reserves for a replica", metavar="CPUS")] = 1.0
+    replica_cpus: Annotated[
+        NotNegative, Flag("CPU cores that Ray reserves for a replica", metavar="CPUS")
+    ] = 1.0
     encoder_gpus: Annotated[
-        From0, Flag("GPUs for each replica of an encoder; 0.5: two share one", metavar="GPUS")
+        NotNegative, Flag("GPUs for each replica of an encoder; 0.5: two share one", metavar="GPUS")
     ] = 0.0

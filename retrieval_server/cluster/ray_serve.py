@@ -27,19 +27,20 @@ from retrieval_server.cluster.ray_options import RayOptions
 from retrieval_server.cluster.replicas import QueryEncoder, Shard
 from retrieval_server.determinism import Determinism, ProbeResult, combine_probes
 from retrieval_server.errors import SearchFailedError, UserError
-from retrieval_server.folder.manifest import Manifest, check_files
+from retrieval_server.folder.manifest import check_files
 from retrieval_server.folder.passages import Passage
-from retrieval_server.folder.shard_set import read_shards
+from retrieval_server.folder.shard_set import IndexFolder, read_shards
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource, describe_index
 
 log = logging.getLogger(__name__)
-#: Seconds between two calls to a dead replica: the first value, doubled each time, up to the second.
-_WAITS = (0.05, 1.0)
+#: Seconds between two calls to a dead replica: the first wait is doubled each time, up to the longest.
+_FIRST_WAIT_S = 0.05
+_MAX_WAIT_S = 1.0
 
 
 class ShardedSource(StagedSource):
-    """An index whose stages run on Ray. ``encoder`` is None if the shards take the queries' texts."""
+    """An index whose stages run on Ray. `encoder` is None if the shards take the queries' texts."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class ShardedSource(StagedSource):
 
     @property
     def description(self) -> SourceDescription:
-        """What this is. The guarantee is that of all encoder replicas that have answered so far."""
+        """The description for `/ready`; the guarantee is of all encoders that have answered."""
         guarantee = combine_probes(self._probes) if self._probes else None
         return replace(self._description, guarantee=Determinism.BITS if self._encoder is None else guarantee)
 
@@ -76,7 +77,7 @@ class ShardedSource(StagedSource):
 
     def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
         answers = self._call_all(self._shards, prepared, list(topks))
-        # Of each query, its hits in every shard.
+        # The answers are by shard; `query_hits` are the hits of one query in every shard.
         return [
             merge([[_scored_passage(*hit) for hit in hits] for hits in query_hits], topk)
             for query_hits, topk in zip(zip(*answers, strict=True), topks, strict=True)
@@ -86,8 +87,7 @@ class ShardedSource(StagedSource):
         self._on_close()
 
     def _call_all(self, handles: Sequence[Any], *arguments: Any) -> list[Any]:
-        """The answers of all handles, called at once. Raises SearchFailedError when the deadline has
-        passed."""
+        """The answers of all handles, called at once. Raises SearchFailedError after the deadline."""
         deadline = time.monotonic() + self._deadline_s
         calls = [handle.call.remote(*arguments) for handle in handles]
         return [
@@ -96,10 +96,11 @@ class ShardedSource(StagedSource):
         ]
 
     def _answer(self, handle: Any, call: Any, deadline: float, arguments: tuple) -> Any:
+        """The answer to `call`, which is repeated while the replica is dead, until the deadline."""
         from ray.exceptions import RayActorError
         from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
 
-        wait, longest = _WAITS
+        wait = _FIRST_WAIT_S
         while True:
             try:
                 return call.result(timeout_s=max(0.0, deadline - time.monotonic()))
@@ -115,7 +116,7 @@ class ShardedSource(StagedSource):
                 if time.monotonic() + wait >= deadline:
                     break
             time.sleep(wait)
-            wait = min(2 * wait, longest)
+            wait = min(2 * wait, _MAX_WAIT_S)
             call = handle.call.remote(*arguments)
         reason = f"{handle.deployment_name} of the index does not answer"
         raise SearchFailedError(503, "shard_unavailable", reason, retry_after=5)
@@ -135,7 +136,7 @@ class RayServe:
         settings: dict[str, Any] = {"address": options.ray_address, "log_to_driver": False}
         if self._local:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # Workers inherit the environment, and so find this package in the same place.
+            # Workers inherit the environment, and so import this very package.
             package_root = str(Path(__file__).resolve().parents[2])
             paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
             os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([package_root, *paths]))
@@ -152,31 +153,27 @@ class RayServe:
             raise UserError(f"--serve ray: Ray does not start {address} ({error}).") from error
 
     def _max_replicas(self, folder: Path) -> int:
+        """How many replicas, of its encoder and its shards, an index may get."""
         shards = read_shards(folder)
-        encoders = self._options.encoder_replicas[1] if shards[0][1].dense else 0
+        encoders = self._options.encoder_replicas[1] if shards[0].manifest.dense else 0
         return encoders + len(shards) * self._options.shard_replicas[1]
 
     def open(
-        self,
-        folder: Path,
-        opening: OpenOptions,
-        *,
-        verify: bool | None,
-        deadline_s: float,
+        self, folder: Path, search: OpenOptions, *, verify: bool | None, deadline_s: float
     ) -> ShardedSource:
-        """Deploy the index (or the shards) in ``folder`` and wait until all replicas have loaded.
+        """Deploy the index (or the shards) in `folder` and wait until all replicas have loaded.
 
         Raises UserError for shards that do not fit, or if a replica does not start.
         """
         from ray import serve
 
         shards = read_shards(folder)
-        for path, manifest in shards:
-            check_files(path, manifest, verify=False)
-        first = shards[0][1]
-        if first.backend not in ("dense", "bm25"):
-            raise UserError(f"{folder}: --serve ray serves dense and bm25, not {first.backend}.")
-        targets = self._targets(shards, opening, verify)
+        for shard in shards:
+            check_files(shard.path, shard.manifest, verify=False)
+        manifest = shards[0].manifest
+        if manifest.backend not in ("dense", "bm25"):
+            raise UserError(f"{folder}: --serve ray serves dense and bm25, not {manifest.backend}.")
+        targets = self._targets(shards, search, verify)
 
         def delete() -> None:
             for target in targets:
@@ -187,9 +184,9 @@ class RayServe:
         except Exception as error:  # Ray raises RuntimeError for whatever went wrong in a replica
             delete()
             raise UserError(f"{folder}: a replica does not start ({error}). See the logs of Ray.") from error
-        has_encoder = first.dense is not None
+        has_encoder = manifest.dense is not None
         return ShardedSource(
-            describe(shards, opening.dtype),
+            describe(shards, search.dtype),
             handles[0] if has_encoder else None,
             handles[1:] if has_encoder else handles,
             deadline_s=deadline_s,
@@ -197,21 +194,22 @@ class RayServe:
             on_close=delete,
         )
 
-    def _targets(
-        self, shards: Sequence[tuple[Path, Manifest]], opening: OpenOptions, verify: bool | None
-    ) -> list[Any]:
+    def _targets(self, shards: Sequence[IndexFolder], search: OpenOptions, verify: bool | None) -> list[Any]:
         """The deployments of an index: its encoder first, if it has one, and its shards."""
         from ray import serve
 
-        name, options, dense = f"retrieval-{uuid.uuid4().hex[:8]}", self._options, shards[0][1].dense
+        options = self._options
+        dense = shards[0].manifest.dense
         bound = {}
         if dense is not None:
-            replicas, gpus = options.encoder_replicas, options.encoder_gpus
-            encoder = self._deployment(QueryEncoder, "encoder", replicas, gpus)
-            bound["encoder"] = encoder.bind(dense.encoder.model_dump(), opening)
-        for number, (path, _) in enumerate(shards):
-            shard = self._deployment(Shard, f"shard-{number}", options.shard_replicas, 0.0)
-            bound[f"shard-{number}"] = shard.bind(str(path.absolute()), verify, opening)
+            encoder = self._deployment(
+                QueryEncoder, "encoder", options.encoder_replicas, options.encoder_gpus
+            )
+            bound["encoder"] = encoder.bind(dense.encoder.model_dump(), search)
+        for number, shard in enumerate(shards):
+            deployment = self._deployment(Shard, f"shard-{number}", options.shard_replicas, 0.0)
+            bound[f"shard-{number}"] = deployment.bind(str(shard.path.absolute()), verify, search)
+        name = f"retrieval-{uuid.uuid4().hex[:8]}"
         return [serve.RunTarget(app, name=f"{name}-{part}", route_prefix=None) for part, app in bound.items()]
 
     def close(self) -> None:
@@ -224,29 +222,31 @@ class RayServe:
         ray.shutdown()
 
     def _deployment(self, kind: type, name: str, replicas: tuple[int, int], gpus: float) -> Any:
+        """A deployment of the class `kind`; `gpus`: for each replica."""
         from ray import serve
 
-        least, limit = replicas
+        fewest, most = replicas
         # A replica works on one batch at a time; if a second one waits, Ray starts another replica.
-        scaling = {"min_replicas": least, "max_replicas": limit, "target_ongoing_requests": 1}
+        scaling = {"min_replicas": fewest, "max_replicas": most, "target_ongoing_requests": 1}
         return serve.deployment(
             kind,
             name=name,
             ray_actor_options={"num_cpus": self._options.replica_cpus, "num_gpus": gpus},
-            **({"autoscaling_config": scaling} if limit > least else {"num_replicas": least}),
+            **({"autoscaling_config": scaling} if most > fewest else {"num_replicas": fewest}),
         )
 
 
 def _scored_passage(key: str, text: str, url: str | None, score: float) -> ScoredPassage:
+    """A hit as the replicas send it."""
     return ScoredPassage(Passage(key, text, url), score)
 
 
-def describe(shards: Sequence[tuple[Path, Manifest]], dtype: str) -> SourceDescription:
-    """The description of the index as a whole, for /ready; ``dtype``: what queries are encoded in."""
-    first = shards[0][1]
+def describe(shards: Sequence[IndexFolder], dtype: str) -> SourceDescription:
+    """The description of the index as a whole, for /ready; `dtype`: what queries are encoded in."""
+    manifest = shards[0].manifest
     return describe_index(
-        first,
-        passages=sum(manifest.count for _, manifest in shards),
-        corpus_sha256=first.shard.whole_sha256 if first.shard else first.corpus.sha256,
-        query_dtype=dtype if first.dense else None,
+        manifest,
+        passages=sum(shard.manifest.count for shard in shards),
+        corpus_sha256=manifest.shard.whole_sha256 if manifest.shard else manifest.corpus.sha256,
+        query_dtype=dtype if manifest.dense else None,
     )

@@ -53,7 +53,7 @@ class Shard:
         self._dense = self._index.manifest.dense is not None
 
     def call(self, prepared: Any, topks: list[int]) -> list[list[tuple[str, str, str | None, float]]]:
-        """For each query (a vector, else its text) id, contents, url and score (not rounded) of its hits."""
+        """The hits of each query (a vector, or a text for BM25) as id, contents, url and unrounded score."""
         if not self._dense:
             prepared = self._index.prepare(prepared)
         return [

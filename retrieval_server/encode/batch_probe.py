@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     import torch
 
     Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
-    Make = Callable[[tuple[int, int], torch.Generator], torch.Tensor]
+    MakeTexts = Callable[[tuple[int, int], torch.Generator], torch.Tensor]
 
-_TOKENS = (1, 8)  # rows of a text: one as in a classifier's head, and a bucket of the encoder
-_BATCHES = (2, 5, 16)  # the last texts, as many at once
-_ALONE = (0, 7, 14, 15)  # texts that are multiplied alone as well, the last of every batch among them
+#: Rows of a text: one as in a classifier's head, and a bucket of the encoder.
+_TEXT_TOKENS = (1, 8)
+#: Sizes of the batches; each takes the last texts.
+_BATCH_SIZES = (2, 5, 16)
+#: Positions of the texts that are also multiplied alone, the last of every batch among them.
+_SINGLE_TEXTS = (0, 7, 14, 15)
 
 
 def probe_model(model: torch.nn.Module) -> ProbeResult:
-    """Find out what holds for the products of this model, on its device and in its data type.
+    """Measures what holds for the products of this model, on its device and in its data type.
 
     One linear layer of each shape is tried, on a CPU only: elsewhere kernels are chosen by the size of the
     batch, and a few sizes say little about the others.
@@ -53,35 +56,37 @@ def probe_model(model: torch.nn.Module) -> ProbeResult:
 def product_digest(
     weight: torch.Tensor, bias: torch.Tensor | None = None, multiply: Multiply | None = None
 ) -> str | None:
-    """A hash of rows times ``weight``, (outputs, inputs); None if a row has other bits in a batch than alone.
+    """A hash of rows times `weight`, (outputs, inputs); None if a row has other bits in a batch than alone.
     The rows are the same in every process."""
     import torch
 
     product = multiply or torch.nn.functional.linear
 
-    def make(shape: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
+    def make_texts(shape: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
         return torch.randn((*shape, weight.shape[1]), generator=generator).to(weight.dtype)
 
-    return stable_digest(make, lambda texts: product(texts, weight, bias))
+    return stable_digest(make_texts, lambda texts: product(texts, weight, bias))
 
 
-def stable_digest(make: Make, compute: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
-    """A hash of what ``compute`` gives for each text alone; None if a text has other bits in a batch.
+def stable_digest(make_texts: MakeTexts, compute: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
+    """A hash of the results of `compute` for single texts; None if a text has other bits in a batch.
 
-    ``make`` gives the texts, (texts, tokens, ...), the same in every process.
+    `make_texts` makes the texts, (texts, tokens, ...), the same in every process.
     """
     import torch
 
     generator = torch.Generator().manual_seed(0)
     digest = hashlib.sha256()
     with torch.inference_mode():
-        for tokens in _TOKENS:
-            texts = make((max(_BATCHES), tokens), generator)
-            alone = {i: compute(texts[i : i + 1])[0] for i in _ALONE}
-            for size in _BATCHES:
-                first = len(texts) - size
-                batch = compute(texts[first:])
-                if not all(torch.equal(batch[i - first], row) for i, row in alone.items() if i >= first):
+        for tokens in _TEXT_TOKENS:
+            texts = make_texts((max(_BATCH_SIZES), tokens), generator)
+            alone = {i: compute(texts[i : i + 1])[0] for i in _SINGLE_TEXTS}
+            for size in _BATCH_SIZES:
+                first_text = len(texts) - size
+                batch = compute(texts[first_text:])
+                if not all(
+                    torch.equal(batch[i - first_text], row) for i, row in alone.items() if i >= first_text
+                ):
                     return None
             for row in alone.values():
                 digest.update(row.float().numpy().tobytes())

@@ -1,6 +1,6 @@
 """A cache of converted encoders on disk, so that each is converted once.
 
-A conversion is a folder of files with a ``manifest.json`` of their hashes. It is written beside its place and
+A conversion is a folder of files with a `manifest.json` of their hashes. It is written beside its place and
 renamed, so of two processes that convert at once the first one wins. Before it is used its files are compared
 with their hashes; one that is damaged is made again.
 """
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class _ConversionManifest(BaseModel):
-    """``manifest.json`` of a conversion: the hashes of its files."""
+    """`manifest.json` of a conversion: the hashes of its files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,10 +34,10 @@ class _ConversionManifest(BaseModel):
 
 
 def cached_conversion(folder: Path, convert: Callable[[Path], None]) -> Path:
-    """``folder``, with the files that ``convert`` writes into the folder it is given, unless they are there.
+    """Returns `folder`, into which `convert` has written its files now or in an earlier process.
 
-    Raises UserError if the folder cannot be written. What ``convert`` raises is passed on, and nothing is
-    kept.
+    `convert` gets an empty folder, which then takes that name. Raises UserError if the folder cannot be
+    written. What `convert` raises is passed on, and nothing is kept.
     """
     try:
         if _is_complete(folder):
@@ -57,7 +57,7 @@ def cached_conversion(folder: Path, convert: Callable[[Path], None]) -> Path:
 
 
 def _is_complete(folder: Path) -> bool:
-    """Whether a conversion is there, with the files that were written."""
+    """Whether the folder holds a conversion whose files have their hashes; warns of a damaged one."""
     if not folder.exists():
         return False
     try:
@@ -96,4 +96,5 @@ def _publish(work: Path, folder: Path) -> None:
 
 
 def _sibling_folder(folder: Path) -> Path:
+    """Make an empty folder beside `folder`."""
     return Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))

@@ -22,7 +22,7 @@ def set_passive_wait() -> None:
 
     By default they spin for some milliseconds after each product, in case another follows, and so take a core
     from the search that follows instead. Between two products of an encoder 0.1 ms is enough; with threads
-    that sleep at once (``OMP_WAIT_POLICY=passive``) a single client waits 1.2 times as long
+    that sleep at once (`OMP_WAIT_POLICY=passive`) a single client waits 1.2 times as long
     (docs/results/retrieval_server.md). Call it before torch is imported; what the user has set is kept.
     """
     if "OMP_WAIT_POLICY" not in os.environ:

@@ -10,7 +10,8 @@ torch is imported when a model is loaded and not before, so that a BM25 server n
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,18 +26,16 @@ from retrieval_server.encode.encoder_settings import (
     find_family,
     resolve_settings,
 )
-from retrieval_server.encode.model_folder import (
-    check_model,
-    hash_model,
-    read_folder_settings,
-    resolve_model,
-)
+from retrieval_server.encode.model_folder import check_model, hash_model, read_folder_settings, resolve_model
 from retrieval_server.encode.model_import import import_library, model_load_lock
 from retrieval_server.encode.options import EncoderOptions, OpenVinoOptions
 from retrieval_server.errors import REBUILD, UserError
 from retrieval_server.folder.manifest import EncoderSection, require_equal
 
 if TYPE_CHECKING:
+    import torch
+    from sentence_transformers import SentenceTransformer
+
     from retrieval_server.encode.openvino_model import OpenVinoTransformer
 
 log = logging.getLogger(__name__)
@@ -47,8 +46,13 @@ _QUERY_BATCH = 64  # queries of one bucket encoded at once
 class Encoder:
     """A loaded model and its settings. Vectors are float32, (texts, dimension)."""
 
-    def __init__(self, model, section: EncoderSection, converted: OpenVinoTransformer | None = None):
-        """``converted``: what computes the transformer in ``model`` if that is not torch."""
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        section: EncoderSection,
+        converted: OpenVinoTransformer | None = None,
+    ):
+        """`converted`: the transformer in `model` if OpenVINO computes it, None if torch does."""
         self._model = model
         self.section = section
         self._converted = converted
@@ -64,7 +68,7 @@ class Encoder:
     ) -> Encoder:
         """Load a model for a new index and settle every open setting.
 
-        ``dtype`` is what the model computes in: float32, bfloat16, float16, or int8, which ``openvino`` must
+        `dtype` is what the model computes in: float32, bfloat16, float16, or int8, which `openvino` must
         compute. Vectors are always float32.
         """
         recorded_name, folder = resolve_model(name)
@@ -74,7 +78,7 @@ class Encoder:
         model = _load(folder, pooling, bare=config.pooling is None, device=device, dtype=torch_dtype)
         if options.max_length is None:
             special = getattr(model.tokenizer, "num_special_tokens_to_add", lambda: 0)()
-            check_length(folder, config, special=special, positions=_positions(model))
+            check_length(folder, config, special=special, max_tokens=_max_tokens(model))
         sha256 = hash_model(folder)
         section = resolve_settings(
             recorded_name,
@@ -82,14 +86,14 @@ class Encoder:
             config,
             options,
             pooling=pooling,
-            longest=model.max_seq_length,
+            model_max_length=model.max_seq_length,
             separator_token=getattr(model.tokenizer, "sep_token", None),
         )
         model.max_seq_length = section.max_length
         converted = _convert(model, sha256, dtype, openvino) if openvino else None
         dimension = cls(model, section).encode_passages(["probe"]).shape[1]
-        settled = {"dimension": dimension, "passage_dtype": "int8" if dtype == "int8" else None}
-        return cls(model, section.model_copy(update=settled), converted)
+        measured = {"dimension": dimension, "passage_dtype": "int8" if dtype == "int8" else None}
+        return cls(model, section.model_copy(update=measured), converted)
 
     @classmethod
     def open(
@@ -100,9 +104,9 @@ class Encoder:
         dtype: str = "float32",
         openvino: OpenVinoOptions | None = None,
     ) -> Encoder:
-        """Load the model of an existing index; ``override`` is another place of the same files.
+        """Load the model of an existing index; `override` is another folder with the same files.
 
-        ``dtype`` and ``openvino`` are as for a new index, and need not be those of the index's passages.
+        `dtype` and `openvino` are as for a new index, and need not be those of the index's passages.
 
         Raises UserError if it is not there, or is not the model that the index was built with.
         """
@@ -119,20 +123,21 @@ class Encoder:
         return encoder
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """The vectors of queries, (queries, dimension). How far they depend on their batch: ``probed``."""
+        """The vectors of queries, (queries, dimension); `probed` says how far they depend on the batch."""
         texts = [self.section.query_prefix + query for query in queries]
-        if self._plain:
+        if self._is_plain:
             return self._encode_in_buckets(texts)
         return self.encode_batch(texts)
 
     def encode_passages(self, passages: Sequence[str], batch_size: int = 64) -> np.ndarray:
+        """The vectors of passages, (passages, dimension)."""
         return self.encode_batch([self.section.passage_prefix + text for text in passages], batch_size)
 
     @cached_property
     def probed(self) -> ProbeResult:
-        """What ``encode_queries`` guarantees in this process; found out on first use."""
+        """What `encode_queries` guarantees in this process; measured on first use."""
         result = self._converted.probe() if self._converted else probe_model(self._model)
-        if self._plain:
+        if self._is_plain:
             return result
         # Padded to the longest of the batch: the last digits of a vector depend on the others' lengths.
         return result.without_bits()
@@ -143,8 +148,8 @@ class Encoder:
         return self._model.device.type != "cpu"
 
     @property
-    def _plain(self) -> bool:
-        """Whether the model is the common kind: a Hugging Face tokenizer, a transformer, the whole vector."""
+    def _is_plain(self) -> bool:
+        """Whether the model has a tokenizer of transformers, which can pad, and returns whole vectors."""
         return callable(getattr(self._model.tokenizer, "pad", None)) and self._model.truncate_dim is None
 
     def _encode_in_buckets(self, texts: list[str]) -> np.ndarray:
@@ -154,35 +159,41 @@ class Encoder:
         texts, and a long query slows short ones down. In buckets a text is computed in the same shape in
         every batch, up to the batch size; see batch_probe.py.
         """
-        import torch
-
         if not texts:
             return np.empty((0, self.section.dimension), dtype=np.float32)
-        tokenizer, longest = self._model.tokenizer, self.section.max_length
-        encoded = tokenizer(texts, truncation=True, max_length=longest)
+        tokenizer = self._model.tokenizer
+        max_length = self.section.max_length
+        encoded = tokenizer(texts, truncation=True, max_length=max_length)
         buckets: dict[int, list[int]] = {}
         for position, ids in enumerate(encoded["input_ids"]):
-            length = min(-(-len(ids) // BUCKET) * BUCKET, longest)
+            length = min(math.ceil(len(ids) / BUCKET) * BUCKET, max_length)
             buckets.setdefault(length, []).append(position)
         vectors: np.ndarray | None = None
         for length, members in buckets.items():
-            for first in range(0, len(members), _QUERY_BATCH):
-                chunk = members[first : first + _QUERY_BATCH]
+            for start in range(0, len(members), _QUERY_BATCH):
+                chunk = members[start : start + _QUERY_BATCH]
                 features = tokenizer.pad(
                     {key: [rows[i] for i in chunk] for key, rows in encoded.items()},
                     padding="max_length",
                     max_length=length,
                     return_tensors="pt",
                 )
-                with torch.inference_mode():
-                    features = {key: value.to(self._model.device) for key, value in features.items()}
-                    embeddings = self._model(features)["sentence_embedding"].float()
-                    if self.section.normalize:
-                        embeddings = torch.nn.functional.normalize(embeddings, dim=-1)
+                embeddings = self._embed(features)
                 if vectors is None:
                     vectors = np.empty((len(texts), embeddings.shape[1]), dtype=np.float32)
-                vectors[chunk] = embeddings.cpu().numpy()
+                vectors[chunk] = embeddings
         return vectors
+
+    def _embed(self, features: Mapping[str, torch.Tensor]) -> np.ndarray:
+        """The vectors of one batch of tokens, as the tokenizer has padded it."""
+        import torch
+
+        with torch.inference_mode():
+            features = {key: value.to(self._model.device) for key, value in features.items()}
+            vectors = self._model(features)["sentence_embedding"].float()
+            if self.section.normalize:
+                vectors = torch.nn.functional.normalize(vectors, dim=-1)
+        return vectors.cpu().numpy()
 
     def encode_batch(self, texts: list[str], batch_size: int = 64) -> np.ndarray:
         """Encode texts that already have their prefix, in batches padded to the longest."""
@@ -200,8 +211,8 @@ class Encoder:
         return np.ascontiguousarray(vectors.cpu().numpy())
 
 
-def _positions(model) -> int | None:
-    """The tokens that a model can read at most; None if it has no such limit, or does not say."""
+def _max_tokens(model: SentenceTransformer) -> int | None:
+    """The most tokens that a model can read; None if it has no such limit, or does not say."""
     config = getattr(model[0], "config", None)
     number = getattr(config, "max_position_embeddings", None)
     if not isinstance(number, int) or number < 1:
@@ -211,13 +222,20 @@ def _positions(model) -> int | None:
     return number
 
 
-def _convert(model, sha256: str, dtype: str, settings: OpenVinoOptions) -> OpenVinoTransformer:
+def _convert(
+    model: SentenceTransformer, sha256: str, dtype: str, settings: OpenVinoOptions
+) -> OpenVinoTransformer:
+    """Let OpenVINO compute the transformer of `model`; returns it."""
     from retrieval_server.encode.openvino_model import use_openvino  # imports torch
 
     return use_openvino(model, sha256, dtype, settings)
 
 
-def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: str):
+def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: str) -> SentenceTransformer:
+    """Load a model from its folder, without code of the folder's own and without the network.
+
+    `bare`: a folder of transformers alone, which gets the `pooling`. Raises UserError.
+    """
     with import_library("sentence_transformers"):
         import torch
         from sentence_transformers import SentenceTransformer
@@ -242,9 +260,9 @@ def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: 
             model = SentenceTransformer(modules=[transformer, pooler], device=device, trust_remote_code=False)
             model.encode("Who?", show_progress_bar=False)  # a folder without a tokenizer loads, too
             return model.to(getattr(torch, dtype))
-    except Exception as error:  # whatever a damaged or hostile folder makes of three libraries
-        why = f"{type(error).__name__}: {' '.join(str(error).split())[:400].removesuffix('.')}"
+    except Exception as error:  # a damaged or hostile folder can make three libraries raise anything
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:400].removesuffix('.')}"
         remedy = f"another --encoder, or another --device than {device}" if device else "another --encoder"
         raise UserError(
-            f"{folder}: the model does not load ({why}). Fetch it again, or give {remedy}."
+            f"{folder}: the model does not load ({reason}). Fetch it again, or give {remedy}."
         ) from error

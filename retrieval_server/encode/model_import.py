@@ -17,7 +17,7 @@ model_load_lock = threading.Lock()
 
 @contextmanager
 def import_library(library: str) -> Iterator[None]:
-    """Import ``library``, and what it brings, within this; it does nothing if the library is there already.
+    """Import `library`, and what it brings, within this; it does nothing if the library is there already.
 
     sentence-transformers makes 800,000 objects, nearly all of them for good. The collector goes through them
     several times while they come, again at each full collection of a server that runs for days, and once more

@@ -3,7 +3,7 @@
 The loaded torch module is traced into OpenVINO's form and compared with the original, and then takes its
 place inside the sentence-transformers model: tokenizer, padding, pooling and prefixes stay what they were.
 
-With ``int8`` each weight matrix is stored in 8 bits, one scale for each of its outputs. What is multiplied by
+With `int8` each weight matrix is stored in 8 bits, one scale for each of its outputs. What is multiplied by
 it is rounded to 8 bits while it is computed, with one scale for every 32 numbers of a token. No scale spans
 two tokens, so neither padding nor the other texts of a batch change how a text is rounded. (A scale for a
 whole batch, as in torch's dynamic quantisation and ONNX Runtime's, makes a query's vector depend on its
@@ -46,34 +46,37 @@ _FORMAT = 1  # of a conversion: one more whenever this module makes another grap
 _GRAPH = "model.xml"
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _SCALE_GROUP_SIZE = 32  # of a token's, rounded with one scale: OpenVINO's own default
-#: The least cosine between a text's mean state in torch and in OpenVINO. A graph in float32 that is further
-#: off was traced wrongly; 8 bits usually give .99 and more.
-_LEAST_COSINE = {"float32": 0.9999, "int8": 0.9}
+#: The least cosine that is accepted between a text's mean state in torch and in OpenVINO. A graph in float32
+#: that is further off was traced wrongly; 8 bits usually give .99 and more.
+_MIN_COSINE = {"float32": 0.9999, "int8": 0.9}
 
 
 class OpenVinoTransformer(torch.nn.Module):
-    """Stands where the transformer stood: token ids in, the states of the last layer out, float32."""
+    """Takes the place of the transformer: token ids in, the states of the last layer out, in float32."""
 
     device = torch.device("cpu")
 
     def __init__(self, compiled: Any, inputs: list[str], config: Any, dtype: str):
         super().__init__()
         self.config, self._inputs, self._dtype = config, inputs, dtype
-        self._request, self._busy = compiled.create_infer_request(), threading.Lock()
+        self._request = compiled.create_infer_request()
+        self._request_lock = threading.Lock()
 
     def forward(self, **features: Any) -> BaseModelOutput:
         inputs = [features[name].numpy() for name in self._inputs]
-        with self._busy:  # a request computes one batch at a time; Ray Serve encodes in several threads
+        with (
+            self._request_lock
+        ):  # a request computes one batch at a time; Ray Serve encodes in several threads
             states = self._request.infer(inputs)[0]
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
 
     def probe(self) -> ProbeResult:
-        """What holds for a text's states whatever is in its batch, found out by computing some."""
+        """Measures what holds for a text's states whatever is in its batch, by computing some."""
 
         def compute(ids: torch.Tensor) -> torch.Tensor:
             return self(**_features(ids, torch.ones_like(ids), self._inputs)).last_hidden_state
 
-        vocabulary = _vocabulary(self.config)
+        vocabulary = _vocabulary_size(self.config)
         digest = stable_digest(
             lambda shape, generator: torch.randint(vocabulary, shape, generator=generator), compute
         )
@@ -84,9 +87,9 @@ class OpenVinoTransformer(torch.nn.Module):
 def use_openvino(
     model: SentenceTransformer, sha256: str, dtype: str, settings: OpenVinoOptions
 ) -> OpenVinoTransformer:
-    """Let OpenVINO compute the transformer of ``model`` in ``dtype``, float32, bfloat16 or int8.
+    """Let OpenVINO compute the transformer of `model` in `dtype`, float32, bfloat16 or int8.
 
-    ``sha256`` identifies the model's files. The first time this converts it, which takes some seconds. Raises
+    `sha256` identifies the model's files. The first time this converts it, which takes some seconds. Raises
     UserError if OpenVINO is not installed, the processor has no such type, or the model does not convert.
     """
     try:
@@ -102,8 +105,9 @@ def use_openvino(
         )
     transformer = model[0]
     if not isinstance(transformer, Transformer):
-        raise UserError("--runtime openvino: the model is no transformer. Take --runtime torch.")
-    accepted, features = inspect.signature(transformer.model.forward).parameters, model.tokenizer(["probe"])
+        raise UserError("--runtime openvino: the model is not a transformer. Take --runtime torch.")
+    accepted = inspect.signature(transformer.model.forward).parameters
+    features = model.tokenizer(["probe"])
     inputs = [name for name in _INPUTS if name in accepted and name in features]
     weights = "int8" if dtype == "int8" else "float32"
     with _conversion_lock:
@@ -144,20 +148,21 @@ def openvino_core() -> Any:
 
 
 def openvino_dtypes() -> tuple[str, ...]:
-    """What OpenVINO computes in on this processor, as it says itself; not each has products in bfloat16."""
+    """The number formats in which OpenVINO says that it computes here; not every CPU has bfloat16."""
     capabilities = openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     return ("float32", "bfloat16", "int8") if "BF16" in capabilities else ("float32", "int8")
 
 
 def _compile(core: Any, graph: Any, dtype: str, threads: int | None) -> Any:
-    options = {
+    """The graph, compiled to compute in `dtype`; `threads`: None for one for each core."""
+    properties: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",  # one batch at a time, by all threads
         "INFERENCE_PRECISION_HINT": "bf16" if dtype == "bfloat16" else "f32",
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": _SCALE_GROUP_SIZE if dtype == "int8" else 0,
     }
     if threads is not None:
-        options["INFERENCE_NUM_THREADS"] = threads
-    return core.compile_model(graph, "CPU", options)
+        properties["INFERENCE_NUM_THREADS"] = threads
+    return core.compile_model(graph, "CPU", properties)
 
 
 def _conversion(
@@ -171,14 +176,14 @@ def _conversion(
 
 
 def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work: Path) -> None:
-    """Trace the transformer into ``work``. Raises UserError if the result computes something else."""
+    """Trace the transformer and write it to `work`. Raises UserError if it computes other states there."""
     openvino = _import_openvino()
 
-    vocabulary = _vocabulary(transformer.config)
+    vocabulary = _vocabulary_size(transformer.config)
     ids = torch.randint(vocabulary, (4, 24), generator=torch.Generator().manual_seed(0))
     mask = (torch.arange(24) < torch.tensor([[24], [3], [17], [8]])).long()
     example = _features(ids, mask, inputs)
-    states = _states(transformer, inputs)
+    states = _with_positional_inputs(transformer, inputs)
     try:
         with torch.inference_mode(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the tracer's, about branches that do not depend on the texts
@@ -190,26 +195,33 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
             _quantise(graph)
         openvino.save_model(graph, work / _GRAPH, compress_to_fp16=False)
         compiled = _compile(openvino_core(), openvino_core().read_model(work / _GRAPH), weights, None)
-        converted = OpenVinoTransformer(compiled, inputs, transformer.config, weights)(
-            **example
-        ).last_hidden_state
+        converted = OpenVinoTransformer(compiled, inputs, transformer.config, weights)
+        computed = converted(**example).last_hidden_state
     except (UserError, OSError):  # raised as they are: a model without matrices, a disk that is full
         raise
     except Exception as error:  # tracing raises whatever the model's code does
         raise UserError(f"OpenVINO does not convert the encoder ({error!r}). Use --runtime torch.") from error
+    _check_cosines(computed, reference, mask, weights)
+
+
+def _check_cosines(computed: torch.Tensor, reference: torch.Tensor, mask: torch.Tensor, weights: str) -> None:
+    """Raises UserError if the mean states of texts, by OpenVINO and by torch, point in other directions.
+
+    States are (texts, tokens, dimension); the mask, (texts, tokens), is 0 for padding.
+    """
     token_mask = mask[..., None]
     cosines = torch.nn.functional.cosine_similarity(
-        (converted * token_mask).sum(1), (reference * token_mask).sum(1)
+        (computed * token_mask).sum(1), (reference * token_mask).sum(1)
     )
-    if not cosines.min() >= _LEAST_COSINE[weights]:
+    if not cosines.min() >= _MIN_COSINE[weights]:
         raise UserError(
             f"OpenVINO computes other vectors than torch: a cosine of {cosines.min():.4f} in {weights}, "
-            f"at least {_LEAST_COSINE[weights]:g} is expected. Encode with --runtime torch --dtype float32."
+            f"at least {_MIN_COSINE[weights]:g} is expected. Encode with --runtime torch --dtype float32."
         )
     log.info("converted in %s; mean cosine with torch on random tokens %.5f", weights, cosines.mean())
 
 
-def _vocabulary(config: Any) -> int:
+def _vocabulary_size(config: Any) -> int:
     """How many token ids a model knows. Raises UserError if its configuration does not say."""
     size = getattr(config.get_text_config(), "vocab_size", None)  # that of texts may be nested in another
     if not isinstance(size, int) or size < 1:
@@ -217,7 +229,7 @@ def _vocabulary(config: Any) -> int:
     return size
 
 
-def _states(transformer: torch.nn.Module, inputs: list[str]) -> torch.nn.Module:
+def _with_positional_inputs(transformer: torch.nn.Module, inputs: list[str]) -> torch.nn.Module:
     """The transformer with its inputs by position and one output, as a tracer needs it."""
 
     class States(torch.nn.Module):
@@ -232,6 +244,7 @@ def _states(transformer: torch.nn.Module, inputs: list[str]) -> torch.nn.Module:
 
 
 def _features(ids: torch.Tensor, mask: torch.Tensor, inputs: list[str]) -> dict[str, torch.Tensor]:
+    """The inputs of a transformer, (texts, tokens) each, by name and in the order of `inputs`."""
     features = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
     return {name: features[name] for name in inputs}
 

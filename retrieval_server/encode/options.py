@@ -44,7 +44,7 @@ EncoderCache = Annotated[
 ]
 
 
-def _usual_cache() -> Path:
+def _default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rag-r1" / "encoders"
 
 
@@ -52,7 +52,7 @@ def _usual_cache() -> Path:
 class OpenVinoOptions:
     """How OpenVINO is used: the folder of conversions, and its threads (None: one for each core)."""
 
-    folder: Path = field(default_factory=_usual_cache)
+    folder: Path = field(default_factory=_default_cache)
     threads: int | None = None
 
 
@@ -63,11 +63,11 @@ def check_device(device: str | None) -> None:
     import torch  # takes seconds
 
     try:
-        wanted = torch.device(device)
+        torch_device = torch.device(device)
     except RuntimeError:
         raise UserError(f"--device {device}: torch knows no such device. Give cpu, cuda or cuda:1.") from None
     gpus = torch.cuda.device_count()
-    if wanted.type == "cuda" and (wanted.index or 0) >= gpus:
+    if torch_device.type == "cuda" and (torch_device.index or 0) >= gpus:
         raise UserError(f"--device {device}: torch finds {gpus} GPUs here. Give another, or cpu.")
 
 
@@ -94,7 +94,7 @@ def choose_runtime(
         raise ValueError("--runtime openvino computes in float32, bfloat16 or int8, not in float16")
     if device not in (None, "cpu"):
         raise ValueError(f"--device {device}: OpenVINO (--runtime openvino, --dtype int8) is for the CPU")
-    return OpenVinoOptions(folder or _usual_cache(), threads)
+    return OpenVinoOptions(folder or _default_cache(), threads)
 
 
 class EncoderOptions(Options):
@@ -103,8 +103,7 @@ class EncoderOptions(Options):
     group = DENSE
 
     pooling: Annotated[
-        Pooling | None,
-        Flag("pooling of the token vectors, for a model folder that does not say"),
+        Pooling | None, Flag("pooling of the token vectors, for a model folder that does not say")
     ] = None
     query_prefix: Annotated[
         str | None, Flag("text before every query; give its trailing space too", metavar="TEXT")

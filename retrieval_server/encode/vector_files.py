@@ -35,10 +35,11 @@ def encode_rows(
     progress: bool = True,
     label: str = "encoding",
 ) -> None:
-    """Append the vectors of rows ``start`` to ``stop`` (excluded; None: all) to the file ``path``.
+    """Append the vectors of rows `start` to `stop` (excluded; None: all) to the file `path`.
 
-    They are stored as ``kind``. Resumes after the file's last whole block. Part of a block, as a kill leaves
-    it, is encoded again. Raises UserError naming the passage whose vector cannot be stored.
+    They are stored as rows of the type `kind`. Resumes after the file's last whole block; part of a block,
+    as a kill leaves it, is encoded again. Raises UserError, which names the passage, for a vector that cannot
+    be stored.
     """
     stop = len(store) if stop is None else stop
     layout = RowLayout(encoder.section.dimension, kind)
@@ -51,19 +52,19 @@ def encode_rows(
         tqdm(total=stop - start, initial=encoded, desc=label, unit=" passages", disable=not progress) as bar,
     ):
         stream.truncate(encoded * row_bytes)
-        for first in range(start + encoded, stop, BLOCK):
+        for first_row in range(start + encoded, stop, BLOCK):
             block = list(islice(texts, BLOCK))
             vectors = encoder.encode_passages(block, batch_size)
-            stream.write(_encode_block(layout, vectors, first, encoder.section.name))
+            stream.write(_encode_block(layout, vectors, first_row, encoder.section.name))
             stream.flush()
             bar.update(len(block))
         os.fsync(stream.fileno())
 
 
-def _encode_block(layout: RowLayout, vectors: np.ndarray, first: int, encoder: str) -> bytes:
-    """The bytes of these rows, from row `first` on. Raises UserError."""
+def _encode_block(layout: RowLayout, vectors: np.ndarray, first_row: int, encoder: str) -> bytes:
+    """The bytes of vectors, of rows from `first_row` on. Raises UserError for one that cannot be stored."""
     try:
-        return layout.encode(vectors, first)
+        return layout.encode(vectors, first_row)
     except ValueTooLargeError as error:
         raise UserError(f"{encoder}: of the passages, {error}. Take --preset small or exact.") from None
     except ValueError as error:
@@ -71,9 +72,9 @@ def _encode_block(layout: RowLayout, vectors: np.ndarray, first: int, encoder: s
 
 
 class VectorFiles:
-    """The rows of files, one file after another: ``vectors[a:b]`` is a float32 array (b - a, dimension).
+    """The rows of files, one file after another: `vectors[a:b]` is a float32 array (b - a, dimension).
 
-    All files hold rows of the type ``kind``. A slice is read from disk each time and not kept.
+    All files hold rows of the type `kind`. A slice is read from disk each time and not kept.
     """
 
     def __init__(self, files: Sequence[Path], dimension: int, kind: RowType = "float32"):
@@ -96,11 +97,11 @@ class VectorFiles:
             raise IndexError("vectors are read in slices of step 1")
         size = self.layout.row_bytes
         pieces = [np.empty((0, size), np.uint8)]
-        first = 0
+        first_row = 0
         for path, end in zip(self.files, self._ends, strict=True):
-            low, high = max(start, first), min(stop, end)
+            low, high = max(start, first_row), min(stop, end)
             if low < high:
-                values = np.fromfile(path, np.uint8, (high - low) * size, offset=(low - first) * size)
+                values = np.fromfile(path, np.uint8, (high - low) * size, offset=(low - first_row) * size)
                 pieces.append(values.reshape(-1, size))
-            first = end
+            first_row = end
         return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)

@@ -5,7 +5,7 @@
        +---------------- the jobs' futures <-------- deliver <-----------------------+
 
 All bookkeeping happens in the event loop; threads only run the source's stages. The queue is bounded: what
-does not fit is refused at once (``OverloadedError``), never queued without end. A query whose clients have
+does not fit is refused at once (`OverloadedError`), never queued without end. A query whose clients have
 all gone (connection closed, deadline) is taken out of the queue; one that is being searched is finished, and
 cached.
 """
@@ -29,12 +29,12 @@ from retrieval_server.errors import OverloadedError
 from retrieval_server.source import RemoteSource, Source, StagedSource
 
 log = logging.getLogger(__name__)
-#: How often an engine that is being drained checks whether it has finished.
-_LOOK_AGAIN_S = 0.02
+#: Seconds between two checks of whether an engine that is being drained has finished.
+_DRAIN_CHECK_S = 0.02
 
 
 class Engine:
-    """Answers queries from a source. Belongs to the event loop that runs ``start``, which makes it."""
+    """Answers queries from a source; `start` makes it, in the event loop to which it then belongs."""
 
     def __init__(self, source: Source, stages: StageThreads, options: EngineOptions, metrics: IndexMetrics):
         self.source = source
@@ -44,7 +44,8 @@ class Engine:
         self._searches = 0
         runner: RemoteRunner | StagedRunner
         if isinstance(source, RemoteSource):  # batches would make fast queries wait for slow ones
-            self._queue, self._pace = JobQueue(max_batch=1, max_wait_s=0.0), LatencyModel(max_batch=1)
+            self._queue = JobQueue(max_batch=1, max_wait_s=0.0)
+            self._pace = LatencyModel(max_batch=1)
             runner = RemoteRunner(source, self._queue.next_batch, self._deliver)
         else:
             self._queue = JobQueue(options.max_batch, options.max_wait_ms / 1000)
@@ -57,14 +58,14 @@ class Engine:
     async def start(cls, load: Callable[[], Source], options: EngineOptions, metrics: IndexMetrics) -> Engine:
         """Load a source and warm it up in the thread that will encode, and start to work on the queue.
 
-        Raises what ``load`` and ``warm_up`` raise; then no thread is left.
+        Raises what `load` and `warm_up` raise; then no thread is left.
         """
         stages = StageThreads()
         try:
-            source = await stages.load(load)
+            source = await stages.run_encoding(load)
             if isinstance(source, StagedSource):
                 try:
-                    await stages.load(source.warm_up)
+                    await stages.run_encoding(source.warm_up)
                 except Exception:
                     source.close()
                     raise
@@ -75,22 +76,23 @@ class Engine:
 
     @property
     def queue_length(self) -> int:
-        """Queries that wait for the encoder."""
+        """The number of queries that wait for the encoder."""
         return len(self._queue)
 
     @property
     def outstanding(self) -> int:
-        """Queries accepted and not yet answered."""
+        """The number of queries accepted and not yet answered."""
         return self._queue.unanswered
 
     @property
     def cache_entries(self) -> int:
+        """The number of answers in the cache."""
         return len(self._cache)
 
     async def drain(self) -> None:
-        """Returns when all queries have been answered; the caller sends no more."""
+        """Return when all queries have been answered; the caller sends no more."""
         while self._searches or self.outstanding:
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(_DRAIN_CHECK_S)
 
     async def stop(self) -> None:
         """End all work. What is still under way fails; the app has answered its requests before this."""
@@ -104,7 +106,7 @@ class Engine:
             await asyncio.to_thread(self.source.close)
 
     async def search(self, queries: Sequence[str], topk: int) -> list[Answer]:
-        """At most ``topk`` documents a query, in the queries' order; a blank query finds none.
+        """Returns at most `topk` documents a query, in the queries' order; a blank query finds none.
 
         Raises OverloadedError at once if the queue is full or too slow, and what the source raised.
         Cancelling takes back the queries that no other request waits for.
@@ -116,8 +118,9 @@ class Engine:
             self._searches -= 1
 
     async def _search(self, queries: Sequence[str], topk: int) -> list[Answer]:
+        """As `search`: each query is blank, cached, equal to one under way, or a new job."""
         waits: list[Answer | QueryJob] = []
-        joined: set[QueryJob] = set()
+        awaited: set[QueryJob] = set()
         fresh: list[QueryJob] = []
         searched = cached = 0
         loop = asyncio.get_running_loop()
@@ -137,7 +140,7 @@ class Engine:
                 fresh.append(job)
                 if self._options.single_flight:
                     self._in_flight[key] = job
-            joined.add(job)
+            awaited.add(job)
             waits.append(job)
         if (refusal := self.refusal(len(fresh))) is not None:
             for job in fresh:
@@ -146,29 +149,30 @@ class Engine:
         self._metrics.queries.inc(searched)
         self._metrics.cache_hits.inc(cached)
         self._metrics.joined.inc(searched - cached - len(fresh))
-        await self._wait_for_answers(fresh, joined)
+        await self._wait_for_answers(fresh, awaited)
         return [wait.future.result() if isinstance(wait, QueryJob) else wait for wait in waits]
 
     async def _wait_for_answers(self, fresh: list[QueryJob], jobs: set[QueryJob]) -> None:
-        """Returns when all ``jobs`` are answered; the ``fresh`` ones among them enter the queue."""
+        """Put the `fresh` jobs into the queue; return when all `jobs`, they among them, are answered."""
         self._queue.add(fresh)
         for job in jobs:
-            job.askers += 1
+            job.waiting_requests += 1
         try:
             if jobs:
                 await asyncio.wait([job.future for job in jobs])
         finally:
             for job in jobs:
-                job.askers -= 1
-                if job.askers == 0 and not job.future.done() and self._queue.withdraw(job):
+                job.waiting_requests -= 1
+                if job.waiting_requests == 0 and not job.future.done() and self._queue.withdraw(job):
                     self._metrics.dropped.inc()
                     self._forget(job)
 
     def refusal(self, queries: int = 1) -> OverloadedError | None:
-        """Why so many more queries would be refused at this moment, or None."""
+        """The error with which so many more queries would be refused now; None if they would be accepted."""
         if not queries:
             return None
-        outstanding, options = self.outstanding, self._options
+        outstanding = self.outstanding
+        options = self._options
         total = outstanding + queries
         retry_after = max(1, math.ceil(self._pace.expected(outstanding)))
         if total > options.max_queue:
@@ -196,10 +200,11 @@ class Engine:
         if batch.answers is not None:
             self._set_answers(batch, batch.answers)
         else:
-            assert batch.error is not None
+            assert batch.error is not None  # a runner delivers a batch with one of both
             self._fail(batch, batch.error)
 
     def _set_answers(self, batch: JobBatch, answers: Sequence[Answer]) -> None:
+        """Answer the jobs of a batch, and cache the answers."""
         self._pace.batch_done(len(batch.jobs), batch.started, now())
         self._queue.batch_done()
         for job, answer in zip(batch.jobs, answers, strict=True):
@@ -210,6 +215,7 @@ class Engine:
             job.future.set_result(answer)
 
     def _fail(self, batch: JobBatch, error: Exception) -> None:
+        """Try the queries of a failed batch one by one; a single one gets the error."""
         if len(batch.jobs) > 1:
             log.warning("a batch of %d queries failed; trying each alone", len(batch.jobs), exc_info=error)
             self._queue.retry_alone(batch.jobs)
@@ -218,9 +224,10 @@ class Engine:
         self._queue.job_done()
         self._forget(job)
         job.future.set_exception(error)
-        job.future.exception()  # mark as seen: its askers may all have gone
+        job.future.exception()  # mark as seen: all its requests may have gone
 
     def _forget(self, job: QueryJob) -> None:
+        """Let no further query join the job."""
         key = (job.query, job.topk)
         if self._in_flight.get(key) is job:
             del self._in_flight[key]

@@ -1,6 +1,6 @@
 """The queue of waiting jobs. Adding returns at once; taking a batch waits until one is due.
 
-``batching.py`` decides when a batch is due and which jobs are in it. This module gives it the event loop's
+`batching.py` decides when a batch is due and which jobs are in it. This module gives it the event loop's
 clock, and the number of jobs that are not answered yet, on which the decision depends.
 """
 
@@ -12,25 +12,25 @@ from collections.abc import Sequence
 from retrieval_server.engine.batching import BatchFormer
 from retrieval_server.engine.jobs import JobBatch, QueryJob, now
 
-#: Turns of the event loop within which a request that has arrived at the socket reaches the queue.
+#: Cycles of the event loop within which a request that has arrived at the socket reaches the queue.
 _READ_CYCLES = 3
 
 
 class JobQueue:
-    """The waiting jobs of one event loop; ``batching.py`` says what the limits mean."""
+    """The waiting jobs of one event loop; `batching.py` says what the limits mean."""
 
     def __init__(self, max_batch: int, max_wait_s: float):
         self._former: BatchFormer[QueryJob] = BatchFormer(max_batch, max_wait_s)
-        self._wakes: set[asyncio.Future[None]] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
         self._unanswered = 0
 
     def __len__(self) -> int:
-        """Jobs that wait."""
+        """The number of jobs that wait."""
         return len(self._former)
 
     @property
     def unanswered(self) -> int:
-        """Jobs that wait, or are in a batch that is not finished."""
+        """The number of jobs that wait, or are in a batch that is not finished."""
         return self._unanswered
 
     def add(self, jobs: Sequence[QueryJob]) -> None:
@@ -67,32 +67,35 @@ class JobQueue:
         return JobBatch(self._former.take(), now())
 
     async def _wait_until_due(self) -> None:
+        """Return when a batch is due: at once, after a time, or when further queries have come."""
         loop = asyncio.get_running_loop()
         free_since = now()
         while True:
-            seconds = self._due_in(free_since)
+            seconds = self._seconds_until_due(free_since)
             if seconds == 0.0:
-                # The loop may have been busy with answers while others asked: read before the batch is cut.
+                # The loop may have been busy with answers: read what has arrived before the batch is cut.
                 for _ in range(_READ_CYCLES):
                     await asyncio.sleep(0)
-                if self._due_in(free_since) == 0.0:
+                if self._seconds_until_due(free_since) == 0.0:
                     return
                 continue
-            wake = loop.create_future()
-            self._wakes.add(wake)
+            waiter = loop.create_future()
+            self._waiters.add(waiter)
             timer = None if seconds is None else loop.call_later(seconds, self._wake)
             try:
-                await wake
+                await waiter
             finally:
-                self._wakes.discard(wake)
+                self._waiters.discard(waiter)
                 if timer is not None:
                     timer.cancel()
 
-    def _due_in(self, free_since: float) -> float | None:
+    def _seconds_until_due(self, free_since: float) -> float | None:
+        """Seconds until a batch is due for an encoder idle since `free_since`; None if no job waits."""
         under_way = self._unanswered - len(self._former)
         return self._former.seconds_until_due(now(), free_since, under_way)
 
     def _wake(self) -> None:
-        for wake in self._wakes:
-            if not wake.done():
-                wake.set_result(None)
+        """Let all callers of `next_batch` look again."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)

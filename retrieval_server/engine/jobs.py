@@ -16,21 +16,21 @@ Answer = Sequence[ScoredPassage]
 
 
 class QueryJob:
-    """One query in the engine; compared by identity. ``askers`` counts the requests that wait for it."""
+    """One query in the engine; compared by identity. `waiting_requests` counts those that wait for it."""
 
-    __slots__ = ("query", "topk", "future", "arrived", "askers")
+    __slots__ = ("query", "topk", "future", "arrived", "waiting_requests")
 
     def __init__(self, query: str, topk: int, future: asyncio.Future[Answer]):
         self.query, self.topk, self.future = query, topk, future
         self.arrived = now()
-        self.askers = 0
+        self.waiting_requests = 0
 
 
 @dataclass
 class JobBatch:
-    """Jobs that are searched together, and what became of them: ``answers``, one for each job, or ``error``.
+    """Jobs that are searched together, and their `answers`, one for each job, or the `error` of all.
 
-    ``seconds`` is the time spent in each stage that was completed.
+    `started` is a time of `now`; `seconds` is the time spent in each stage that was completed.
     """
 
     jobs: list[QueryJob]

@@ -1,6 +1,6 @@
 """Predicts latency from recent batches.
 
-``Retry-After`` is computed from the expected time; whether a request would be answered too late, and so is
+`Retry-After` is computed from the expected time; whether a request would be answered too late, and so is
 refused, from the time with its usual scatter. The difference matters when the server is overloaded: work that
 competes with the encoder for the cores, refusing requests among it, makes equal batches take unequal times. A
 server that admits as much as it can do on average is late with about half of what it admits at the limit.
@@ -77,4 +77,5 @@ class LatencyModel:
         return self.expected(queries) + _DEVIATIONS * scatter * math.sqrt(self._batches(queries))
 
     def _batches(self, queries: int) -> int:
-        return -(-queries // self._max_batch)
+        """How many full batches that many queries are, the last one included."""
+        return math.ceil(queries / self._max_batch)

@@ -1,10 +1,9 @@
 """The Prometheus metrics of the server, `GET /metrics`. One registry for each app, so that two apps can share
 a process.
 
-``queries`` counts what clients sent, ``batch_size`` what the source was given. Cached, joined and searched
-queries add up to ``queries``, less those that were dropped. Instruments of an index have its name as the
-label
-``index``; ``Metrics.of(name)`` fills it in.
+`queries` counts what clients sent, `batch_size` what the source was given. Cached, joined and searched
+queries add up to `queries`, less those that were dropped. Instruments of an index have its name as the
+label `index`; `Metrics.of(name)` fills it in.
 """
 
 from __future__ import annotations
@@ -12,14 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 __all__ = ["CONTENT_TYPE", "IndexMetrics", "Metrics"]
 
@@ -29,7 +21,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """Every instrument of the server, named ``retrieval_*``, and the process's own."""
+    """Every instrument of the server, named `retrieval_*`, and the process's own."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -73,7 +65,7 @@ class Metrics:
         return IndexMetrics(self, index)
 
     def page(self) -> bytes:
-        """The page in Prometheus' text format, of type ``CONTENT_TYPE``."""
+        """The page `GET /metrics` in Prometheus' text format, of type `CONTENT_TYPE`."""
         return generate_latest(self._registry)
 
 
@@ -88,12 +80,13 @@ class IndexMetrics:
         self.dropped = metrics.dropped.labels(index)
         self.batch_size = metrics.batch_size.labels(index)
         self.stage_seconds = {
-            s: metrics.stage_seconds.labels(index, s) for s in ("queue", "encode", "search")
+            stage: metrics.stage_seconds.labels(index, stage) for stage in ("queue", "encode", "search")
         }
 
     def reloaded(self, outcome: str) -> None:
+        """Count a reload of the index."""
         self._metrics.reloads.labels(self._index, outcome).inc()
 
     def watch(self, gauge: str, value: Callable[[], float]) -> None:
-        """Let a gauge call ``value`` whenever the page is made."""
+        """Let a gauge call `value` whenever the page is made."""
         self._metrics.gauges[gauge].labels(self._index).set_function(value)

@@ -10,7 +10,7 @@ from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
 
 class EngineOptions(Options):
-    """One engine, that is, one index. Times are in seconds, but for ``max_wait_ms``."""
+    """The options of one engine, that is, of one index. Times are in seconds, but for `max_wait_ms`."""
 
     group = Group("batching", "The queries of all requests are encoded and searched together.")
 
@@ -20,7 +20,7 @@ class EngineOptions(Options):
         Field(ge=0),
         Flag(
             "milliseconds without a new query after which a batch starts although it could be larger; a "
-            "client that is alone never waits",
+            "client that is alone never waits"
         ),
     ] = 4.0
     #: None: unless both happen on the CPU.

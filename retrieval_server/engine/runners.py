@@ -1,15 +1,15 @@
 """Runners take batches from the queue, search them in a source, and deliver the results.
 
-A runner is given two callables, ``next_batch`` and ``deliver``, and knows nothing else of who feeds it. Its
-coroutines, from ``work``, run in the event loop until they are cancelled; every batch that is taken is
+A runner is given two callables, `next_batch` and `deliver`, and knows nothing else of who feeds it. Its
+coroutines, from `work`, run in the event loop until they are cancelled; every batch that is taken is
 delivered once, unless that happens first.
 
-``StagedRunner`` runs the stages of a ``StagedSource`` in threads, as many batches at once in each as the
+`StagedRunner` runs the stages of a `StagedSource` in threads, as many batches at once in each as the
 source allows: one for an index in this process, several where other processes do the work. Between the stages
 is a queue of as many batches as the second stage runs, so that the first is never far ahead. Where the two
 would take the cores from each other, a batch goes through both before the next is taken.
 
-``RemoteRunner`` calls a ``RemoteSource`` in the event loop, for one query at a time and many at once.
+`RemoteRunner` calls a `RemoteSource` in the event loop, for one query at a time and many at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from retrieval_server.source import RemoteSource, StagedSource
 NextBatch = Callable[[], Awaitable[JobBatch]]
 Deliver = Callable[[JobBatch], None]
 Work = list[Coroutine[Any, Any, None]]
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class StageThreads:
@@ -35,24 +35,25 @@ class StageThreads:
         self.encoding = ThreadPoolExecutor(1, thread_name_prefix="encode")
         self.searching = ThreadPoolExecutor(1, thread_name_prefix="search")
 
-    async def load(self, load: Callable[[], Made]) -> Made:
-        return await asyncio.get_running_loop().run_in_executor(self.encoding, load)
+    async def run_encoding(self, work: Callable[[], Result]) -> Result:
+        """The result of `work`, done in the thread that encodes."""
+        return await asyncio.get_running_loop().run_in_executor(self.encoding, work)
 
     def widen(self, encoders: int, searchers: int) -> None:
-        """Have so many threads for each stage."""
+        """Take so many threads for each stage, in place of one."""
         if encoders > 1 or searchers > 1:
             self.end()
             self.encoding = ThreadPoolExecutor(encoders, thread_name_prefix="encode")
             self.searching = ThreadPoolExecutor(searchers, thread_name_prefix="search")
 
     def end(self) -> None:
-        """Returns when no thread works any more."""
+        """End the threads; returns when the last has finished its work."""
         for threads in (self.encoding, self.searching):
             threads.shutdown(wait=True, cancel_futures=True)
 
 
 class StagedRunner:
-    """Batches through the two stages of a source. With ``overlap`` both stages run at once."""
+    """Takes batches through the two stages of a source. With `overlap` both stages run at once."""
 
     def __init__(
         self,
@@ -72,10 +73,11 @@ class StagedRunner:
         source = self._source
         self._stages.widen(source.encoders, source.searchers)
         encoded: asyncio.Queue[tuple[JobBatch, Any]] = asyncio.Queue(maxsize=source.searchers)
-        first = [self._encode(encoded) for _ in range(source.encoders)]
-        return first + [self._search(encoded) for _ in range(source.searchers)]
+        encoding = [self._encode(encoded) for _ in range(source.encoders)]
+        return encoding + [self._search(encoded) for _ in range(source.searchers)]
 
     async def _encode_and_search(self) -> None:
+        """Take batches, one after the other, through both stages."""
         while True:
             batch = await self._next_batch()
             try:
@@ -88,15 +90,15 @@ class StagedRunner:
 
     def _run_stages(self, batch: JobBatch) -> None:
         """Both stages, in the thread that calls: between them nothing waits for the event loop."""
-        source, jobs = self._source, batch.jobs
-        began = now()
-        prepared = source.prepare([job.query for job in jobs])
-        batch.seconds["encode"] = now() - began
-        began = now()
-        batch.answers = source.find(prepared, [job.topk for job in jobs])
-        batch.seconds["search"] = now() - began
+        started = now()
+        prepared = self._source.prepare([job.query for job in batch.jobs])
+        encoded = now()
+        batch.seconds["encode"] = encoded - started
+        batch.answers = self._source.find(prepared, [job.topk for job in batch.jobs])
+        batch.seconds["search"] = now() - encoded
 
     async def _encode(self, encoded: asyncio.Queue[tuple[JobBatch, Any]]) -> None:
+        """Take batches through the first stage, and put them into the queue of the second."""
         while True:
             batch = await self._next_batch()
             queries = [job.query for job in batch.jobs]
@@ -111,19 +113,23 @@ class StagedRunner:
                 await encoded.put((batch, prepared))
 
     async def _search(self, encoded: asyncio.Queue[tuple[JobBatch, Any]]) -> None:
+        """Take batches through the second stage, and deliver them."""
         while True:
             batch, prepared = await encoded.get()
-            topks, searching = [job.topk for job in batch.jobs], self._stages.searching
+            topks = [job.topk for job in batch.jobs]
             try:
-                batch.answers = await _measure(batch, "search", searching, self._source.find, prepared, topks)
+                batch.answers = await _measure(
+                    batch, "search", self._stages.searching, self._source.find, prepared, topks
+                )
             except Exception as error:
                 batch.error = error
             self._deliver(batch)
 
 
 async def _measure(
-    batch: JobBatch, stage: str, threads: ThreadPoolExecutor, work: Callable[..., Made], *arguments: Any
-) -> Made:
+    batch: JobBatch, stage: str, threads: ThreadPoolExecutor, work: Callable[..., Result], *arguments: Any
+) -> Result:
+    """The result of `work(*arguments)`, done in a thread; its time is noted in `batch.seconds`."""
     started = now()
     result = await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
     batch.seconds[stage] = now() - started
@@ -131,7 +137,7 @@ async def _measure(
 
 
 class RemoteRunner:
-    """Queries to a remote source, as many at once as it allows. ``next_batch`` must give batches of one."""
+    """Sends queries to a remote source, as many at once as it allows. `next_batch` gives batches of one."""
 
     def __init__(self, source: RemoteSource, next_batch: NextBatch, deliver: Deliver):
         self._source = source
@@ -139,9 +145,11 @@ class RemoteRunner:
         self._free = asyncio.Semaphore(source.concurrency)
 
     def work(self) -> Work:
+        """The one coroutine of the runner."""
         return [self._call_batches()]
 
     async def _call_batches(self) -> None:
+        """Start a call for each query, as soon as fewer are under way than may be at once."""
         under_way: set[asyncio.Task] = set()
         try:
             while True:
@@ -155,6 +163,7 @@ class RemoteRunner:
             await asyncio.gather(*under_way, return_exceptions=True)
 
     async def _call(self, batch: JobBatch) -> None:
+        """Answer the one query of a batch, and deliver it."""
         (job,) = batch.jobs
         try:
             batch.answers = [await self._source.answer(job.query, job.topk)]

@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside ``path`` that the block writes; when it is on the disk, it takes that name."""
+    """A path beside `path` that the block writes; when it is on the disk, it takes that name."""
     unfinished = path.with_name(path.name + ".part")
     yield unfinished
     with unfinished.open("rb") as written:

@@ -1,8 +1,8 @@
 """Parses one row of a corpus into a Passage, or names its fault.
 
-A row is ``{"id": ..., "contents": "\\"Title\\"\\ntext"}`` as FlashRAG and Search-R1 write it, or
-``{"id": ..., "title": ..., "text": ...}``, which becomes the same contents; a ``"url"`` is kept and sent with
-the document. RAG-R1's tsv, ``id<TAB>title   text``, has its own parser: everything after the tab is the
+A row is `{"id": ..., "contents": "\\"Title\\"\\ntext"}` as FlashRAG and Search-R1 write it, or
+`{"id": ..., "title": ..., "text": ...}`, which becomes the same contents; a `"url"` is kept and sent with
+the document. RAG-R1's tsv, `id<TAB>title   text`, has its own parser: everything after the tab is the
 contents, unchanged.
 """
 
@@ -17,10 +17,10 @@ from retrieval_server.json_limits import read_json_line
 
 def passage_of(row: Mapping[str, object]) -> Passage:
     """The passage of a row of named values; ids may be strings or whole numbers. Raises BadRowError."""
-    identity = row.get("id")
-    if isinstance(identity, int) and not isinstance(identity, bool):
-        identity = str(identity)
-    if identity is None:
+    id_ = row.get("id")
+    if isinstance(id_, int) and not isinstance(id_, bool):
+        id_ = str(id_)
+    if id_ is None:
         raise BadRowError("no 'id'")
     if "contents" in row:
         contents = _text(row["contents"], "contents")
@@ -30,11 +30,11 @@ def passage_of(row: Mapping[str, object]) -> Passage:
     else:
         raise BadRowError("neither 'contents' nor 'text'")
     url = None if row.get("url") is None else _text(row["url"], "url")
-    return Passage(_text(identity, "id"), contents, url)
+    return Passage(_text(id_, "id"), contents, url)
 
 
 def parse_jsonl_row(line: str) -> Passage:
-    """One line of JSONL. Raises BadRowError."""
+    """The passage of one line of JSONL. Raises BadRowError for a line that is not one."""
     try:
         row = read_json_line(line)
     except (ValueError, RecursionError) as error:
@@ -45,7 +45,7 @@ def parse_jsonl_row(line: str) -> Passage:
 
 
 def parse_tsv_row(line: str) -> Passage:
-    """One line of RAG-R1's tsv. Raises BadRowError."""
+    """The passage of one line of RAG-R1's tsv. Raises BadRowError for a line that is not one."""
     columns = line.split("\t")
     if len(columns) != 2:
         raise BadRowError(f"{len(columns)} tab-separated columns instead of 2 (id, then 'title   text')")
@@ -53,6 +53,7 @@ def parse_tsv_row(line: str) -> Passage:
 
 
 def _text(value: object, name: str) -> str:
+    """The value, if it is a text that can be written. Raises BadRowError, which names the field."""
     if not isinstance(value, str):
         raise BadRowError(f"{name!r} is {type(value).__name__}, not a string")
     if not value.strip():

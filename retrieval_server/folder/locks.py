@@ -1,7 +1,7 @@
 """Exclusive locks on files and folders, or on a lock file made for them.
 
 The lock belongs to the open descriptor and falls with its process, however that ends. Two machines that share
-a folder over a network exclude each other as far as its file system passes ``flock`` on.
+a folder over a network exclude each other as far as its file system passes `flock` on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from retrieval_server.errors import UserError
 
 @contextmanager
 def exclusive_lock(path: Path, refusal: str) -> Iterator[None]:
-    """Hold the file or folder, which must exist. Raises UserError(refusal) if another process holds it."""
+    """Lock the file or folder, which must exist, in the block.
+
+    Raises UserError(refusal) if another process holds it.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         if not lock_descriptor(descriptor, blocking=False):
@@ -30,7 +33,7 @@ def exclusive_lock(path: Path, refusal: str) -> Iterator[None]:
 
 @contextmanager
 def named_lock(path: Path, refusal: str) -> Iterator[None]:
-    """Hold a lock file of that name, for work whose own files come and go; it is removed in the end.
+    """Hold a lock file of that name in the block, for work whose own files come and go; then it is removed.
 
     One that a killed process has left is taken over. Raises UserError(refusal) if another process holds it.
     """
@@ -43,6 +46,7 @@ def named_lock(path: Path, refusal: str) -> Iterator[None]:
 
 
 def _lock_file(path: Path, refusal: str) -> int:
+    """The descriptor of a lock file, made if necessary, that this process holds. Raises UserError."""
     while True:
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
         try:

@@ -1,4 +1,4 @@
-"""``manifest.json``: the contents of an index folder, and the checks of its parts.
+"""`manifest.json`: the contents of an index folder, and the checks of its files.
 
 The manifest is written last, and only then does the folder get its final name: a folder without one is not an
 index. The manifest holds everything that changes an embedding (pooling, prefixes, normalisation, length, the
@@ -43,10 +43,10 @@ class CorpusSection(_Section):
 
 
 class EncoderSection(_Section):
-    """What an embedding depends on. ``sha256`` is over the model's files; lengths are in tokens.
+    """What an embedding depends on. `sha256` is over the model's files; `max_length` is in tokens.
 
-    ``query_mode``: what clients put beside a query (see ``IndexStatus``); None: its training did not say.
-    ``passage_dtype``: what the passages were encoded in, if not in floating point.
+    `query_mode`: what clients put beside a query (see `IndexStatus`); None: its training did not say.
+    `passage_dtype`: what the passages were encoded in, if not in floating point.
     """
 
     name: str
@@ -63,21 +63,21 @@ class EncoderSection(_Section):
 
 
 class SearchSection(_Section):
-    """The settings of an approximate index that a server uses unless it has its own."""
+    """The settings of an approximate search, for servers that have none of their own."""
 
     nprobe: int | None = None
     ef_search: int | None = None
 
 
 class RecallRow(SearchSection):
-    """The share of exact search's results that a setting finds, and its milliseconds for each query."""
+    """A setting, the share of exact search's results that it finds, and its milliseconds for each query."""
 
     recall: float
     ms: float
 
 
 class RecallSection(_Section):
-    """Recall@k of an approximate index, over ``queries`` queries from ``source``."""
+    """Recall@k of an approximate index, over `queries` queries from `source`."""
 
     k: int
     queries: int
@@ -86,9 +86,9 @@ class RecallSection(_Section):
 
 
 class RescoringSection(_Section):
-    """Candidates of a compressed index are scored from ``vectors.rows``, rows of the type ``rows``.
+    """Candidates of a compressed index are scored from `vectors.rows`, rows of the type `rows`.
 
-    ``candidates`` of each query, unless the server has its own number; the layout: folder/row_layout.py.
+    `candidates` of each query, unless the server has its own number; the layout: folder/row_layout.py.
     """
 
     rows: Literal["float16", "int8"]
@@ -96,9 +96,9 @@ class RescoringSection(_Section):
 
 
 class DenseSection(_Section):
-    """A FAISS index and the encoder of its vectors. ``search`` and ``recall`` of approximate ones.
+    """A FAISS index and the encoder of its vectors. `search` and `recall` of approximate ones.
 
-    ``preset`` is the name under which the index was asked for; None: by its factory string.
+    `preset` is the name of the preset that chose the index; None: a factory string did.
     """
 
     encoder: EncoderSection
@@ -120,7 +120,7 @@ class BM25Section(_Section):
 
 
 class ShardSection(_Section):
-    """Which shard of which index this is: rows from ``first_row`` on, of ``whole_count`` in ``of`` shards."""
+    """Which shard of which index this is: rows from `first_row` on, of `whole_count` in `of` shards."""
 
     number: int
     of: int
@@ -145,7 +145,7 @@ class FileEntry(_Section):
 
 
 class Manifest(_Section):
-    """The whole of ``manifest.json``. The section named by ``backend`` is always there.
+    """The whole of `manifest.json`. The section named by `backend` is always there.
 
     A hybrid also has the dense section of the dense index that it searches, if there is one.
     """
@@ -165,8 +165,7 @@ class Manifest(_Section):
     @field_validator("files")
     @classmethod
     def _check_inside(cls, files: dict[str, FileEntry]) -> dict[str, FileEntry]:
-        # The message that refuses a file shows its size and hash: so no file outside of the folder may be
-        # named.
+        # The message that refuses a file shows its size and hash: it must not be one outside of the folder.
         for name in files:
             path = PurePosixPath(name)
             if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
@@ -175,7 +174,7 @@ class Manifest(_Section):
 
 
 def sha256_of_file(path: Path, on_read: Callable[[int], object] = lambda size: None) -> str:
-    """The file's hash, in hexadecimal; ``on_read`` is called with the size of each block."""
+    """The file's hash, in hexadecimal; `on_read` is called with the size of each block."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(2**20):
@@ -187,7 +186,7 @@ def sha256_of_file(path: Path, on_read: Callable[[int], object] = lambda size: N
 def describe_files(folder: Path, progress: bool = False) -> dict[str, FileEntry]:
     """Size and hash of every file below the folder except the manifest, by relative path.
 
-    ``progress`` shows a bar if there is more to read than VERIFY_UP_TO.
+    `progress` shows a bar if there is more to read than VERIFY_UP_TO.
     """
     paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
     sizes = [p.stat().st_size for p in paths]
@@ -204,7 +203,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def replaced_folder(folder: Path) -> Path:
-    """Where an index is while another takes its place (publication.py)."""
+    """The folder of an index while another one replaces it (publication.py)."""
     return folder.with_name(folder.name + ".replaced")
 
 
@@ -218,11 +217,11 @@ def read_manifest(folder: Path) -> Manifest:
             raise UserError(f"{folder}: a build that replaces this index has not ended. If none runs: {move}")
         raise UserError(f"{folder}: no such folder. {rebuild}")
     if not path.is_file():
-        raise UserError(f"{folder}: no {MANIFEST}, so this is no finished index. {rebuild}")
+        raise UserError(f"{folder}: no {MANIFEST}, so this is not a finished index. {rebuild}")
     try:
         data = read_json_file(path)
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}). Check its rights.") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error}). {rebuild}") from None
     version = data.get("format_version") if isinstance(data, dict) else None
@@ -240,15 +239,16 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def require_equal(label: str, in_manifest: object, actual: object, remedy: str) -> None:
-    """Refuse a mismatch, with both values and the remedy."""
+    """Raises UserError, with both values and the remedy, if they differ."""
     if in_manifest != actual:
         raise UserError(f"{label}: the manifest says {in_manifest!r}, found {actual!r}. {remedy}")
 
 
 def check_files(folder: Path, manifest: Manifest, verify: bool | None = None) -> None:
-    """Compare the folder's files with the manifest: sizes always, hashes if ``verify``.
+    """Compare the folder's files with the manifest: sizes always, hashes if `verify`.
 
-    ``verify=None`` hashes folders of up to 1 GiB: that takes seconds, and minutes for a whole Wikipedia.
+    `verify=None` hashes folders of up to 1 GiB: that takes seconds, and minutes for a whole Wikipedia.
+    Raises UserError for a file that is missing or differs.
     """
     remedy = "The folder was changed after its build; copy it again or build it again."
     if verify is None:

@@ -1,6 +1,6 @@
 """The passages of an index, in a memory-mapped Arrow file that needs no heap.
 
-Row ``i`` of the file is row ``i`` of the search index. The file is a sequence of record batches of a few
+Row `i` of the file is row `i` of the search index. The file is a sequence of record batches of a few
 thousand rows; opening it reads the batches' metadata only, and one passage touches one or two pages. Ids are
 the corpus's own and must be unique: the writer keeps a hash of 8 bytes a row, sorts them at the end and
 compares the ids of equal hashes, which needs no dictionary of all ids.
@@ -30,15 +30,15 @@ from retrieval_server.errors import REBUILD, UserError
 SCHEMA = pa.schema([("id", pa.string()), ("contents", pa.string()), ("url", pa.string())])
 BATCH_ROWS = 4096
 BATCH_BYTES = 16 * 2**20  # a batch's column must stay far below Arrow's 2 GiB limit for 32-bit offsets
-# Passages read before the mapped pages are released. A passage touches up to seven places, and Linux maps
-# 64 KiB around each: 2,048 of them are 0.9 GB at worst.
+#: Passages read before the mapped pages are released. A passage touches up to seven pages, and Linux maps
+#: 64 KiB around each: 2,048 passages are 0.9 GB at worst.
 RELEASE_AFTER = 2048
 _MAX_MAPPED_BATCHES = 64  # batches whose pages are mapped while their metadata are read at opening
 
 
 @dataclass(frozen=True)
 class Passage:
-    """One document of the corpus. ``contents`` is what is indexed; ``url`` is only passed on to clients."""
+    """One document of the corpus. `contents` is what is indexed; `url` is only passed on to clients."""
 
     id: str
     contents: str
@@ -46,9 +46,9 @@ class Passage:
 
 
 class PassageWriter:
-    """Writes passages in corpus order; a context manager. ``count`` and ``sha256`` are final when it closes.
+    """Writes passages in corpus order; a context manager. `count` and `sha256` are final when it closes.
 
-    ``sha256`` is over ids and contents, not over the file, so that it identifies the corpus itself: it is the
+    `sha256` is over ids and contents, not over the file, so that it identifies the corpus itself: it is the
     same for a plain and a compressed file, and for every version of Arrow.
     """
 
@@ -61,12 +61,13 @@ class PassageWriter:
         self._urls: list[str | None] = []
         self._bytes = 0
         self._id_hashes = array("q")
-        # The corpus may have lines without a passage. The first row after each such gap, and its place.
+        # The corpus may have lines without a passage: the first row after each such gap, and its position.
         self._gap_rows: list[int] = []
         self._gap_positions: list[int] = []
 
     @property
     def sha256(self) -> str:
+        """The hash of the passages so far."""
         return self._digest.hexdigest()
 
     def __enter__(self) -> PassageWriter:
@@ -81,7 +82,7 @@ class PassageWriter:
         self._writer.close()
 
     def add(self, passage: Passage, position: int) -> None:
-        """Append the passage at ``position`` of the corpus, counted from 1; places must increase."""
+        """Append the passage at `position` of the corpus, counted from 1; positions must increase."""
         if not self._gap_rows or position != self._position(self.count):
             self._gap_rows.append(self.count)
             self._gap_positions.append(position)
@@ -99,42 +100,45 @@ class PassageWriter:
             self._flush()
 
     def _flush(self) -> None:
+        """Write the passages in memory as one batch."""
         if self._ids:
             columns = [pa.array(texts, pa.string()) for texts in (self._ids, self._contents, self._urls)]
             self._writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
         self._ids, self._contents, self._urls, self._bytes = [], [], [], 0
 
     def _position(self, row: int) -> int:
+        """The position in the corpus of a row."""
         gap = bisect_right(self._gap_rows, row) - 1
         return self._gap_positions[gap] + row - self._gap_rows[gap]
 
     def refuse_duplicate_ids(self, locate: Callable[[int], str]) -> None:
-        """Raise UserError naming both places if two rows share an id. Call after the writer has closed.
+        """Raise UserError, which names both, if two rows share an id. Call it after the writer has closed.
 
-        ``locate`` puts a place into words.
+        `locate` puts a position into words.
         """
         hashes = np.frombuffer(self._id_hashes, dtype=np.int64)
-        in_order = np.sort(hashes)
-        repeated = in_order[1:][in_order[1:] == in_order[:-1]]
-        del in_order
+        ordered = np.sort(hashes)
+        repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+        del ordered  # 8 bytes a passage
         if not len(repeated):
             return
         store = PassageStore(self.path)
         first_rows: dict[str, int] = {}
         for row in np.flatnonzero(np.isin(hashes, repeated)).tolist():
             id_ = store[row].id
-            first = first_rows.setdefault(id_, row)
-            if first != row:
-                raise UserError(same_id(locate(self._position(first)), locate(self._position(row)), id_))
+            first_row = first_rows.setdefault(id_, row)
+            if first_row != row:
+                locations = locate(self._position(first_row)), locate(self._position(row))
+                raise UserError(same_id_message(*locations, id_))
 
 
-def same_id(first: str, second: str, id_: str) -> str:
+def same_id_message(first: str, second: str, id_: str) -> str:
     """The sentence for two locations in a corpus with one id."""
     return f"{first} and {second} have the same id {id_!r}. Make ids unique."
 
 
 class PassageStore(Sequence[Passage]):
-    """Read-only, memory-mapped view of the file that PassageWriter wrote; ``store[row]`` is a Passage."""
+    """Read-only, memory-mapped view of the file that PassageWriter wrote; `store[row]` is a Passage."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -153,6 +157,7 @@ class PassageStore(Sequence[Passage]):
         self._ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64).tolist()
 
     def _read_batches(self, reader: pa.RecordBatchFileReader) -> Iterator[pa.RecordBatch]:
+        """The batches, whose metadata are read; the pages are released meanwhile."""
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
             if number % _MAX_MAPPED_BATCHES == 0:
@@ -199,7 +204,7 @@ class PassageStore(Sequence[Passage]):
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def iter_contents(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
-        """The texts of rows ``start`` to ``stop`` (excluded; None: to the end), in row order.
+        """The texts of rows `start` to `stop` (excluded; None: to the end), in row order.
 
         They are read through the file, not the mapping: one batch is in memory at a time.
         """
@@ -207,8 +212,8 @@ class PassageStore(Sequence[Passage]):
         with pa.OSFile(str(self._path)) as source:
             reader = pa.ipc.open_file(source)
             for batch in range(bisect_right(self._ends, start), len(self._ends)):
-                first = self._first_row(batch)
-                if first >= stop:
+                first_row = self._first_row(batch)
+                if first_row >= stop:
                     return
                 texts = reader.get_batch(batch).column(1)
-                yield from texts[max(start - first, 0) : stop - first].to_pylist()
+                yield from texts[max(start - first_row, 0) : stop - first_row].to_pylist()

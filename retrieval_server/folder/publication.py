@@ -1,12 +1,12 @@
 """Builds an index beside its final place, and publishes it there.
 
-All work is done in ``OUT.building``. At the end of the block of ``work_folder``, when the manifest has been
-written, that folder is renamed to ``OUT``: so ``OUT`` is a finished index, or does not exist.
+All work is done in `OUT.building`. At the end of the block of `work_folder`, when the manifest has been
+written, that folder is renamed to `OUT`: so `OUT` is a finished index, or does not exist.
 
-An index that is replaced is first renamed to ``OUT.replaced``, and removed when the new one has its name. If
-the second rename fails, the first one is undone. A process that is killed between the two leaves no ``OUT``:
-the next build puts the old index back (``check_target``), and a server that is to read it names the command
-(``manifest.read_manifest``).
+An index that is replaced is first renamed to `OUT.replaced`, and removed when the new one has its name. If
+the second rename fails, the first one is undone. A process that is killed between the two leaves no `OUT`:
+the next build puts the old index back (`check_target`), and a server that is to read it names the command
+(`manifest.read_manifest`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from retrieval_server.folder.locks import exclusive_lock
 from retrieval_server.folder.manifest import MANIFEST, replaced_folder
 
 log = logging.getLogger(__name__)
-_COPY_BLOCK_BYTES = 16 * 2**20  # bytes
+_COPY_BLOCK_BYTES = 16 * 2**20
 
 
 def check_target(out: Path, *, overwrite: bool) -> None:
-    """Raise UserError if ``out`` must not be written: it exists without ``overwrite``, is something else than
+    """Raise UserError if `out` must not be written: it exists without `overwrite`, is something else than
     an index, or its parent cannot be written to.
 
-    An index that a killed build left as ``OUT.replaced`` is renamed back first.
+    An index that a killed build left as `OUT.replaced` is renamed back first.
     """
     _put_back(out)
     if out.is_symlink() and not out.exists():
@@ -46,12 +46,12 @@ def check_target(out: Path, *, overwrite: bool) -> None:
 
 
 def check_parent(out: Path) -> None:
-    """Raise UserError if the folder ``out`` cannot be made: the nearest parent that exists is a file, or
+    """Raise UserError if the folder `out` cannot be made: the nearest parent that exists is a file, or
     cannot be written to."""
     parent = next(path for path in out.absolute().parents if os.path.lexists(path))
     if not parent.is_dir():
-        what = "a file" if parent.exists() else "a link to nothing"
-        raise UserError(f"{out} cannot be made: {parent} is {what}. Choose another --out.")
+        kind = "a file" if parent.exists() else "a link to nothing"
+        raise UserError(f"{out} cannot be made: {parent} is {kind}. Choose another --out.")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise UserError(f"{out} cannot be made: {parent} cannot be written to. Choose another --out.")
 
@@ -60,12 +60,12 @@ def check_parent(out: Path) -> None:
 def work_folder(
     out: Path, resumable: Sequence[str] = (), bytes_needed: Callable[[Path], int] | None = None
 ) -> Iterator[Path]:
-    """``OUT.building``, which is published as ``out`` at the end of the block, in place of an index there.
+    """`OUT.building`, which is published as `out` at the end of the block, in place of an index there.
 
     It is locked: a second build of the same target at the same time is refused. What a killed build left is
-    removed, except for the files named in ``resumable``. If the block fails, ``out`` is as before, and the
-    folder is kept if it has one of these files; those in JSON tell how far the others are, and alone are not
-    worth keeping. ``bytes_needed(work)`` is for the whole build; the UserError of a full disk names it.
+    removed, except for the files named in `resumable`. If the block fails, `out` is as before, and the
+    folder is kept if it has one of these files that is not JSON: the JSON ones describe the others, and alone
+    are of no use. `bytes_needed(work)` is for the whole build; the UserError of a full disk names it.
     """
     work = out.with_name(out.name + ".building")
     busy = f"{work}: another build of this index is running. Wait for it, or end it."
@@ -94,7 +94,7 @@ def work_folder(
 def link_or_copy(source: Path, target: Path, *, progress: bool = False) -> None:
     """Hard-link a file that never changes, or copy it block by block where the file system cannot link.
 
-    Raises OSError; FileExistsError if there is a ``target``, which may be a link to the source itself.
+    Raises OSError; FileExistsError if there is a `target`, which may be a link to the source itself.
     """
     with suppress(OSError):
         os.link(source, target)
@@ -111,14 +111,14 @@ def link_or_copy(source: Path, target: Path, *, progress: bool = False) -> None:
 
 
 def _publish(work: Path, out: Path) -> None:
-    """Rename the finished folder to ``out``. Raises OSError; an old index is then where it was."""
+    """Rename the finished folder to `out`. Raises OSError; an old index is then where it was."""
     if not out.exists():
         work.rename(out)
         return
     replaced = replaced_folder(out)
     if replaced.exists():  # of a build that was killed when the new index had its name
         _remove(replaced)
-    with exclusive_lock(out, _is_replaced(out)):
+    with exclusive_lock(out, _is_being_replaced(out)):
         try:
             out.rename(replaced)
             work.rename(out)
@@ -131,18 +131,19 @@ def _publish(work: Path, out: Path) -> None:
 
 
 def _put_back(out: Path) -> None:
-    """Rename ``OUT.replaced`` to ``out`` if a build was killed between the renames of ``_publish``. Raises
+    """Rename `OUT.replaced` to `out` if a build was killed between the renames of `_publish`. Raises
     UserError if one is between them now: it holds the lock of the folder that it replaces."""
     replaced = replaced_folder(out)
     if out.exists() or not (replaced / MANIFEST).is_file():
         return
-    with suppress(FileNotFoundError), disk_errors(out), exclusive_lock(replaced, _is_replaced(out)):
+    with suppress(FileNotFoundError), disk_errors(out), exclusive_lock(replaced, _is_being_replaced(out)):
         if not out.exists():
             replaced.rename(out)
             log.warning("%s: a build that was to replace this index was killed; it is back in its place", out)
 
 
-def _is_replaced(out: Path) -> str:
+def _is_being_replaced(out: Path) -> str:
+    """The sentence for an index whose folder another build has locked."""
     return f"{out}: another build replaces this index now. Wait for it, and run the same command again."
 
 

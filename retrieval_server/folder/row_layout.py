@@ -1,11 +1,11 @@
 """The layout of vectors on disk: rows of 32 or 16 bits, or of 8 bits with a scale each.
 
-Row ``i`` belongs to passage ``i``. All rows of a file have the same number of bytes, so that a row is found
+Row `i` belongs to passage `i`. All rows of a file have the same number of bytes, so that a row is found
 by multiplication, a file can be mapped, and a writer that was killed continues after its last whole row:
 
-- ``float32``: the vector as the encoder gave it, 4 bytes a dimension;
-- ``float16``: rounded to 16 bits, 2 bytes a dimension;
-- ``int8``: the scale as a float32, then whole numbers from -127 to 127, 4 bytes and 1 a dimension. The scale
+- `float32`: the vector as the encoder gave it, 4 bytes a dimension;
+- `float16`: rounded to 16 bits, 2 bytes a dimension;
+- `int8`: the scale as a float32, then whole numbers from -127 to 127, 4 bytes and 1 a dimension. The scale
   is the largest absolute value of the row divided by 127, so a value is off by at most half of it.
 
 Rows that are decoded and encoded again in their own type are the same bytes. A compressed index rescores its
@@ -35,7 +35,7 @@ _LARGEST: dict[RowType, float] = {
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The bytes of a row of ``dimension`` values in the type ``kind``; little-endian on every machine."""
+    """The bytes of a row of `dimension` values in the type `kind`; little-endian on every machine."""
 
     dimension: int
     kind: RowType = "float32"
@@ -46,8 +46,8 @@ class RowLayout:
         scale = _SCALE_BYTES if self.kind == "int8" else 0
         return scale + _VALUE_BYTES[self.kind] * self.dimension
 
-    def encode(self, vectors: np.ndarray, first: int = 0) -> bytes:
-        """The bytes of float32 vectors (rows, dimension); ``first`` is the number of the first, for errors.
+    def encode(self, vectors: np.ndarray, first_row: int = 0) -> bytes:
+        """The bytes of float32 vectors (rows, dimension); `first_row` is the number of the first, for errors.
 
         Raises ValueError for a value that is not finite, ValueTooLargeError for one that 16 bits cannot hold.
         """
@@ -55,7 +55,7 @@ class RowLayout:
         fits = largest <= _LARGEST[self.kind]  # False for a value that is not a number, too
         if not fits.all():
             row = int(np.flatnonzero(~fits)[0])
-            description = f"vector {first + row} has a value of {largest[row]}, which"
+            description = f"vector {first_row + row} has a value of {largest[row]}, which"
             if np.isfinite(largest[row]):
                 raise ValueTooLargeError(f"{description} {self.kind} cannot hold")
             raise ValueError(f"{description} is not finite")

@@ -1,9 +1,9 @@
 """Builds an index folder from a corpus in one process.
 
-All work is done in ``OUT.building`` beside the target; the manifest is written last and the folder renamed
-then, so that ``OUT`` is either a finished index or does not exist. A build that was killed leaves
-``OUT.building``; the same command continues from the vectors in it, if corpus and encoder are still the same
-(``progress.json`` tells), else starts over. With a preset the vectors are encoded straight into the rows that
+All work is done in `OUT.building` beside the target; the manifest is written last and the folder renamed
+then, so that `OUT` is either a finished index or does not exist. A build that was killed leaves
+`OUT.building`; the same command continues from the vectors in it if corpus and encoder are still those of
+`progress.json`, else starts over. With a preset the vectors are encoded straight into the rows that
 the index keeps, and a half-built FAISS index is continued too.
 """
 
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
 def build_index(options: BuildOptions) -> Manifest:
     """Build the index and return its manifest.
 
-    Raises a UserError that names the remedy; ``out`` is then as it was before.
+    Raises UserError; `out` is then as it was before.
     """
     check_target(options.out, overwrite=options.overwrite)
     encoder = None
-    # First: what is missing shows before the corpus is read.
+    # Before the corpus is read, which may take minutes: what is missing shows at once.
     if options.backend == "dense":
         encoder = open_encoder(options)
     else:
@@ -72,8 +72,10 @@ def build_index(options: BuildOptions) -> Manifest:
         elif options.backend == "lucene":
             from retrieval_server.search.lucene import build_lucene
 
-            texts, folder = store.iter_contents(), work / LUCENE_FOLDER
-            build_lucene(texts, options.bm25, folder, total=len(store), progress=options.progress)
+            folder = work / LUCENE_FOLDER
+            build_lucene(
+                store.iter_contents(), options.bm25, folder, total=len(store), progress=options.progress
+            )
         else:
             from retrieval_server.search.bm25 import build_bm25
 
@@ -87,9 +89,9 @@ def _check_word_libraries(backend: str) -> None:
     if backend in ("bm25", "lucene"):
         require_packages(f"--backend {backend}", backend, WORDS)
     if backend == "lucene":
-        from retrieval_server.search.lucene import java
+        from retrieval_server.search.lucene import load_lucene
 
-        java()
+        load_lucene()
 
 
 def _build_dense(
@@ -100,22 +102,25 @@ def _build_dense(
     from retrieval_server.indexing.dense_build import check_cells, keep_partial_index, make_dense
     from retrieval_server.indexing.presets import row_type
 
-    dimension, kind, progress = encoder.section.dimension, row_type(options), options.progress
+    dimension = encoder.section.dimension
+    kind = row_type(options)
     check_cells(options, dimension, len(store))
     name = VECTORS if kind == "float32" else ROWS
     keep_if_unchanged(work, name, origin_of_rows(corpus, encoder.section, kind))
     keep_partial_index(options, work, len(store), encoder.section, corpus)
     remove_except(work, [name] if kind == "float32" else [name, PARTIAL_INDEX])
     print_resources(options, store, dimension, encoder, encodes=True)
-    encode_rows(store, encoder, work / name, kind=kind, batch_size=options.batch_size, progress=progress)
+    encode_rows(
+        store, encoder, work / name, kind=kind, batch_size=options.batch_size, progress=options.progress
+    )
     vectors = VectorFiles([work / name], dimension, kind)
     return make_dense(options, work, store, encoder.section, vectors, encoder)
 
 
 def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
-    """Build a dense index of vectors that were encoded in parts; ``options.corpus`` is ignored.
+    """Build a dense index of vectors that were encoded in parts; `options.corpus` is ignored.
 
-    Raises UserError naming the part that is missing, not finished or of another corpus or encoder.
+    Raises UserError, which names the part that is missing, not finished or of another corpus or encoder.
     """
     require_packages("A dense index", "retrieval", INDEX)
     from retrieval_server.encode.encoder import Encoder
@@ -136,11 +141,12 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
     if kind not in ("float32", row_type(options)):
         raise UserError(f"{parts}: encoded in {kind}. Merge with the --preset of encode, or encode again.")
     loaded = None
-    if needs_recall(options, encoder.dimension):  # now: that it is missing shows before the index is built
+    if needs_recall(options, encoder.dimension):  # before the index is built: a missing one shows at once
         loaded = Encoder.open(encoder, options.encoder, options.device, options.dtype, options.openvino)
     with work_folder(options.out, KEPT_FILES, partial(estimate_disk, options, encoder)) as work:
         link_or_copy(parts / PASSAGES, work / PASSAGES)
-        vectors, store = VectorFiles(files, encoder.dimension, kind), PassageStore(work / PASSAGES)
+        vectors = VectorFiles(files, encoder.dimension, kind)
+        store = PassageStore(work / PASSAGES)
         keep_if_unchanged(work, ROWS, origin_of_rows(record.corpus, encoder, row_type(options), kind))
         keep_partial_index(options, work, len(store), encoder, record.corpus)
         remove_except(work, [] if row_type(options) == "float32" else [ROWS, PARTIAL_INDEX])
@@ -152,7 +158,7 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
 def build_hybrid(
     folders: Sequence[Path], out: Path, *, k: int = 60, depth: int = 100, overwrite: bool = False
 ) -> Manifest:
-    """Make the index that searches ``folders``, of one corpus, and merges their hits (search/hybrid.py).
+    """Make the index that searches `folders`, of one corpus, and merges their hits (search/hybrid.py).
 
     The text is linked, or copied where the file system cannot link. Raises UserError.
     """
@@ -176,26 +182,21 @@ def build_hybrid(
     return manifest
 
 
-def open_encoder(options: BuildOptions):
+def open_encoder(options: BuildOptions) -> Encoder:
     """The encoder of a new index, loaded. Raises UserError for one that is not given or cannot be loaded, and
     for a factory that does not fit it."""
     require_packages("A dense index", "retrieval", DENSE)
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.indexing.dense_build import check_options
 
-    encoder = Encoder.create(
-        require_encoder(options.encoder),
-        options.encoder_options,
-        options.device,
-        options.dtype,
-        options.openvino,
-    )
+    name = require_encoder(options.encoder)
+    encoder = Encoder.create(name, options.encoder_options, options.device, options.dtype, options.openvino)
     check_options(options, encoder.section.dimension)
     return encoder
 
 
 def estimate_disk(options: BuildOptions, encoder: EncoderSection | None, work: Path) -> int:
-    """About how many bytes the build takes on the disk: the text and the index, as far as they are known."""
+    """Estimates the bytes that the build takes on the disk: text and index, as far as they are known."""
     files = corpus_files(options.corpus) if options.corpus else []
     text = sum(path.stat().st_size for path in files)
     try:
@@ -215,16 +216,12 @@ def print_resources(
 ) -> None:
     """Print what the preset needs for these passages, if there is one, and check that there is room.
 
-    ``encoder``: the one that is loaded, if any; ``encodes``: whether the passages must still be encoded. What
-    this build does not use of an interrupted one must be removed already. Raises UserError if the disk has
-    less than what is needed.
+    `encoder`: the one that is loaded, if any; `encodes`: whether the passages must still be encoded. Call
+    it when the files of an interrupted build that this one does not use are removed. Raises UserError if the
+    disk has less than what is needed.
     """
     from retrieval_server.indexing.presets import chosen_preset
-    from retrieval_server.indexing.resource_estimate import (
-        estimate_times,
-        print_estimate,
-        refuse_full_disk,
-    )
+    from retrieval_server.indexing.resource_estimate import estimate_times, print_estimate, refuse_full_disk
 
     work = options.out.with_name(options.out.name + ".building")
     files = [work / name for name in KEPT_FILES if name != PROGRESS]
@@ -240,7 +237,7 @@ def print_resources(
 def origin_of_rows(
     corpus: CorpusSection, encoder: EncoderSection, kind: str, encoded_as: str | None = None
 ) -> dict[str, object]:
-    """What a file of rows is made of, for work_files.py; ``encoded_as``: the type that they come from."""
+    """The origin of a file of rows, for work_files.py; `encoded_as`: the type that they come from."""
     return {
         "corpus": corpus.sha256,
         "encoder": encoder.model_dump(),

@@ -1,7 +1,7 @@
-"""The checks before an index is built: functions for ``check_all``, each raising UserError.
+"""The checks before an index is built: functions for `check_all`, each raising UserError.
 
-They say what this machine can tell before the work: whether folders may be written, files and packages are
-there, and the encoder's settings fit. Of a corpus the first rows of each file are parsed; the build itself
+They check what can be known before the work: whether folders may be written, files and packages are there,
+and the encoder's settings fit. Of a corpus the first rows of each file are parsed; the build itself
 reads all of it before it encodes any of it.
 
 The packages of an extra may be missing while these functions are collected. So what needs them is imported
@@ -30,7 +30,7 @@ from retrieval_server.indexing.options import BuildOptions, require_encoder
 
 #: Stands in for the encoder's dimension, which is not known before it is loaded. Every usual number of
 #: sub-vectors divides it, so a factory string that FAISS refuses at this dimension is wrong at any.
-_SOME_DIMENSION = 6720
+_TRIAL_DIMENSION = 6720
 #: Raises UserError; what it returns is not used.
 Check = Callable[[], object]
 
@@ -55,13 +55,13 @@ def corpus_checks(corpus: Path | Sequence[Path], skip_bad_rows: bool = False) ->
 
 def check_lucene() -> None:
     """Raise UserError if a part of Lucene or Java is missing; it starts the JVM. Needs bm25s."""
-    from retrieval_server.search.lucene import java
+    from retrieval_server.search.lucene import load_lucene
 
-    java()
+    load_lucene()
 
 
 def dense_checks(options: BuildOptions) -> Iterator[Check]:
-    """The checks of the encoder's and FAISS's options; where their packages are missing, of these alone."""
+    """The checks of the encoder's and FAISS's options; without their packages, the check of these alone."""
     yield partial(require_packages, "A dense index", "retrieval", DENSE)
     if are_installed(DENSE):
         yield partial(check_encoder, options.encoder, options.encoder_options)
@@ -69,14 +69,14 @@ def dense_checks(options: BuildOptions) -> Iterator[Check]:
         from retrieval_server.indexing.faiss_build import make_index
         from retrieval_server.indexing.faiss_recall import read_queries
 
-        yield partial(make_index, options.factory, _SOME_DIMENSION)
+        yield partial(make_index, options.factory, _TRIAL_DIMENSION)
         if options.recall_queries is not None:
             yield partial(read_queries, options.recall_queries)
 
 
 def check_encoder(name: str | None, options: EncoderOptions) -> None:
-    """Raise UserError if the encoder is not on this machine or has no whole weights, or its pooling is not
-    settled; a name on the Hub is not looked up."""
+    """Raise UserError if the encoder is not on this machine or its weights are not complete, or its pooling
+    is not settled; a name on the Hub is not looked up."""
     name = require_encoder(name)
     if not is_hub_name(name):
         recorded_name, folder = resolve_model(name)
@@ -104,6 +104,6 @@ def import_checks(
 
 def hybrid_checks(folders: Sequence[Path], out: Path, overwrite: bool) -> Iterator[Check]:
     """The checks of a hybrid: each folder is an index. The build checks that they fit together
-    (``describe_members``)."""
+    (`describe_members`)."""
     yield partial(check_target, out, overwrite=overwrite)
     yield from (partial(read_manifest, folder) for folder in folders)

@@ -28,7 +28,7 @@ from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.row_layout import RowLayout, RowType
 from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
 from retrieval_server.indexing.faiss_recall import (
-    GOOD,
+    GOOD_RECALL,
     RescoringRows,
     choose_default,
     measure_recall,
@@ -48,7 +48,7 @@ _BLOCK = 65_536  # vectors stored at once
 
 def check_options(options: BuildOptions, dimension: int) -> None:
     """Raise UserError for a wrong option before the corpus is encoded, not hours later."""
-    index = _empty(options, dimension)
+    index = _empty_index(options, dimension)
     SearchParameters(options.nprobe, options.ef_search).apply(index)
     if options.recall_queries is not None:
         if is_exact(index):
@@ -58,7 +58,7 @@ def check_options(options: BuildOptions, dimension: int) -> None:
 
 def check_cells(options: BuildOptions, dimension: int, passages: int) -> None:
     """Raise UserError for more cells than passages, which FAISS would refuse after all are encoded."""
-    cells = cell_count(_empty(options, dimension))
+    cells = cell_count(_empty_index(options, dimension))
     if not options.preset and cells > passages:
         raise UserError(
             f"--factory {options.factory}: {cells} cells cannot be learned from {passages} passages. Give a "
@@ -67,14 +67,14 @@ def check_cells(options: BuildOptions, dimension: int, passages: int) -> None:
 
 
 def needs_recall(options: BuildOptions, dimension: int) -> bool:
-    """Whether the build asks its index, for which it needs an encoder that is loaded."""
-    return not is_exact(_empty(options, dimension))
+    """Whether the build measures the recall of its index, for which it needs a loaded encoder."""
+    return not is_exact(_empty_index(options, dimension))
 
 
 def keep_partial_index(
     options: BuildOptions, work: Path, passages: int, encoder: EncoderSection, corpus: CorpusSection
 ) -> None:
-    """Of the index that an interrupted build with a preset has left, keep the same as this one's alone."""
+    """Remove the half-built index of an interrupted build with a preset, unless it is that of this build."""
     preset = chosen_preset(options)
     if preset is not None and preset.rescoring is not None:
         origin = {
@@ -95,22 +95,23 @@ def make_dense(
     vectors: VectorFiles,
     loaded: Encoder | None,
 ) -> DenseSection:
-    """Write the FAISS index of ``vectors`` into ``work``, and the rows of a compressed one.
+    """Write the FAISS index of `vectors` into `work`, and the rows of a compressed one.
 
     The recall of an approximate index is measured and printed, and its default settings are chosen from it;
-    the encoder must be ``loaded`` for that. If the build is stopped meanwhile, the next one finds the
-    finished index of a preset. What is in ``work`` of an earlier build must be of the same index; see
+    the encoder must be `loaded` for that. If the build is stopped meanwhile, the next one finds the
+    finished index of a preset. Files of an earlier build in `work` must be of the same index: see
     keep_partial_index.
     """
     path = work / FAISS_INDEX
     preset = chosen_preset(options)
     rescoring = preset.rescoring if preset else None
     factory = preset.factory(len(vectors), vectors.dimension) if preset else options.factory
-    kind = {"metric": "inner_product", "factory": factory, "preset": options.preset, "rescoring": rescoring}
-    section = DenseSection(encoder=encoder, **kind)
+    section = DenseSection(
+        encoder=encoder, metric="inner_product", factory=factory, preset=options.preset, rescoring=rescoring
+    )
     saved = None
     if rescoring is not None:
-        vectors = keep_rows(vectors, work / ROWS, rescoring.rows, options.progress)
+        vectors = write_rows(vectors, work / ROWS, rescoring.rows, options.progress)
         saved = work / PARTIAL_INDEX
     write_faiss_index(vectors, factory, path, options.train_sample, saved=saved, progress=options.progress)
     if not needs_recall(options, vectors.dimension):
@@ -124,19 +125,22 @@ def make_dense(
     queries, source = _recall_queries(options, store)
     recall = measure_recall(path, vectors, loaded.encode_queries(queries), source, requested, scoring)
     print(recall_table(recall))
-    search = _search_settings(requested, recall, preset.good if preset else GOOD)
+    search = _search_settings(requested, recall, preset.good if preset else GOOD_RECALL)
     return section.model_copy(update={"search": search, "recall": recall})
 
 
 def _recall_queries(options: BuildOptions, store: PassageStore) -> tuple[list[str], str]:
-    """The queries by which recall is measured, and where they are from."""
+    """The queries by which recall is measured, and their source in words."""
     if options.recall_queries is None:
         return sample_queries(store), "first sentences of passages"
     return read_queries(options.recall_queries), options.recall_queries.name
 
 
 def _search_settings(requested: SearchParameters, recall: RecallSection, good: float) -> SearchSection:
-    """The default settings of a search: those that are asked for, or the best by recall, with a warning."""
+    """The default settings of a search: the requested ones, else the best by recall.
+
+    Prints a warning if the recall of these is low.
+    """
     best = requested
     if requested == SearchParameters():
         best = choose_default(recall.rows, good)
@@ -145,14 +149,14 @@ def _search_settings(requested: SearchParameters, recall: RecallSection, good: f
     return SearchSection(nprobe=best.nprobe, ef_search=best.ef_search)
 
 
-def _empty(options: BuildOptions, dimension: int) -> faiss.Index:
-    """An index of the kind that is asked for. Raises UserError for a string that FAISS does not take."""
+def _empty_index(options: BuildOptions, dimension: int) -> faiss.Index:
+    """An empty index of the kind in the options. Raises UserError for a string that FAISS does not take."""
     preset = chosen_preset(options)
     return make_index(preset.factory(1, dimension) if preset else options.factory, dimension)
 
 
-def keep_rows(vectors: VectorFiles, path: Path, kind: RowType, progress: bool = False) -> VectorFiles:
-    """Write the vectors to ``path`` as rows of that type, unless they are there, and return those rows.
+def write_rows(vectors: VectorFiles, path: Path, kind: RowType, progress: bool = False) -> VectorFiles:
+    """Write the vectors to `path` as rows of that type, unless they are there, and return those rows.
 
     A file that an interrupted build has left is continued; it must be of the same vectors.
     """
@@ -167,13 +171,15 @@ def keep_rows(vectors: VectorFiles, path: Path, kind: RowType, progress: bool = 
         ) as bar,
     ):
         stream.truncate(stored * layout.row_bytes)
-        for first in range(stored, len(vectors), _BLOCK):
-            rows = slice(first, min(first + _BLOCK, len(vectors)))
+        for first_row in range(stored, len(vectors), _BLOCK):
+            rows = slice(first_row, min(first_row + _BLOCK, len(vectors)))
             try:
-                stream.write(layout.encode(vectors[rows], first))
+                stream.write(layout.encode(vectors[rows], first_row))
             except ValueTooLargeError as error:
                 raise UserError(f"{error}. Take --preset small or exact.") from None
             except ValueError as error:
-                raise UserError(f"{error}. No index can be made: check the encoder or embeddings.") from None
+                raise UserError(
+                    f"{error}. No index can be made: check the encoder or the embeddings."
+                ) from None
             bar.update(rows.stop - rows.start)
     return VectorFiles([path], vectors.dimension, kind)

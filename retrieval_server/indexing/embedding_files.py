@@ -2,9 +2,9 @@
 
 The file's name gives its format:
 
-- ``.npy``: an array (passages, dimension) of 16, 32 or 64 bits;
-- ``.fbin``: rows and dimension as two 32-bit numbers, then the vectors in 32 bits (the big-ann benchmarks);
-- ``.memmap``, ``.f32``, ``.raw``: the bare vectors, as FlashRAG's ``emb_*.memmap``, in 32 or 16 bits:
+- `.npy`: an array (passages, dimension) of 16, 32 or 64 bits;
+- `.fbin`: rows and dimension as two 32-bit numbers, then the vectors in 32 bits (the big-ann benchmarks);
+- `.memmap`, `.f32`, `.raw`: the bare vectors, as FlashRAG's `emb_*.memmap`, in 32 or 16 bits:
   the number of passages decides which.
 
 Several files are one array, in the order given. Nothing is unpickled.
@@ -28,23 +28,25 @@ def check_name(path: Path) -> None:
     """Raise UserError if there is no such file, or its name does not tell its form."""
     if path.suffix.lower() not in _SUFFIXES:
         ends = ", ".join(_SUFFIXES)
-        raise UserError(f"--embeddings {path}: the name must end in one of {ends}; that tells the form.")
+        raise UserError(f"--embeddings {path}: the name must end in one of {ends}, which gives the format.")
     if not path.is_file():
         raise UserError(f"--embeddings {path}: no such file. Give the vectors of the passages.")
 
 
 def check_file(path: Path) -> None:
-    """Raise UserError also if the file is not of its form, or has no vectors; whether bare vectors are whole
-    is known when the encoder is loaded."""
+    """Raise UserError as `check_name`, and for a file of another form or without vectors.
+
+    Whether bare vectors are whole is known when the encoder is loaded.
+    """
     check_name(path)
-    if path.suffix.lower() not in _BARE and not len(_mapped(path, np.dtype(np.float32), None)):
-        raise UserError(f"--embeddings {path}: no vector in it. Fetch it, or write it, again.")
+    if path.suffix.lower() not in _BARE and not len(_map_file(path, np.dtype(np.float32), None)):
+        raise UserError(f"--embeddings {path}: no vector in it. Fetch or write it again.")
 
 
 class Embeddings:
-    """The rows of embedding files, mapped; ``embeddings[a:b]`` is a float32 array (b - a, dimension).
+    """The rows of embedding files, mapped; `embeddings[a:b]` is a float32 array (b - a, dimension).
 
-    Raises UserError for a file of another format or dimension. ``settle`` decides how many rows bare files
+    Raises UserError for a file of another format or dimension. `settle` decides how many rows bare files
     have.
     """
 
@@ -54,11 +56,10 @@ class Embeddings:
             check_name(path)
         self._files = list(files)
         self._arrays: list[np.ndarray] = []
-        self._bits: int | None = None
         self._open(np.float32)
 
     def settle(self, rows: int) -> None:
-        """Decide whether bare files have 16 or 32 bits. Raises UserError if neither gives ``rows``."""
+        """Decide whether bare files have 16 or 32 bits. Raises UserError if neither gives `rows`."""
         count = len(self)
         if count == rows:
             return
@@ -72,16 +73,17 @@ class Embeddings:
         return sum(len(array) for array in self._arrays)
 
     def __getitem__(self, rows: slice) -> np.ndarray:
+        """The vectors of a slice of step 1. Raises UserError for a value that is not finite."""
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("vectors are read in slices of step 1")
         pieces = [np.empty((0, self.dimension), np.float32)]
-        first = 0
+        first_row = 0
         for array in self._arrays:
-            low, high = max(start - first, 0), min(stop - first, len(array))
+            low, high = max(start - first_row, 0), min(stop - first_row, len(array))
             if low < high:
                 pieces.append(np.asarray(array[low:high], np.float32))
-            first += len(array)
+            first_row += len(array)
         vectors = np.concatenate(pieces)
         if not np.isfinite(vectors).all():
             bad = start + int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
@@ -89,15 +91,19 @@ class Embeddings:
         return vectors
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Single rows, (rows, dimension)."""
+        """The vectors of single rows, (rows, dimension)."""
         return np.concatenate([self[row : row + 1] for row in rows.tolist()])
 
     def _open(self, bare: type[np.floating]) -> None:
-        self._arrays = [_mapped(path, np.dtype(bare), self.dimension) for path in self._files]
+        """Map the files, bare ones as vectors of this type."""
+        self._arrays = [_map_file(path, np.dtype(bare), self.dimension) for path in self._files]
 
 
-def _mapped(path: Path, bare: np.dtype, dimension: int | None) -> np.ndarray:
-    """The vectors of a file, (rows, dimension). `bare`: the type of bare ones, which need a dimension."""
+def _map_file(path: Path, bare: np.dtype, dimension: int | None) -> np.ndarray:
+    """The mapped vectors of a file, (rows, dimension); `bare`: the type of bare ones, which need a dimension.
+
+    Raises UserError for a file of another form or dimension.
+    """
     suffix = path.suffix.lower()
     try:
         size = path.stat().st_size
@@ -113,12 +119,12 @@ def _mapped(path: Path, bare: np.dtype, dimension: int | None) -> np.ndarray:
                 raise ValueError(f"{rows} rows of {width} dimensions do not take {size} bytes")
             array = np.memmap(path, "<f4", "r", _FBIN_HEADER, (rows, width))
         else:
-            row = bare.itemsize * dimension
+            row_bytes = bare.itemsize * dimension
             if size == 0 or size % (2 * dimension):
-                raise ValueError(f"{size} bytes are no whole vectors of {dimension} dimensions")
-            array = np.memmap(path, bare.newbyteorder("<"), "r", 0, (size // row, dimension))
+                raise ValueError(f"{size} bytes are not whole vectors of {dimension} dimensions")
+            array = np.memmap(path, bare.newbyteorder("<"), "r", 0, (size // row_bytes, dimension))
     except (OSError, ValueError) as error:
-        raise UserError(f"--embeddings {path}: {error}. Fetch it, or write it, again.") from None
+        raise UserError(f"--embeddings {path}: {error}. Fetch or write it again.") from None
     if dimension is not None and array.shape[1] != dimension:
         raise UserError(
             f"--embeddings {path}: {array.shape[1]} dimensions; the encoder's have {dimension}. "

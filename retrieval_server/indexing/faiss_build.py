@@ -38,13 +38,13 @@ def make_index(factory: str, dimension: int) -> faiss.Index:
     """An empty index for inner products. Raises UserError for a string that FAISS does not take."""
     try:
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
-        inner = index.metric_type
+        metric = index.metric_type
     except RuntimeError as error:
         raise UserError(
             f"--factory {factory}: FAISS makes no inner-product index of {dimension} dimensions of it "
             f"({faiss_message(error)}). Well-known ones: Flat, SQ8, HNSW32, IVF4096,Flat, IVF4096,PQ64."
         ) from None
-    if inner != faiss.METRIC_INNER_PRODUCT:
+    if metric != faiss.METRIC_INNER_PRODUCT:
         raise UserError(f"--factory {factory}: FAISS makes it for another metric than the inner product.")
     _leave_out_polysemous_training(index)
     if "IDMap" in factory:
@@ -63,9 +63,9 @@ def write_faiss_index(
 ) -> None:
     """Train on a sample of the vectors, add all, write the index.
 
-    ``train_sample`` is the number of vectors to train on; None: as many as the index's kind needs. ``saved``
+    `train_sample` is the number of vectors to train on; None: as many as the index's kind needs. `saved`
     is where a half-built index is kept: if it is there it is continued, and it must be of these vectors and
-    this factory string; a damaged one is built anew. In the end it is the finished index, to which ``path``
+    this factory string; a damaged one is built anew. At the end it is the finished index, to which `path`
     is a link. The caller removes it.
 
     Raises UserError if FAISS cannot build it, or there is too little memory for what is kept.
@@ -93,9 +93,9 @@ def write_faiss_index(
 
 def _add_vectors(index: faiss.Index, vectors: VectorFiles, saved: Path | None, progress: bool) -> None:
     """Add the vectors that the index does not have, and save it from time to time."""
-    total, first = len(vectors), index.ntotal
-    with tqdm(total=total, initial=first, desc="adding", unit=" vectors", disable=not progress) as bar:
-        for start in range(first, total, _BLOCK):
+    total = len(vectors)
+    with tqdm(total=total, initial=index.ntotal, desc="adding", unit=" vectors", disable=not progress) as bar:
+        for start in range(index.ntotal, total, _BLOCK):
             block = vectors[start : start + _BLOCK]
             index.add(block)
             bar.update(len(block))
@@ -109,13 +109,17 @@ def sample_size(cells: int) -> int:
 
 
 def _save(index: faiss.Index, path: Path | None) -> None:
+    """Write the half-built index to `path`, if there is one."""
     if path is not None:
         with replacing(path) as unfinished:
             faiss.write_index(index, str(unfinished))
 
 
 def _half_built(path: Path | None, vectors: VectorFiles) -> faiss.Index | None:
-    """What an interrupted build has left of an index of these vectors; None for nothing, or if damaged."""
+    """The index of these vectors that an interrupted build has left; None if there is none, or a damaged one.
+
+    Raises UserError if it does not fit into memory.
+    """
     if path is None or not path.exists():
         return None
     try:
@@ -134,14 +138,15 @@ def _half_built(path: Path | None, vectors: VectorFiles) -> faiss.Index | None:
 
 
 def _sample(vectors: VectorFiles, max_vectors: int) -> np.ndarray:
+    """Random vectors, the same for every build, in the order of their rows; all if there are not more."""
     if len(vectors) <= max_vectors:
         return vectors[:]
     rows = np.random.default_rng(_SEED).choice(len(vectors), max_vectors, replace=False, shuffle=False)
-    rows.sort()  # so that the file is read once, from its beginning to its end
+    rows.sort()  # so that the file is read once, from beginning to end
     sample = np.empty((max_vectors, vectors.dimension), np.float32)
-    for first in range(0, len(vectors), _BLOCK):
-        low, high = np.searchsorted(rows, (first, first + _BLOCK))
-        sample[low:high] = vectors[first : first + _BLOCK][rows[low:high] - first]
+    for first_row in range(0, len(vectors), _BLOCK):
+        low, high = np.searchsorted(rows, (first_row, first_row + _BLOCK))
+        sample[low:high] = vectors[first_row : first_row + _BLOCK][rows[low:high] - first_row]
     return sample
 
 
@@ -156,6 +161,6 @@ def _leave_out_polysemous_training(index: faiss.Index) -> None:
 
 
 def faiss_message(error: RuntimeError) -> str:
-    """FAISS's own message, without the place in its C++ source."""
+    """FAISS's own message, without the line of its C++ source."""
     line = re.sub(r"^Error in .* at \S+:\d+: ", "", str(error).strip().splitlines()[-1])
     return line.rpartition("Error: ")[2].rpartition(" failed: ")[2]

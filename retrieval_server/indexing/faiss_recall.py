@@ -1,8 +1,8 @@
 """Measures the recall@k of an approximate index against exact search, at several settings.
 
 The queries are the user's, or first sentences of passages drawn at random. Each setting is timed as one
-client sees it: queries one after the other, search only. The fastest setting that finds a share of ``GOOD``
-of what exact search finds becomes the index's default, unless the user named one.
+client sees it: queries one after the other, search only. The fastest setting that finds the share
+`GOOD_RECALL` of the hits of exact search becomes the index's default, unless the user named one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from retrieval_server.folder.manifest import RecallRow, RecallSection
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.search.vectors.faiss_files import open_index
 from retrieval_server.search.vectors.faiss_search import (
-    FIRST,
+    MIN_CANDIDATES,
     ApproximateSearch,
     SearchParameters,
     cell_count,
@@ -30,9 +30,9 @@ from retrieval_server.search.vectors.faiss_search import (
 from retrieval_server.search.vectors.flat_search import multiply_batches
 from retrieval_server.search.vectors.stored_rows import StoredRows
 
-GOOD = 0.95
-K = 10
-QUERIES = 200
+GOOD_RECALL = 0.95
+_TOPK = 10
+_SAMPLED_QUERIES = 200
 _NPROBES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _EF_SEARCHES = (32, 64, 128, 256, 512)
 _BLOCK = 65_536
@@ -42,13 +42,13 @@ _SEED = 1
 
 @dataclass(frozen=True)
 class RescoringRows:
-    """The rows that candidates are scored from, and how many of a query's are."""
+    """The rows from which candidates are scored, and the number of candidates of a query."""
 
     stored: StoredRows
     candidates: int
 
 
-def sample_queries(store: PassageStore, number: int = QUERIES) -> list[str]:
+def sample_queries(store: PassageStore, number: int = _SAMPLED_QUERIES) -> list[str]:
     """First sentences of passages drawn at random with a fixed seed; the title line is left out."""
     rows = np.random.default_rng(_SEED).permutation(len(store))[: 4 * number]
     sentences = []
@@ -59,12 +59,13 @@ def sample_queries(store: PassageStore, number: int = QUERIES) -> list[str]:
 
 
 def read_queries(path: Path) -> list[str]:
-    """One query a line. Raises UserError."""
+    """The queries of a text file, one a line. Raises UserError if it has none or cannot be read."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = reason_of(error)
-        raise UserError(f"--recall-queries {path}: {why}. Give a text file, one query a line.") from None
+        raise UserError(
+            f"--recall-queries {path}: {reason_of(error)}. Give a text file, one query a line."
+        ) from None
     if not (queries := [line.strip() for line in lines if line.strip()]):
         raise UserError(f"--recall-queries {path}: no query in it. Give a text file, one query a line.")
     return queries
@@ -78,50 +79,56 @@ def measure_recall(
     chosen: SearchParameters,
     rescoring: RescoringRows | None = None,
 ) -> RecallSection:
-    """The table of the index in ``path`` of ``vectors``, for (queries, dimension).
+    """Measures the recall of the index in `path` of `vectors`, for queries (queries, dimension).
 
-    ``source`` says where the queries are from. If ``chosen`` names a setting, it is measured as well. With
-    ``rescoring`` candidates are scored from those rows, as a server does, and the index is mapped.
+    `source` says where the queries are from. A setting that `chosen` names is measured as well. With
+    `rescoring` candidates are scored from those rows, as a server does, and the index is mapped.
     """
     index = open_index(path, mapped=rescoring is not None)
     search = ApproximateSearch(
         index,
         threads=1,
         stored=rescoring.stored if rescoring else None,
-        candidates=rescoring.candidates if rescoring else FIRST,
+        candidates=rescoring.candidates if rescoring else MIN_CANDIDATES,
     )
-    _, best = exact_best(vectors, queries, K)
+    _, exact_rows = exact_best(vectors, queries, _TOPK)
     rows = []
     for parameters in _settings(index, chosen):
         parameters.apply(index, compressed=rescoring is not None)
-        started = time.perf_counter()
-        results = [search.find(query[None], K)[0] for query in queries]
-        seconds = time.perf_counter() - started
-        pairs = zip(results, best.tolist(), strict=True)
-        shared = sum(len({hit.row for hit in hits} & set(exact)) for hits, exact in pairs)
+        recall, seconds = _measure(search, queries, exact_rows)
         rows.append(
             RecallRow(
                 nprobe=parameters.nprobe,
                 ef_search=parameters.ef_search,
-                recall=round(shared / best.size, 4),
+                recall=round(recall, 4),
                 ms=round(1000 * seconds / len(queries), 3),
             )
         )
     search.close()
-    return RecallSection(k=best.shape[1], queries=len(queries), source=source, rows=tuple(rows))
+    return RecallSection(k=exact_rows.shape[1], queries=len(queries), source=source, rows=tuple(rows))
 
 
-def choose_default(rows: Sequence[RecallRow], good: float = GOOD) -> SearchParameters:
+def _measure(search: ApproximateSearch, queries: np.ndarray, exact_rows: np.ndarray) -> tuple[float, float]:
+    """The share of `exact_rows`, (queries, k), that is found, and the seconds for all queries."""
+    started = time.perf_counter()
+    results = [search.find(query[None], _TOPK)[0] for query in queries]
+    seconds = time.perf_counter() - started
+    pairs = zip(results, exact_rows.tolist(), strict=True)
+    shared = sum(len({hit.row for hit in hits} & set(exact)) for hits, exact in pairs)
+    return shared / exact_rows.size, seconds
+
+
+def choose_default(rows: Sequence[RecallRow], good: float = GOOD_RECALL) -> SearchParameters:
     """The setting of the first good row (rows are in the order of rising cost), else of the best row.
 
-    A row is good if it finds the share ``good`` of what exact search finds.
+    A row is good if it finds the share `good` of what exact search finds.
     """
     row = next((row for row in rows if row.recall >= good), None) or max(rows, key=lambda row: row.recall)
     return SearchParameters(row.nprobe, row.ef_search)
 
 
-def recall_warning(rows: Sequence[RecallRow], good: float = GOOD) -> str | None:
-    """What to tell the user if no row is good; None if one is."""
+def recall_warning(rows: Sequence[RecallRow], good: float = GOOD_RECALL) -> str | None:
+    """The warning for a table of which no row is good; None if one is."""
     best = max(rows, key=lambda row: row.recall)
     if best.recall >= good:
         return None
@@ -136,14 +143,14 @@ def recall_warning(rows: Sequence[RecallRow], good: float = GOOD) -> str | None:
 
 
 def recall_table(section: RecallSection) -> str:
-    """The table as text."""
+    """The table of the settings as text."""
     lines = [
         f"recall@{section.k} against exact search; {section.queries} queries: {section.source}",
         "  nprobe  efSearch   recall    ms a query (one at a time)",
     ]
     for row in section.rows:
-        nprobe, ef = ("-" if value is None else value for value in (row.nprobe, row.ef_search))
-        lines.append(f"  {nprobe:>6}  {ef:>8}  {row.recall:7.1%}  {row.ms:8.2f}")
+        nprobe, ef_search = ("-" if value is None else value for value in (row.nprobe, row.ef_search))
+        lines.append(f"  {nprobe:>6}  {ef_search:>8}  {row.recall:7.1%}  {row.ms:8.2f}")
     return "\n".join(lines)
 
 
@@ -152,13 +159,14 @@ def _settings(index: faiss.Index, chosen: SearchParameters) -> list[SearchParame
     if ivf := cell_count(index):
         probes = {n for n in _NPROBES if n <= ivf} | ({chosen.nprobe} if chosen.nprobe else set())
         return [SearchParameters(n, chosen.ef_search) for n in sorted(probes)]
-    if _takes(index, SearchParameters(ef_search=64)):
+    if _accepts(index, SearchParameters(ef_search=64)):
         efs = set(_EF_SEARCHES) | ({chosen.ef_search} if chosen.ef_search else set())
         return [SearchParameters(None, ef) for ef in sorted(efs)]
     return [SearchParameters()]
 
 
-def _takes(index: faiss.Index, parameters: SearchParameters) -> bool:
+def _accepts(index: faiss.Index, parameters: SearchParameters) -> bool:
+    """Whether the index has these settings."""
     try:
         parameters.apply(index)
     except Exception:
@@ -169,21 +177,21 @@ def _takes(index: faiss.Index, parameters: SearchParameters) -> bool:
 def exact_best(
     vectors: VectorFiles | np.ndarray, queries: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The ``k`` largest inner products and their rows, (queries, k) each, best first.
+    """The `k` largest inner products and their rows, (queries, k) each, best first.
 
-    The vectors are read once, in blocks. There are fewer than ``k`` if there are fewer vectors.
+    The vectors are read once, in blocks. There are fewer than `k` if there are fewer vectors.
     """
     multiply_batches(queries.shape[1])
     k = min(k, len(vectors))
     scores = np.empty((len(queries), 0), np.float32)
     rows = np.empty((len(queries), 0), np.int64)
-    for first in range(0, len(vectors), _BLOCK):
-        block = vectors[first : first + _BLOCK]
+    for first_row in range(0, len(vectors), _BLOCK):
+        block = vectors[first_row : first_row + _BLOCK]
         block_scores, block_rows = faiss.knn(
             queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT
         )
         scores = np.concatenate([scores, block_scores], axis=1)
-        rows = np.concatenate([rows, block_rows + first], axis=1)
+        rows = np.concatenate([rows, block_rows + first_row], axis=1)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         scores, rows = (np.take_along_axis(array, best, axis=1) for array in (scores, rows))
     return scores, rows

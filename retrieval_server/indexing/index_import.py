@@ -2,7 +2,7 @@
 
 Search-R1 and FlashRAG publish indexes that are as large as a machine's memory and took days to encode. So a
 FAISS file is linked into the folder, or copied where the file system cannot link, and is only mapped here;
-embeddings are read in blocks. As in every build, all work is done in ``OUT.building``, renamed at the end.
+embeddings are read in blocks. As in every build, all work is done in `OUT.building`, renamed at the end.
 
 Such files do not say which corpus and which encoder they belong to, and a wrong one answers nonsense without
 any error. So it is checked that there are as many rows as passages, the encoder's dimension, inner products,
@@ -59,18 +59,18 @@ def import_index(
     embeddings: Sequence[Path] = (),
     trust: bool = False,
 ) -> Manifest:
-    """Make ``options.out`` of a FAISS file or of embeddings, whose row i is passage i of ``options.corpus``.
+    """Make `options.out` of a FAISS file or of embeddings, whose row i is passage i of `options.corpus`.
 
-    ``trust`` accepts ids that are not row numbers, and vectors unlike the encoder's, with a warning. Raises a
-    UserError that names the remedy; ``out`` is then as it was before.
+    `trust` accepts ids that are not row numbers, and vectors unlike the encoder's, with a warning. Raises
+    UserError; `out` is then as it was before.
     """
     check_target(options.out, overwrite=options.overwrite)
-    settled = options
+    encoder_options = options
     if faiss_file is not None:
-        check_kind(faiss_file)  # first: loading the encoder takes a while
+        check_kind(faiss_file)  # before the encoder is loaded, which takes a while
         # These are for the file, not for --factory.
-        settled = options.model_copy(update={"nprobe": None, "ef_search": None})
-    encoder = open_encoder(settled)
+        encoder_options = options.model_copy(update={"nprobe": None, "ef_search": None})
+    encoder = open_encoder(encoder_options)
     # The vectors are from elsewhere, whatever --dtype this process compares them in.
     encoder.section = encoder.section.model_copy(update={"passage_dtype": None})
     dimension = encoder.section.dimension
@@ -80,17 +80,18 @@ def import_index(
             f"--faiss {faiss_file}: {width} dimensions, the encoder's have {dimension}. Give its encoder."
         )
     with work_folder(options.out) as work:
-        reader = (CorpusReader if trust else _NumberedCorpus)(options.corpus, progress=options.progress)
+        reader_type = CorpusReader if trust else _NumberedCorpus
+        reader = reader_type(options.corpus, progress=options.progress)
         corpus, count = write_passages(reader, work / PASSAGES)
         store = PassageStore(work / PASSAGES)
         if vectors is None:
-            assert faiss_file is not None
-            section = _take_index(options, faiss_file, encoder, store, work / FAISS_INDEX, trust)
+            assert faiss_file is not None  # the options name a FAISS file or embeddings
+            section = _add_index(options, faiss_file, encoder, store, work / FAISS_INDEX, trust)
         else:
             vectors.settle(count)
-            _probe(encoder, store, vectors.take, exact=True, trust=trust)
+            _compare_with_encoder(encoder, store, vectors.take, exact=True, trust=trust)
             print_resources(options, store, dimension, encoder, encodes=False)
-            section = _make_index(options, vectors, encoder, store, work)
+            section = _build_index(options, vectors, encoder, store, work)
         return finish_index(options, work, corpus, count, {"dense": section})
 
 
@@ -116,10 +117,10 @@ def check_kind(path: Path) -> None:
         raise UserError(f"--faiss {path}: an IDMap. Rows are the ids here: write the index inside it.")
 
 
-def _take_index(
+def _add_index(
     options: BuildOptions, source: Path, encoder: Encoder, store: PassageStore, target: Path, trust: bool
 ) -> DenseSection:
-    """Check a FAISS file against corpus and encoder, and put it into the folder."""
+    """Check a FAISS file against corpus and encoder, and link or copy it to `target`."""
     index = open_index(source, mapped=True)
     if index.ntotal != len(store):
         raise UserError(f"--faiss {source}: {index.ntotal} rows for {len(store)} passages. Give its corpus.")
@@ -134,12 +135,12 @@ def _take_index(
             faiss.IndexHNSWFlat,
             faiss.IndexIVFFlat,
         )
-        _probe(encoder, store, index.reconstruct_batch, exact=keeps_vectors, trust=trust)
+        _compare_with_encoder(encoder, store, index.reconstruct_batch, exact=keeps_vectors, trust=trust)
     except RuntimeError as error:
         raise UserError(
             f"--faiss {source}: FAISS returns no vectors ({faiss_message(error)}). Import its embeddings."
         ) from None
-    factory = _factory(index)
+    factory = _factory_string(index)
     del index, ivf
     link_or_copy(source.resolve(), target, progress=options.progress)
     search = SearchSection(nprobe=options.nprobe, ef_search=options.ef_search)
@@ -151,12 +152,8 @@ def _take_index(
     )
 
 
-def _make_index(
-    options: BuildOptions,
-    vectors: Embeddings,
-    encoder: Encoder,
-    store: PassageStore,
-    work: Path,
+def _build_index(
+    options: BuildOptions, vectors: Embeddings, encoder: Encoder, store: PassageStore, work: Path
 ) -> DenseSection:
     """Build the index of embeddings: an exact one on disk, in blocks; any other in memory, as FAISS does."""
     if options.factory != "Flat" or options.preset not in (None, "exact"):
@@ -164,17 +161,18 @@ def _make_index(
 
     def blocks() -> Iterator[np.ndarray]:
         with tqdm(total=len(vectors), desc="writing", unit=" vectors", disable=not options.progress) as bar:
-            for first in range(0, len(vectors), _BLOCK_ROWS):
-                block = vectors[first : first + _BLOCK_ROWS]
+            for first_row in range(0, len(vectors), _BLOCK_ROWS):
+                block = vectors[first_row : first_row + _BLOCK_ROWS]
                 yield block
                 bar.update(len(block))
 
     write_exact(blocks(), len(vectors), vectors.dimension, work / FAISS_INDEX)
-    exact = {"metric": "inner_product", "factory": "Flat"}
-    return DenseSection(encoder=encoder.section, preset=options.preset, **exact)
+    return DenseSection(
+        encoder=encoder.section, metric="inner_product", factory="Flat", preset=options.preset
+    )
 
 
-def _probe(
+def _compare_with_encoder(
     encoder: Encoder,
     store: PassageStore,
     stored: Callable[[np.ndarray], np.ndarray],
@@ -182,24 +180,30 @@ def _probe(
     exact: bool,
     trust: bool,
 ) -> None:
-    """Compare some rows, ``stored(rows)``, with their passages encoded again. Raises UserError."""
+    """Compare some rows, `stored(rows)`, with their passages encoded again.
+
+    Raises UserError if they differ, or logs a warning if `trust` accepts them. `exact`: the rows are as
+    they were encoded, not quantised.
+    """
     rows = np.random.default_rng(_SEED).permutation(len(store))[:_PROBE_ROWS].astype(np.int64)
     fresh = encoder.encode_passages([store[row].contents for row in rows.tolist()])
     imported = stored(rows)
-    if fault := _probe_fault(encoder.section, fresh, imported, exact):
+    if fault := _difference(encoder.section, fresh, imported, exact):
         if not trust:
             raise UserError(f"{fault}. Correct that, or accept them as they are with --trust.")
         log.warning("%s; accepted all the same (--trust)", fault)
 
 
-def _probe_fault(section: EncoderSection, fresh: np.ndarray, imported: np.ndarray, exact: bool) -> str | None:
-    """What is wrong with imported vectors, beside those of the encoder, (rows, dimensions) each."""
+def _difference(section: EncoderSection, fresh: np.ndarray, imported: np.ndarray, exact: bool) -> str | None:
+    """How imported vectors differ from the encoder's, (rows, dimension) each, in words; None if they fit."""
     lengths = np.linalg.norm(imported, axis=1)
     fresh = fresh / np.linalg.norm(fresh, axis=1, keepdims=True)
     cosines = fresh @ (imported / np.maximum(lengths, 1e-9)[:, None]).T
-    row_cosines, rows = np.diagonal(cosines), len(fresh)
+    row_cosines = np.diagonal(cosines)
+    rows = len(fresh)
     matching = int((row_cosines >= cosines.max(axis=1) - 1e-3).sum())
-    cosine, length = float(np.median(row_cosines)), float(np.median(lengths))
+    cosine = float(np.median(row_cosines))
+    length = float(np.median(lengths))
     if matching < _MIN_MATCHING_SHARE * rows:
         return (
             f"of {rows} passages encoded again, {rows - matching} are nearer to the vector of "
@@ -219,7 +223,7 @@ def _probe_fault(section: EncoderSection, fresh: np.ndarray, imported: np.ndarra
     return None
 
 
-def _factory(index: faiss.Index) -> str:
+def _factory_string(index: faiss.Index) -> str:
     """The factory string of the common kinds; for others the name of FAISS's class."""
     if is_exact(index):
         return "Flat"

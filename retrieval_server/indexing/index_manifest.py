@@ -34,10 +34,10 @@ def finish_index(
     sections: dict[str, BM25Section | DenseSection],
     used_openvino: bool = False,
 ) -> Manifest:
-    """Write the manifest of what is in ``work``, the last file before ``work_folder`` publishes it.
+    """Remove the work files and write the manifest, the last file before `work_folder` publishes the index.
 
-    ``used_openvino``: whether OpenVINO encoded the passages here, so that its version is recorded.
-    What only a continued build needs is removed first, also where a build of another kind has left it.
+    `used_openvino`: whether OpenVINO encoded the passages here, so that its version is recorded. Work files
+    are removed also where a build of another kind has left them.
     """
     dense = sections.get("dense")
     rescores = isinstance(dense, DenseSection) and dense.rescoring is not None

@@ -26,7 +26,7 @@ PresetName = Literal["exact", "balanced", "small"]
 
 
 class DenseOptions(Options):
-    """The vectors of an index and how FAISS searches them; how texts are encoded: ``EncoderOptions``."""
+    """The vectors of an index and how FAISS searches them; how texts are encoded: `EncoderOptions`."""
 
     group = DENSE
 
@@ -44,14 +44,14 @@ class DenseOptions(Options):
             "an index by name, in place of --factory. exact: all vectors in memory; balanced: 2 bits a "
             "dimension in memory, candidates scored from 16-bit vectors on disk; small: 1 bit, and 8-bit "
             "vectors on disk. The build first prints the memory, disk and time that it will need. Steps in "
-            "parts: give it to encode and to merge",
+            "parts: give it to encode and to merge"
         ),
     ] = None
     factory: Annotated[
         str,
         Flag(
             "FAISS factory string: Flat is exact; SQ8, HNSW32, IVF4096,Flat or IVF4096,PQ64 take less time "
-            "or memory and lose some recall; a table of the recall is printed",
+            "or memory and lose some recall; a table of the recall is printed"
         ),
     ] = "Flat"
     nprobe: Annotated[
@@ -64,7 +64,7 @@ class DenseOptions(Options):
     ] = None
     ef_search: Annotated[
         AtLeastOne | None,
-        Flag("HNSW: length of the candidate list (default: likewise)", metavar="N"),
+        Flag("HNSW: length of the candidate list (default: by recall, as --nprobe)", metavar="N"),
     ] = None
     recall_queries: Annotated[
         Path | None,
@@ -89,12 +89,12 @@ class DenseOptions(Options):
 
     @property
     def openvino(self) -> OpenVinoOptions | None:
-        """How OpenVINO computes the encoder; None: torch does."""
+        """The settings with which OpenVINO computes the encoder; None if torch does."""
         return choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache)
 
     @model_validator(mode="after")
-    def _runtime_fits(self) -> DenseOptions:
-        _ = self.openvino
+    def _check_runtime(self) -> DenseOptions:
+        choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache)  # raises ValueError
         return self
 
 
@@ -109,14 +109,15 @@ class BM25Options(Options):
     b: Annotated[float, Field(ge=0, le=1), Flag("weight of passage length, 0 to 1")] = 0.75
 
     def section(self) -> BM25Section:
-        """The same, as the manifest keeps it."""
+        """These options as the section of the manifest."""
         return BM25Section(**dict(self))
 
 
 class BuildOptions(DenseOptions):
-    """What to build. Dense and encoder options matter for ``dense``, ``bm25`` for ``bm25`` and ``lucene``.
+    """The options of one build.
 
-    A ``hybrid`` has no corpus of its own; see ``build_hybrid``.
+    Dense and encoder options matter for `dense`, `bm25` for `bm25` and `lucene`.
+    A `hybrid` has no corpus of its own; see `build_hybrid`.
     """
 
     corpus: Path | tuple[Path, ...]
@@ -130,7 +131,7 @@ class BuildOptions(DenseOptions):
 
 
 def require_encoder(name: str | None) -> str:
-    """The option ``--encoder``. Raises UserError if a dense index is to be built without it."""
+    """The option `--encoder`. Raises UserError if a dense index is to be built without it."""
     if name is None:
         raise UserError("--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download).")
     return name

@@ -4,11 +4,11 @@ A *part* is a range of rows that is encoded at a time, and can be resumed. (A *s
 slice of a finished index, served on a machine of its own.) Three steps share a folder, or copies of it that
 are put together for the last step:
 
-* ``prepare_corpus`` writes the text, ``passages.arrow``, and ``corpus.json``, which describes it;
-* ``encode_part`` writes the vectors of one part of the rows, ``part-00002-of-00010.f32`` (or ``.f16``,
-  ``.i8``: the type of a preset's rows), and beside it a ``.json`` that says whose vectors these are. If it is
+* `prepare_corpus` writes the text, `passages.arrow`, and `corpus.json`, which describes it;
+* `encode_part` writes the vectors of one part of the rows, `part-00002-of-00010.f32` (or `.f16`,
+  `.i8`: the type of a preset's rows), and beside it a `.json` that says whose vectors these are. If it is
   killed, it resumes after its last whole block;
-* ``check_parts`` checks that the parts are whole, of this corpus, of one encoder and one type, and that none
+* `check_parts` checks that the parts are whole, of this corpus, of one encoder and one type, and that none
   is missing; builder.py makes the index from them.
 
 Rows are divided at the borders of blocks, so that n parts together have the bytes of a single one.
@@ -16,9 +16,11 @@ Rows are divided at the borders of blocks, so that n parts together have the byt
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from tqdm import tqdm
@@ -36,7 +38,7 @@ from retrieval_server.folder.row_layout import SUFFIXES, RowType
 from retrieval_server.json_limits import json_file_bytes
 
 CORPUS = "corpus.json"
-_NAME = re.compile(r"part-(\d{5})-of-(\d{5})\.json")
+_RECORD_NAME = re.compile(r"part-(\d{5})-of-(\d{5})\.json")
 
 
 class _Record(BaseModel):
@@ -44,16 +46,16 @@ class _Record(BaseModel):
 
 
 class CorpusRecord(_Record):
-    """``corpus.json``: what the ``passages.arrow`` beside it holds."""
+    """`corpus.json`: what the `passages.arrow` beside it holds."""
 
     corpus: CorpusSection
     count: int
 
 
 class PartRecord(_Record):
-    """Stored beside a part's vectors: which rows they are, ``start`` to ``stop`` (excluded), and whose.
+    """Stored beside a part's vectors: which rows they are, `start` to `stop` (excluded), and whose.
 
-    ``sha256`` is that of the file of vectors; None until it is complete.
+    `sha256` is that of the file of vectors; None until it is complete.
     """
 
     corpus_sha256: str
@@ -66,7 +68,7 @@ class PartRecord(_Record):
 
 @dataclass(frozen=True)
 class EncodingPart:
-    """Part number ``number``, from 1, of ``of`` parts."""
+    """Part number `number`, from 1, of `of` parts."""
 
     number: int
     of: int
@@ -80,35 +82,49 @@ class EncodingPart:
 
     @classmethod
     def parse(cls, text: str) -> EncodingPart:
-        """From ``I/N``. Raises UserError."""
+        """The part of the text `I/N`. Raises UserError for another text."""
         if not re.fullmatch(r"[0-9]{1,5}/[0-9]{1,5}", text):
             raise UserError(f"--part {text}: not of the form I/N, 2/10 for the second of ten.")
         return cls(*map(int, text.split("/")))
 
     def rows(self, count: int) -> tuple[int, int]:
-        """First row and last (excluded) of this part of ``count`` rows. A part of few rows can be empty."""
-        blocks = -(-count // vector_files.BLOCK)
+        """First row and last (excluded) of this part of `count` rows. A part of few rows can be empty."""
+        blocks = math.ceil(count / vector_files.BLOCK)
         first, last = (blocks * i // self.of * vector_files.BLOCK for i in (self.number - 1, self.number))
         return min(first, count), min(last, count)
 
     def vectors(self, folder: Path, rows: RowType = "float32") -> Path:
+        """The file of its vectors."""
         return self.record(folder).with_suffix(SUFFIXES[rows])
 
     def record(self, folder: Path) -> Path:
+        """The file of its `PartRecord`."""
         return folder / f"part-{self.number:05d}-of-{self.of:05d}.json"
 
     def lock(self, folder: Path) -> Path:
+        """The lock file that is held while the part is encoded."""
         return self.record(folder).with_suffix(".lock")
 
 
+class EncodedParts(NamedTuple):
+    """The vectors of all parts: their encoder, the files in the order of rows, and the type of the rows."""
+
+    encoder: EncoderSection
+    files: list[Path]
+    rows: RowType
+
+
+Record = TypeVar("Record", bound=_Record)
+
+
 def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
-    """The first step. Raises UserError for a bad corpus, or if the folder has one already."""
+    """Write the passages, the first step. Raises UserError for a bad corpus, or a folder that has one."""
     refuse_prepared(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with exclusive_lock(folder, f"{folder}: another process is writing the corpus of this folder."):
+    with exclusive_lock(folder, f"{folder}: another process writes its corpus. Wait for it."):
         corpus, count = write_passages(reader, folder / PASSAGES)
         record = CorpusRecord(corpus=corpus, count=count)
-        _write(folder / CORPUS, record)
+        _write_record(folder / CORPUS, record)
     return record
 
 
@@ -119,7 +135,7 @@ def refuse_prepared(folder: Path) -> None:
 
 
 def open_corpus(folder: Path) -> tuple[CorpusRecord, PassageStore]:
-    """What ``prepare_corpus`` made. Raises UserError if it is missing or incomplete."""
+    """The record and passages of `prepare_corpus`. Raises UserError if they are missing or incomplete."""
     if not (folder / CORPUS).is_file():
         raise UserError(f"{folder}: no {CORPUS}. Use: rag-r1 index build passages --corpus PATH --parts DIR")
     record = _read_record(folder / CORPUS, CorpusRecord)
@@ -141,10 +157,10 @@ def encode_part(
     overwrite: bool = False,
     progress: bool = True,
 ) -> PartRecord:
-    """The second step, for one part. Resumes where a killed run stopped; does nothing for a finished part.
+    """Encode one part, the second step. Resumes where a killed run stopped; does nothing if it is finished.
 
-    ``rows`` is the type in which vectors are stored. Raises UserError if the part has vectors of another
-    type, encoder or corpus (``overwrite`` starts over), or if another process is encoding it.
+    `rows` is the type in which vectors are stored. Raises UserError if the part has vectors of another
+    type, encoder or corpus (`overwrite` starts over), or if another process is encoding it.
     """
     corpus, store = open_corpus(folder)
     start, stop = part.rows(corpus.count)
@@ -152,7 +168,8 @@ def encode_part(
         corpus_sha256=corpus.corpus.sha256, encoder=encoder.section, start=start, stop=stop, rows=rows
     )
     # One lock whatever the type: with --overwrite the files of the other types are removed.
-    with named_lock(part.lock(folder), f"part {part}: another process is encoding it in {folder}."):
+    busy = f"part {part}: another process is encoding it in {folder}. Wait for it."
+    with named_lock(part.lock(folder), busy):
         if finished := _begin_part(folder, part, expected, overwrite):
             return finished
         path = part.vectors(folder, rows)
@@ -168,12 +185,15 @@ def encode_part(
             label=f"encoding part {part}",
         )
         finished = expected.model_copy(update={"sha256": sha256_of_file(path)})
-        _write(part.record(folder), finished)
+        _write_record(part.record(folder), finished)
     return finished
 
 
 def _begin_part(folder: Path, part: EncodingPart, expected: PartRecord, overwrite: bool) -> PartRecord | None:
-    """Write the part's record, unless it goes on; returns that of a finished part. Raises UserError."""
+    """Returns the record of a finished part. Else writes that of a new one, whose old files are removed.
+
+    Raises UserError if the part has vectors of another type, encoder or corpus.
+    """
     if part.record(folder).exists() and not overwrite:
         record = _read_record(part.record(folder), PartRecord)
         if difference := _difference(record, expected):
@@ -181,16 +201,14 @@ def _begin_part(folder: Path, part: EncodingPart, expected: PartRecord, overwrit
         return record if record.sha256 is not None else None
     for kind in SUFFIXES:
         part.vectors(folder, kind).unlink(missing_ok=True)
-    _write(part.record(folder), expected)
+    _write_record(part.record(folder), expected)
     return None
 
 
-def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection, list[Path], RowType]:
-    """The encoder, the files of vectors in the order of rows, and the type of their rows.
+def check_parts(folder: Path, *, progress: bool = True) -> EncodedParts:
+    """Check all parts, the third step; every file is compared with its hash.
 
-    Every file is compared with its hash.
-
-    Raises UserError naming the part that is missing, unfinished, damaged, or of another corpus or encoder.
+    Raises UserError, which names the part that is missing, unfinished, damaged or of another origin.
     """
     corpus, _ = open_corpus(folder)
     command = f"rag-r1 index build encode --parts {folder} --part"
@@ -219,12 +237,12 @@ def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection,
             raise refusal(part, f"is damaged: {path} is absent, or its hash differs", " --overwrite")
         records.append(record)
         files.append(path)
-    return records[0].encoder, files, records[0].rows
+    return EncodedParts(records[0].encoder, files, records[0].rows)
 
 
 def _find_parts(folder: Path, command: str) -> list[EncodingPart]:
-    """The parts in the folder, all of one division. `command`: what makes them. Raises UserError."""
-    matches = filter(None, (_NAME.fullmatch(path.name) for path in sorted(folder.iterdir())))
+    """The parts in the folder, all of one division. Raises UserError, with the `command` that makes them."""
+    matches = filter(None, (_RECORD_NAME.fullmatch(path.name) for path in sorted(folder.iterdir())))
     present = [EncodingPart(*map(int, match.groups())) for match in matches]
     if not present:
         raise UserError(f"{folder}: no part in this folder. Make them with: {command} 1/N --encoder NAME")
@@ -236,7 +254,7 @@ def _find_parts(folder: Path, command: str) -> list[EncodingPart]:
 
 
 def _difference(record: PartRecord, expected: PartRecord) -> str | None:
-    """What two parts differ in, with both values. An encoder is identified by its hash, not by its path."""
+    """What differs between two parts, with both values; None if nothing does. Encoders are known by hash."""
     if record.corpus_sha256 != expected.corpus_sha256:
         return f"corpus (sha256 {record.corpus_sha256} instead of {expected.corpus_sha256})"
     if (record.start, record.stop) != (expected.start, expected.stop):
@@ -250,12 +268,13 @@ def _difference(record: PartRecord, expected: PartRecord) -> str | None:
     return None
 
 
-def _write(path: Path, record: BaseModel) -> None:
+def _write_record(path: Path, record: BaseModel) -> None:
     write_json(path, record.model_dump(exclude_none=True))
 
 
-def _read_record(path: Path, kind):
+def _read_record(path: Path, kind: type[Record]) -> Record:
+    """The record in a file. Raises UserError if it cannot be read."""
     try:
         return kind.model_validate_json(json_file_bytes(path))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: no readable record ({error}). Copy it again or make it again.") from None
+        raise UserError(f"{path}: not a readable record ({error}). Copy it again or make it again.") from None

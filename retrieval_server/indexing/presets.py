@@ -1,9 +1,9 @@
 """The presets of an index: what each keeps in memory and on disk.
 
-- ``exact``: every vector in 32 bits in memory, every one compared with the query;
-- ``balanced``: 2 bits a dimension in memory (RaBitQ in cells), 400 candidates, scored from 16-bit rows on
+- `exact`: every vector in 32 bits in memory, every one compared with the query;
+- `balanced`: 2 bits a dimension in memory (RaBitQ in cells), 400 candidates, scored from 16-bit rows on
   disk;
-- ``small``: 1 bit a dimension in memory, 400 candidates, scored from 8-bit rows on disk.
+- `small`: 1 bit a dimension in memory, 400 candidates, scored from 8-bit rows on disk.
 
 RaBitQ (Gao and Long, SIGMOD 2024; with several bits Gao et al., SIGMOD 2025) quantises the difference of a
 vector from the centre of its cell, after a random rotation, in FAISS's implementation. Its plain form is used
@@ -28,10 +28,10 @@ GRAPH_FROM = 2048
 
 @dataclass(frozen=True)
 class Preset:
-    """What a name stands for.
+    """The index that a name stands for.
 
-    ``bits`` a dimension in memory; None: an exact index. ``good`` is the share of exact search's first ten
-    that the default ``nprobe`` of a new index has to find, see faiss_recall.py.
+    `bits` a dimension in memory; None: an exact index. `good` is the share of exact search's first ten
+    hits that the default `nprobe` of a new index has to find, see faiss_recall.py.
     """
 
     name: PresetName
@@ -43,11 +43,11 @@ class Preset:
         """FAISS's factory string for so many passages."""
         return "Flat" if self.bits is None else self.in_cells(cells_for(passages), dimension)
 
-    def in_cells(self, many: int, dimension: int) -> str:
+    def in_cells(self, cells: int, dimension: int) -> str:
         """The factory string of a compressed index with so many cells."""
-        graph = "_HNSW32" if many >= GRAPH_FROM else ""
-        width = "" if self.bits == 1 else str(self.bits)
-        return f"RR{dimension},IVF{many}{graph},RaBitQ{width}"
+        graph = "_HNSW32" if cells >= GRAPH_FROM else ""
+        bits = "" if self.bits == 1 else str(self.bits)
+        return f"RR{dimension},IVF{cells}{graph},RaBitQ{bits}"
 
 
 PRESETS: dict[PresetName, Preset] = {

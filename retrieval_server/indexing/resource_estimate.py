@@ -30,8 +30,8 @@ from retrieval_server.search.vectors.faiss_search import widen_cell_search
 
 _ID_BYTES = 8  # of a row in a cell
 _LINK_BYTES = 4 * 2 * 32 + 16  # of a centre in a graph of the cells, HNSW32
-_ROUNDS = 10  # of FAISS's k-means for the cells of an IVF index
-_WORTH_TIMING = 1024  # passages; fewer are done before their time could be measured
+_KMEANS_ROUNDS = 10  # of FAISS's k-means for the cells of an IVF index
+_MIN_TIMED_PASSAGES = 1024  # passages; fewer are done before their time could be measured
 _PROBED_TEXTS = 64
 _PROBED_VECTORS = 2048
 _PROBED_CELLS = 64
@@ -40,17 +40,17 @@ _STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True)
 class ResourceEstimate:
-    """Bytes and seconds; ``encode_s`` is None if the passages are encoded already.
+    """Bytes and seconds; `encode_s` is None if the passages are encoded already.
 
-    ``memory`` is that of a server, with ``process`` bytes that do not depend on the corpus; the rows on disk
-    need none. ``with_encoder``: whether an encoder is loaded, and so counted, in ``process``. ``disk`` is
-    what the build writes in all, the text apart.
+    `memory_bytes` is a server's for the index, beside `process_bytes` that do not depend on the corpus;
+    the rows on disk need none. `with_encoder`: whether an encoder is loaded, and so counted, in the
+    process. `disk_bytes` is all that the build writes, the text apart.
     """
 
-    memory: int
-    process: int
-    build_memory: int
-    disk: int
+    memory_bytes: int
+    process_bytes: int
+    build_memory_bytes: int
+    disk_bytes: int
     index_s: float
     encode_s: float | None = None
     with_encoder: bool = True
@@ -59,24 +59,30 @@ class ResourceEstimate:
 def estimate_bytes(
     preset: Preset, passages: int, dimension: int, *, encodes: bool = True, with_encoder: bool = True
 ) -> ResourceEstimate:
-    """The bytes for ``passages`` vectors of ``dimension``, without times.
+    """The bytes for `passages` vectors of `dimension`, without times.
 
-    ``encodes``: whether the build writes the vectors itself; else they lie elsewhere and are only read.
+    `encodes`: whether the build writes the vectors itself; else they lie elsewhere and are only read.
     """
     flat = 4 * dimension * passages
-    estimate = partial(ResourceEstimate, process=_resident(), index_s=0.0, with_encoder=with_encoder)
+    estimate = partial(
+        ResourceEstimate, process_bytes=_resident_bytes(), index_s=0.0, with_encoder=with_encoder
+    )
     if preset.bits is None or preset.rescoring is None:
         # The vectors of the encoder and the index are on disk together; the index is built in memory.
-        return estimate(memory=flat, build_memory=2 * flat, disk=2 * flat if encodes else flat)
-    many = cells_for(passages)
+        disk = 2 * flat if encodes else flat
+        return estimate(memory_bytes=flat, build_memory_bytes=2 * flat, disk_bytes=disk)
+    cells = cells_for(passages)
     code = faiss.extract_index_ivf(make_index(preset.factory(1, dimension), dimension)).code_size
-    centres = many * (4 * dimension + (_LINK_BYTES if many >= GRAPH_FROM else 0)) + 4 * dimension**2
-    index = passages * (code + _ID_BYTES) + centres
+    centre = 4 * dimension + (_LINK_BYTES if cells >= GRAPH_FROM else 0)
+    rotation = 4 * dimension**2
+    index = passages * (code + _ID_BYTES) + cells * centre + rotation
     rows = RowLayout(dimension, preset.rescoring.rows).row_bytes * passages
     # Training holds the sample and two copies; cells grow by doubling while vectors are added.
-    sample = 4 * dimension * min(passages, sample_size(many))
+    sample = 4 * dimension * min(passages, sample_size(cells))
     # On disk: the index, and the half-built one that is kept until it is finished.
-    return estimate(memory=index, build_memory=max(3 * sample, 2 * index), disk=rows + 2 * index)
+    return estimate(
+        memory_bytes=index, build_memory_bytes=max(3 * sample, 2 * index), disk_bytes=rows + 2 * index
+    )
 
 
 def estimate_times(
@@ -88,13 +94,13 @@ def estimate_times(
     *,
     encodes: bool,
 ) -> ResourceEstimate:
-    """The same with times, from some seconds of work.
+    """The bytes of `estimate_bytes`, and times from some seconds of work.
 
-    ``encoder``: the one that this process has loaded; it must be there if the build ``encodes``.
+    `encoder`: the one that this process has loaded; it must be there if the build `encodes`.
     """
     passages = len(store)
     needs = estimate_bytes(preset, passages, dimension, encodes=encodes, with_encoder=encoder is not None)
-    if passages < _WORTH_TIMING:
+    if passages < _MIN_TIMED_PASSAGES:
         return needs
     encode_s = None
     if encodes and encoder is not None:
@@ -108,32 +114,33 @@ def estimate_times(
 def print_estimate(
     preset: Preset, passages: int, dimension: int, needs: ResourceEstimate, folder: Path, stored: int = 0
 ) -> None:
-    """Print what the build will need. Raises UserError if the disk of ``folder`` has less than that free.
+    """Print what the build will need. Raises UserError if the disk of `folder` has less than that free.
 
-    ``stored``: bytes that an interrupted build has left, which are continued or removed.
+    `stored`: bytes that an interrupted build has left, which are continued or removed.
     """
     free = shutil.disk_usage(folder).free + stored
     lines = [
         f"{passages} passages of {dimension} dimensions, preset {preset.name}: "
         f"{preset.factory(passages, dimension)}",
-        f"  memory of a server    {size_text(needs.memory)} for the index, "
-        f"and {size_text(needs.process)} for the process"
+        f"  memory of a server    {size_text(needs.memory_bytes)} for the index, "
+        f"and {size_text(needs.process_bytes)} for the process"
         f"{'' if needs.with_encoder else ' without the encoder'}",
-        f"  memory of the build   {size_text(needs.build_memory)} for the vectors in work, "
+        f"  memory of the build   {size_text(needs.build_memory_bytes)} for the vectors in work, "
         "and the same process",
-        f"  disk                  {size_text(needs.disk)}, beside the text ({size_text(free)} are free)",
+        f"  disk                  {size_text(needs.disk_bytes)}, beside the text "
+        f"({size_text(free)} are free)",
     ]
     if needs.encode_s is not None:
         lines.append(f"  time to encode        about {duration_text(needs.encode_s)} on this machine now")
     if needs.index_s:
         lines.append(f"  time to index         about {duration_text(needs.index_s)}")
     print("\n".join(lines), flush=True)
-    refuse_full_disk(folder, needs.disk, stored, f"--preset {preset.name}: ")
+    refuse_full_disk(folder, needs.disk_bytes, stored, f"--preset {preset.name}: ")
 
 
 def refuse_full_disk(folder: Path, needed: int, stored: int = 0, subject: str = "") -> None:
-    """Raise UserError, which begins with ``subject``, if the disk of ``folder`` has less than ``needed``
-    bytes free, or ``stored``."""
+    """Raise UserError, which begins with `subject`, if the disk of `folder` has fewer bytes than
+    `needed`: those that are free, and those of an interrupted build, `stored`, which are continued."""
     free = shutil.disk_usage(folder).free + stored
     if free < needed:
         raise UserError(
@@ -143,7 +150,7 @@ def refuse_full_disk(folder: Path, needed: int, stored: int = 0, subject: str = 
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds for people."""
+    """A time with a fitting unit, rounded up: `40 s`, `3 h`."""
     for limit, unit in ((90, "s"), (90, "min"), (48, "h")):
         if seconds < limit:
             return f"{max(1, math.ceil(seconds))} {unit}"
@@ -152,37 +159,38 @@ def duration_text(seconds: float) -> str:
 
 
 def _index_seconds(preset: Preset, passages: int, dimension: int) -> float:
-    """Training and adding, extrapolated."""
-    many = cells_for(passages)
+    """Seconds to train the index and to add the vectors, extrapolated from a product and a small index."""
+    cells = cells_for(passages)
     generator = np.random.default_rng(0)
     vectors = generator.standard_normal((_PROBED_VECTORS, dimension), dtype=np.float32)
-    product = _seconds(lambda: vectors @ vectors.T) / (2 * dimension * _PROBED_VECTORS**2)
-    sample = min(passages, sample_size(many))
-    train = _ROUNDS * sample * many * 2 * dimension * product
+    operation_s = _seconds(lambda: vectors @ vectors.T) / (2 * dimension * _PROBED_VECTORS**2)
+    sample = min(passages, sample_size(cells))
+    train_s = _KMEANS_ROUNDS * sample * cells * 2 * dimension * operation_s
     small = make_index(preset.in_cells(_PROBED_CELLS, dimension), dimension)
     faiss.extract_index_ivf(small).cp.min_points_per_centroid = 1
     small.train(vectors)
-    code = _seconds(lambda: small.add(vectors)) / len(vectors)
-    if many < GRAPH_FROM:
-        assign = 2 * dimension * many * product
+    add_s = _seconds(lambda: small.add(vectors)) / len(vectors)
+    if cells < GRAPH_FROM:
+        assign_s = 2 * dimension * cells * operation_s
     else:
         graph = faiss.index_factory(dimension, f"IVF{_PROBED_CELLS}_HNSW32,Flat", faiss.METRIC_INNER_PRODUCT)
         widen_cell_search(graph)
         graph.quantizer.add(vectors)  # only the graph over the centres is wanted
         # A search in a graph grows with the logarithm of its size.
-        longer = math.log2(many) / math.log2(_PROBED_VECTORS)
+        slowdown = math.log2(cells) / math.log2(_PROBED_VECTORS)
         queries: Sequence[np.ndarray] = vectors[:256]
-        assign = longer * _seconds(lambda: graph.quantizer.search(queries, 1)) / len(queries)
-    return train + passages * (code + assign)
+        assign_s = slowdown * _seconds(lambda: graph.quantizer.search(queries, 1)) / len(queries)
+    return train_s + passages * (add_s + assign_s)
 
 
 def _seconds(work: Callable[[], object]) -> float:
+    """The seconds that `work` takes."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
-def _resident() -> int:
+def _resident_bytes() -> int:
     """Bytes of memory that this process holds now; 0 where the system does not say."""
     try:
         lines = _STATUS.read_text(encoding="ascii").splitlines()

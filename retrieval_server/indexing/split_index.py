@@ -3,14 +3,14 @@
 Searching all shards and merging by score, equal scores in corpus order, gives exactly what the whole index
 gives, since a passage's score depends on the query and the passage alone. For BM25 that holds because scores
 are computed when the whole index is built, and a shard takes its rows' scores with it; for FAISS it holds
-where vectors are stored unchanged (``Flat``, ``IVF...,Flat``: a shard keeps the cells of the whole). Trained
+where vectors are stored unchanged (`Flat`, `IVF...,Flat`: a shard keeps the cells of the whole). Trained
 encodings (PQ, SQ8) and graphs (HNSW) would not give the same, and are refused.
 
-An index that rescores (presets ``balanced`` and ``small``) can be split too. A shard keeps the cells and the
+An index that rescores (presets `balanced` and `small`) can be split too. A shard keeps the cells and the
 rotation of the whole, and takes its rows' codes with it. Each shard rescores as many candidates as the whole
 would: together they find what the whole index finds, and now and then a passage that it has missed.
 
-A shard's manifest says which rows of which index it holds; ``folder/shard_set.py`` opens a set of them.
+A shard's manifest says which rows of which index it holds; `folder/shard_set.py` opens a set of them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BLOCK_VECTORS = 65536
 
 
 def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) -> None:
-    """Split the index in ``folder`` into ``shards`` index folders in ``out``. Raises UserError."""
+    """Split the index in `folder` into `shards` index folders in `out`. Raises UserError."""
     manifest = check_split(folder, out, shards)
     check_files(folder, manifest)
     with work_folder(out) as work:
@@ -55,24 +55,24 @@ def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) 
 
 
 def check_split(folder: Path, out: Path, shards: int) -> Manifest:
-    """The manifest of the index. Raises UserError, or UserErrors, if it cannot be split so."""
+    """The manifest of the index. Raises UserError, or UserErrors, if it cannot be split in this way."""
     manifest, *_ = check_all(
-        partial(check_splittable, folder), partial(refuse_out, out), partial(check_number, shards)
+        partial(check_splittable, folder), partial(check_out, out), partial(check_shard_count, shards)
     )
     if shards > manifest.count:
         raise UserError(f"--shards {shards}: choose from 1 to {manifest.count}, the number of passages.")
     return manifest
 
 
-def refuse_out(out: Path) -> None:
+def check_out(out: Path) -> None:
     """Raise UserError unless the folder can be made."""
     if out.exists():
         raise UserError(f"{out} exists. Choose another --out, or remove it.")
     check_parent(out)
 
 
-def check_number(shards: int) -> None:
-    """Raise UserError for no number of shards."""
+def check_shard_count(shards: int) -> None:
+    """Raise UserError for fewer shards than one."""
     if shards < 1:
         raise UserError(f"--shards {shards}: choose from 1 to the number of passages.")
 
@@ -94,6 +94,7 @@ def check_splittable(folder: Path) -> Manifest:
 
 
 def _write_shards(folder: Path, manifest: Manifest, work: Path, shards: int, progress: bool) -> None:
+    """Write the index folders of all shards, one after the other, into `work`."""
     dense = manifest.dense
     borders = [manifest.count * number // shards for number in range(shards + 1)]
     store = PassageStore(folder / PASSAGES)
@@ -128,6 +129,7 @@ def _write_shards(folder: Path, manifest: Manifest, work: Path, shards: int, pro
 
 
 def _split_faiss(path: Path, rows: range, out: Path) -> None:
+    """Write an index of these rows, with the cells of the whole."""
     import faiss
 
     source = faiss.read_index(str(path))
@@ -135,8 +137,8 @@ def _split_faiss(path: Path, rows: range, out: Path) -> None:
     shard.reset()  # removes the vectors, keeps what was trained
     if hasattr(source, "make_direct_map"):
         source.make_direct_map()
-    for first in range(rows.start, rows.stop, _BLOCK_VECTORS):
-        shard.add(source.reconstruct_n(first, min(_BLOCK_VECTORS, rows.stop - first)))
+    for first_row in range(rows.start, rows.stop, _BLOCK_VECTORS):
+        shard.add(source.reconstruct_n(first_row, min(_BLOCK_VECTORS, rows.stop - first_row)))
     faiss.write_index(shard, str(out))
 
 
@@ -149,13 +151,14 @@ def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout
 
     with (folder / ROWS).open("rb") as source, (target / ROWS).open("wb") as stream:
         source.seek(rows.start * layout.row_bytes)
-        for first in range(rows.start, rows.stop, _BLOCK_VECTORS):
-            count = min(_BLOCK_VECTORS, rows.stop - first)
+        for first_row in range(rows.start, rows.stop, _BLOCK_VECTORS):
+            count = min(_BLOCK_VECTORS, rows.stop - first_row)
             stream.write(source.read(count * layout.row_bytes))
     shard = faiss.read_index(str(folder / FAISS_INDEX))
     shard.reset()  # removes the codes, keeps what was trained
     source_index = open_index(folder / FAISS_INDEX, mapped=True)
-    source_cells, cells = (faiss.extract_index_ivf(index) for index in (source_index, shard))
+    source_cells = faiss.extract_index_ivf(source_index)
+    cells = faiss.extract_index_ivf(shard)
     for cell in range(cells.nlist):
         count_in_cell = source_cells.invlists.list_size(cell)
         if not count_in_cell:
@@ -172,12 +175,14 @@ def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout
 
 
 def _split_bm25(folder: Path, rows: range, out: Path) -> None:
+    """Write an index of these rows, with the scores that the whole has for them."""
     from retrieval_server.search.bm25s_import import bm25s
 
     index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
-    documents, borders = index.scores["indices"], index.scores["indptr"]
+    documents = index.scores["indices"]
+    borders = index.scores["indptr"]
     selected = (documents >= rows.start) & (documents < rows.stop)
-    offsets = np.concatenate([[0], np.cumsum(selected)])  # how many of them come before each place
+    offsets = np.concatenate([[0], np.cumsum(selected)])  # how many of them come before each position
     index.scores = {
         "data": np.asarray(index.scores["data"][selected]),
         "indices": (documents[selected] - rows.start).astype(documents.dtype),

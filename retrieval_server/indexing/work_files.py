@@ -1,6 +1,6 @@
 """The work files of an interrupted build, each with a record of its origin.
 
-``progress.json`` says of each such file from which corpus, encoder and settings it comes. A build keeps a
+`progress.json` says of each such file from which corpus, encoder and settings it comes. A build keeps a
 file only if it would make the same, and removes it otherwise.
 """
 
@@ -26,14 +26,14 @@ KEPT_FILES = (VECTORS, ROWS, PARTIAL_INDEX, PROGRESS)
 
 
 def remove_except(work: Path, used: Collection[str]) -> None:
-    """Remove what an interrupted build of another kind has left, all but the files that are ``used``."""
+    """Remove the work files of an interrupted build, all but those that are `used` and PROGRESS."""
     for name in KEPT_FILES:
         if name not in used and name != PROGRESS:
             (work / name).unlink(missing_ok=True)
 
 
 def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> None:
-    """Keep the file ``name`` of the folder only if its recorded origin is ``origin``, and record that."""
+    """Keep the file `name` of the folder only if its recorded origin is `origin`, and record that."""
     path = work / PROGRESS
     try:
         progress = read_json_file(path)
@@ -41,7 +41,8 @@ def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> No
     except (OSError, ValueError, RecursionError):
         recorded = {}
     # What is not set counts as what is not there: a setting that is new does not discard older builds' work.
-    earlier, current = _without_none(recorded.get(name)), _without_none(origin)
+    earlier = _without_none(recorded.get(name))
+    current = _without_none(origin)
     if earlier != current and (work / name).exists():
         earlier_values = earlier if isinstance(earlier, dict) else {}
         changed = ", ".join(key for key in current if earlier_values.get(key) != current[key])
@@ -51,7 +52,7 @@ def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> No
 
 
 def _without_none(value: Any) -> Any:
-    """A record without its entries of null, at any depth."""
+    """The value without the entries that are None, at any depth."""
     if not isinstance(value, Mapping):
         return value
     return {key: _without_none(inner) for key, inner in value.items() if inner is not None}

@@ -1,9 +1,9 @@
 """The interface of a search back end.
 
-A search has two stages, so that a server can run them at the same time for two batches: ``prepare`` turns
-queries into what the index searches for (vectors, word ids), ``find`` searches. A back end answers with row
-numbers; ``index_source.py`` turns rows into documents. To add one: a class with both methods, a manifest
-section that says what it needs, and a branch in ``index_source.open_backend``.
+A search has two stages, so that a server can run them at the same time for two batches: `prepare` turns
+queries into what the index searches for (vectors, word ids), `find` searches. A back end answers with row
+numbers; `index_source.py` turns rows into documents. To add one: a class with both methods, a manifest
+section that says what it needs, and a branch in `index_source.open_backend`.
 """
 
 from __future__ import annotations
@@ -15,33 +15,35 @@ from typing import Any
 
 from retrieval_server.determinism import Determinism
 
-_BORDER = 8  # hits at the end of a list that may be in it only because of rounding
+_BORDER_HITS = 8  # hits at the end of a list that may be in it only because of rounding
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One found passage: its row in the passage file, and its score (larger is better), not rounded."""
+    """A passage that was found: its row in the passage file, and its unrounded score; larger is better."""
 
     row: int
     score: float
 
 
-def search_nested(search: Callable[[int], list[Hit]], topk: int, total: int, first: int = 32) -> list[Hit]:
-    """The ``topk`` best hits of an index whose answer depends on how many it is asked for.
+def search_nested(
+    search: Callable[[int], list[Hit]], topk: int, total: int, first_depth: int = 32
+) -> list[Hit]:
+    """The `topk` best hits of an index whose answer depends on the number of hits that it is to give.
 
-    ``search(depth)`` gives up to ``depth`` hits, best first. It is called with 32, 128, 512, ... whatever
-    topk is. Each call adds its hits to those of the calls before; of all but the last call the final few are
-    left out, since rounding may exchange them. So a shorter list is always the beginning of a longer one.
-    ``total`` is the most that ``search`` can give.
+    `search(depth)` gives up to `depth` hits, best first. Its depths are `first_depth`, four times that,
+    and so on, whatever topk is. Each call adds its hits to those of the calls before; of all but the last
+    call the final few are left out, since rounding may exchange them. So a shorter list is always the
+    beginning of a longer one. `total` is the most that `search` can give.
     """
     hits: dict[int, Hit] = {}
-    depth = first
+    depth = first_depth
     while True:
         best = search(min(depth, total))
-        last = len(best) < depth or depth >= total
-        for hit in best if last else best[: depth - _BORDER]:
+        is_last = len(best) < depth or depth >= total
+        for hit in best if is_last else best[: depth - _BORDER_HITS]:
             hits.setdefault(hit.row, hit)
-        if last or len(hits) >= topk:
+        if is_last or len(hits) >= topk:
             return list(hits.values())[:topk]
         depth *= 4
 
@@ -51,7 +53,7 @@ class Backend(ABC):
 
     Each stage is called from one thread at a time; the two may run at once in different threads. Batches hold
     whatever queries come in together, so a query's hits must not depend on the other queries, as far as the
-    ``guarantee`` says, nor on topk, except for their number.
+    `guarantee` says, nor on topk, except for their number.
     """
 
     #: Whether it is faster to run the stages at once; see StagedSource.
@@ -66,14 +68,14 @@ class Backend(ABC):
 
     @abstractmethod
     def prepare(self, queries: Sequence[str]) -> Any:
-        """Turn queries into what ``find`` needs."""
+        """Turn queries into what `find` needs."""
 
     @abstractmethod
     def find(self, prepared: Any, topk: int) -> list[list[Hit]]:
-        """At most ``topk`` hits for each query, best first; the lists are in the queries' order."""
+        """At most `topk` hits for each query, best first; the lists are in the queries' order."""
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-        """Both stages."""
+        """The hits of both stages, as `find` returns them."""
         return self.find(self.prepare(queries), topk)
 
     def close(self) -> None:  # noqa: B027 (most have nothing to release)

@@ -26,12 +26,12 @@ _STOPWORDS = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
     "they this to was will with".split()
 )
-#: The error of a corpus without words.
+#: The message for a corpus without words.
 NO_WORD = "The corpus has no word to index, only stop words and punctuation. Look at its contents."
 
 
 class Analyzer:
-    """Text to index terms."""
+    """Turns texts into index terms, as the manifest says."""
 
     def __init__(self, section: BM25Section):
         self._stopwords = _STOPWORDS if section.stopwords == "english" else frozenset()
@@ -44,12 +44,16 @@ class Analyzer:
             self._stem = Stemmer.Stemmer("english").stemWord
 
     def terms(self, text: str) -> list[str]:
+        """The index terms of a text, in its order."""
         words = [word for word in _WORD.findall(text.lower()) if word not in self._stopwords]
         return words if self._stem is None else [self._stem(word) for word in words]
 
 
 def build_bm25(texts: Iterable[str], section: BM25Section, folder: Path, *, progress: bool = True) -> None:
-    """Write a BM25 index of ``texts`` (in row order) into ``folder``; 4 bytes of memory for each word."""
+    """Write a BM25 index of `texts` (in row order) into `folder`; takes 4 bytes of memory for each word.
+
+    Raises UserError if they have no word to index.
+    """
     analyzer = Analyzer(section)
     vocabulary: dict[str, int] = {}
     rows = [
@@ -76,7 +80,7 @@ class BM25Backend(Backend):
         try:
             self._index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{folder}: no readable BM25 index ({error}). {REBUILD}") from error
+            raise UserError(f"{folder}: not a readable BM25 index ({error}). {REBUILD}") from error
         require_equal(f"{folder}: passages", count, int(self._index.scores["num_docs"]), REBUILD)
         self._analyzer = Analyzer(section)
 
@@ -89,7 +93,7 @@ class BM25Backend(Backend):
 
 
 def top_hits(scores: np.ndarray, topk: int) -> list[Hit]:
-    """The ``topk`` largest positive scores of a (rows,) array, best first, equal scores in row order."""
+    """The `topk` largest positive scores of a (rows,) array, best first, equal scores in row order."""
     rows = np.flatnonzero(scores > 0)
     if len(rows) > topk:
         # All rows at or above the k-th score, ties included; the stable sort cuts them in row order.

@@ -1,6 +1,6 @@
 """Loads a custom back end: `--backend my_module:open`.
 
-The function is called with the index folder and its manifest, and returns a ``Backend``; rows that it finds
+The function is called with the index folder and its manifest, and returns a `Backend`; rows that it finds
 become documents of that index. It is named by whoever starts the server, and never by a manifest, so an index
 folder from elsewhere still runs no code.
 
@@ -30,7 +30,7 @@ from retrieval_server.search.backends import Backend
 
 
 def import_factory(path: str) -> Callable[[Path, Manifest], object]:
-    """The function ``module:function``. Raises UserError that says what is wrong with it."""
+    """The function at `module:function`. Raises UserError if it cannot be imported."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise UserError(f"--backend {path}: write it as package.module:function.")
@@ -40,16 +40,16 @@ def import_factory(path: str) -> Callable[[Path, Manifest], object]:
     try:
         return getattr(importlib.import_module(module_name), name)
     except Exception as error:
-        raise _raises(path, error) from error
+        raise _failure(path, error) from error
 
 
 def open_custom_backend(path: str, folder: Path, manifest: Manifest) -> Backend:
-    """What ``module:function`` opens. Raises UserError that says what is wrong with it."""
+    """The back end that `module:function` opens. Raises UserError if it opens none, or raises."""
     factory = import_factory(path)
     try:
         backend = factory(folder, manifest)
     except Exception as error:
-        raise _raises(path, error) from error
+        raise _failure(path, error) from error
     if not isinstance(backend, Backend):
         raise UserError(
             f"--backend {path} gives {type(backend).__name__}; it must give a "
@@ -58,5 +58,6 @@ def open_custom_backend(path: str, folder: Path, manifest: Manifest) -> Backend:
     return backend
 
 
-def _raises(path: str, error: Exception) -> UserError:
+def _failure(path: str, error: Exception) -> UserError:
+    """The error for a module or function of the user's that raises one."""
     return UserError(f"--backend {path} raises {type(error).__name__}: {error}. Correct the function.")

@@ -59,7 +59,7 @@ class DenseBackend(Backend):
             defaults.ef_search if options.ef_search is None else options.ef_search,
         ).apply(index, compressed=rescoring is not None)
         self._search = _open_search(index, path, section, count, options)
-        self._page_in = Prefetch([path], available_memory()) if mapped else None
+        self._prefetch = Prefetch([path], available_memory()) if mapped else None
         self._encoder = encoder
         if encoder is not None:
             self._encode_threads = encoder_threads(options)
@@ -78,23 +78,24 @@ class DenseBackend(Backend):
 
     @property
     def paged_in(self) -> float | None:
-        return self._page_in.share if self._page_in else None
+        return self._prefetch.share if self._prefetch else None
 
     def close(self) -> None:
-        if self._page_in is not None:
-            self._page_in.close()
+        if self._prefetch is not None:
+            self._prefetch.close()
         self._search.close()
 
 
 def _open_search(
     index: faiss.Index, path: Path, section: DenseSection, count: int, options: OpenOptions
 ) -> Search:
-    """What searches the index. Raises UserError for an option that it has no use for."""
+    """The search that fits the index. Raises UserError for an option that does not."""
     rescoring = section.rescoring
     if rescoring is None:
         if options.candidates is not None:
             raise UserError(
-                f"--candidates {options.candidates}: {path.parent} is no index of --preset balanced or small."
+                f"--candidates {options.candidates}: {path.parent} is not an index of --preset balanced or "
+                "small: drop it."
             )
         return open_search(
             index,

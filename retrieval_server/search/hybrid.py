@@ -1,6 +1,6 @@
 """Hybrid search: several indexes of one corpus, merged by reciprocal rank fusion.
 
-Each index gives its ``depth`` best passages; a passage's score is the sum of 1 / (k + rank) over the lists
+Each index gives its `depth` best passages; a passage's score is the sum of 1 / (k + rank) over the lists
 that contain it (Cormack, Clarke and Büttcher, SIGIR 2009, with their k of 60). Only ranks count, so word
 scores and inner products need no common scale. The depth does not depend on topk, so that a longer answer
 begins with the shorter one. The folder holds the text and the paths of the other folders, which must be of
@@ -23,21 +23,22 @@ from retrieval_server.folder.manifest import (
     read_manifest,
     require_equal,
 )
+from retrieval_server.folder.shard_set import IndexFolder
 from retrieval_server.search.backends import Backend, Hit
 
 
-def fuse(lists: Sequence[Sequence[Hit]], k: int, topk: int) -> list[Hit]:
-    """Reciprocal rank fusion of ranked lists, the best ``topk``; equal sums in corpus order.
+def fuse(rankings: Sequence[Sequence[Hit]], k: int, topk: int) -> list[Hit]:
+    """The `topk` best hits by reciprocal rank fusion of the rankings; equal sums in corpus order.
 
-    The order of the lists does not matter: sums are kept as fractions, numerator and denominator, because
+    The order of the rankings does not matter: sums are kept as fractions, numerator and denominator, because
     equal sums of rounded numbers may differ (1/10 + 1/2 and 3 times 1/5). Their quotient is rounded once.
     """
     sums: dict[int, tuple[int, int]] = {}
-    for hits in lists:
+    for hits in rankings:
         for rank, hit in enumerate(hits, start=1):
-            above, below = sums.get(hit.row, (0, 1))
-            sums[hit.row] = above * (k + rank) + below, below * (k + rank)
-    fused = [Hit(row, above / below) for row, (above, below) in sums.items()]
+            numerator, denominator = sums.get(hit.row, (0, 1))
+            sums[hit.row] = numerator * (k + rank) + denominator, denominator * (k + rank)
+    fused = [Hit(row, numerator / denominator) for row, (numerator, denominator) in sums.items()]
     return sorted(fused, key=lambda hit: (-hit.score, hit.row))[:topk]
 
 
@@ -61,8 +62,9 @@ class HybridBackend(Backend):
 
     def find(self, prepared: list[Any], topk: int) -> list[list[Hit]]:
         depth, k = self._section.depth, self._section.k
-        results = [member.find(query, depth) for member, query in zip(self._members, prepared, strict=True)]
-        return [fuse(lists, k, topk) for lists in zip(*results, strict=True)]
+        pairs = zip(self._members, prepared, strict=True)
+        results = [member.find(queries, depth) for member, queries in pairs]
+        return [fuse(rankings, k, topk) for rankings in zip(*results, strict=True)]
 
     def close(self) -> None:
         for member in self._members:
@@ -73,23 +75,25 @@ def open_members(
     folder: Path, manifest: Manifest, verify: bool | None, open_member: Callable[[Path, Manifest], Backend]
 ) -> HybridBackend:
     """Open the indexes that a hybrid folder names. Raises UserError if one no longer fits."""
-    assert manifest.hybrid is not None
+    assert manifest.hybrid is not None  # `read_manifest` has checked that the back end has its section
     members = read_members(folder, manifest, verify)
     return HybridBackend([open_member(*member) for member in members], manifest.hybrid)
 
 
-def read_members(folder: Path, manifest: Manifest, verify: bool | None) -> list[tuple[Path, Manifest]]:
-    """The indexes that a hybrid folder names, and their manifests; none for another index. Raises UserError
-    if one no longer fits."""
+def read_members(folder: Path, manifest: Manifest, verify: bool | None) -> list[IndexFolder]:
+    """The indexes that a hybrid folder names, with their manifests; an empty list for another index.
+
+    Raises UserError if one no longer fits.
+    """
     members = []
     for name in manifest.hybrid.of if manifest.hybrid else ():
-        member = folder / name
-        part = read_manifest(member)
+        path = folder / name
+        member = read_manifest(path)
         remedy = f"{folder} is a hybrid of it: build both of the same corpus again."
-        require_equal(f"{member}: corpus sha256", manifest.corpus.sha256, part.corpus.sha256, remedy)
-        require_equal(f"{member}: is itself a hybrid", False, part.backend == "hybrid", remedy)
-        check_files(member, part, verify)
-        members.append((member, part))
+        require_equal(f"{path}: corpus sha256", manifest.corpus.sha256, member.corpus.sha256, remedy)
+        require_equal(f"{path}: is itself a hybrid", False, member.backend == "hybrid", remedy)
+        check_files(path, member, verify)
+        members.append(IndexFolder(path, member))
     return members
 
 

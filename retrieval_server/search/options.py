@@ -26,17 +26,14 @@ _THREADS = Group(
 
 
 class OpenOptions(Options):
-    """What differs between machines and may be chosen anew each time that an index is opened."""
+    """The options that may be chosen anew each time that an index is opened, for the machine at hand."""
 
     group = Group("encoder")
 
     #: None: where the manifest says.
     encoder: Annotated[
         str | None,
-        Flag(
-            "present place of the encoder of the indexes, if it was moved since the build",
-            metavar="NAME_OR_PATH",
-        ),
+        Flag("the encoder of the indexes, if its folder was moved since the build", metavar="NAME_OR_PATH"),
     ] = None
     backend: Annotated[
         str | None,
@@ -67,10 +64,9 @@ class OpenOptions(Options):
             group=_FAISS,
         ),
     ] = "auto"
-    gpu_fp16: Annotated[
-        bool,
-        Flag("keep vectors on the GPU in 16 bits: half the memory", group=_FAISS),
-    ] = False
+    gpu_fp16: Annotated[bool, Flag("keep vectors on the GPU in 16 bits: half the memory", group=_FAISS)] = (
+        False
+    )
     candidates: Annotated[
         AtLeastOne | None,
         Flag(
@@ -118,11 +114,11 @@ class OpenOptions(Options):
 
     @property
     def openvino(self) -> OpenVinoOptions | None:
-        """How OpenVINO computes the encoder; None: torch does."""
+        """The settings with which OpenVINO computes the encoder; None if torch does."""
         return choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache, self.encode_threads)
 
     @model_validator(mode="after")
-    def _runtime_fits(self) -> OpenOptions:
+    def _check_runtime(self) -> OpenOptions:
         if self.openvino is not None and self.encode_threads_alone is not None:
             raise ValueError("--encode-threads-alone: OpenVINO has one thread count; give --encode-threads")
         return self

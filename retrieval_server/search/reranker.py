@@ -1,7 +1,7 @@
 """Reranks the best hits of a search with a cross-encoder.
 
 A cross-encoder is far slower than an index and far better at the first few ranks, so it scores only the first
-``depth`` passages of a search; a request gets at most that many. Scores are computed in groups of equal token
+`depth` passages of a search; a request gets at most that many. Scores are computed in groups of equal token
 length, without padding, so that a pair's score does not depend on the other pairs, as far as the CPU's
 products allow (retrieval_server/determinism.py). Equal scores keep the order of the search.
 
@@ -29,8 +29,8 @@ from retrieval_server.errors import UserError
 from retrieval_server.folder.passages import Passage
 from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource
 
-_BATCH = 32  # pairs of equal length scored at once
-_LONGEST = 512  # tokens of a pair, where the model does not say
+_BATCH_PAIRS = 32  # pairs of equal length scored at once
+_MAX_PAIR_TOKENS = 512  # where the model does not say
 
 
 class Reranker:
@@ -50,6 +50,7 @@ class Reranker:
         self._thread.submit(self._load).result()
 
     def _load(self) -> None:
+        """Load the model, in its thread, unless it is loaded. Raises UserError."""
         if self._model is not None:
             return
         _, folder = resolve_model(self.name, "--rerank")
@@ -64,7 +65,10 @@ class Reranker:
                 )
             labels = model.config.num_labels
         except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise UserError(f"--rerank {self.name}: no cross-encoder that loads ({error!r}).") from error
+            raise UserError(
+                f"--rerank {self.name}: the model does not load as a cross-encoder ({error!r}). Fetch it "
+                "again, or take another."
+            ) from error
         if labels != 1:
             raise UserError(f"--rerank {self.name}: {labels} labels, not one score for a pair. Take another.")
         self._guarantee = probe_model(model).guarantee
@@ -72,9 +76,9 @@ class Reranker:
 
         # Applied to each score alone: of several in a row the CPU's vector instructions compute some, and
         # they round the last bit differently from its scalar ones.
-        name = "activation_fn" if hasattr(model, "activation_fn") else "default_activation_function"
-        self._activation = getattr(model, name)
-        setattr(model, name, torch.nn.Identity())
+        attribute = "activation_fn" if hasattr(model, "activation_fn") else "default_activation_function"
+        self._activation = getattr(model, attribute)
+        setattr(model, attribute, torch.nn.Identity())
         self._model = model
 
     @property
@@ -84,16 +88,17 @@ class Reranker:
         return self._guarantee
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """How well each (query, passage) fits; larger is better."""
+        """The score of each (query, passage); larger is better."""
         return self._thread.submit(self._score, pairs).result()
 
     def _score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """As `score`, in the thread of the model."""
         self._load()
         scores = [0.0] * len(pairs)
         for members in self._groups(pairs):
             logits = self._model.predict(
                 [pairs[i] for i in members],
-                batch_size=_BATCH,
+                batch_size=_BATCH_PAIRS,
                 show_progress_bar=False,
                 convert_to_tensor=True,
             ).cpu()
@@ -102,12 +107,12 @@ class Reranker:
         return scores
 
     def _groups(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
-        """The positions of pairs of equal length in tokens."""
+        """The positions of the pairs, in groups of equal length in tokens."""
         if not pairs:
             return []
-        longest = min(self._model.max_length or _LONGEST, 10**6)  # some tokenizers say 10**30
+        max_tokens = min(self._model.max_length or _MAX_PAIR_TOKENS, 10**6)  # some tokenizers say 10**30
         encoded = self._model.tokenizer(
-            [query for query, _ in pairs], [text for _, text in pairs], truncation=True, max_length=longest
+            [query for query, _ in pairs], [text for _, text in pairs], truncation=True, max_length=max_tokens
         )
         groups: dict[int, list[int]] = {}
         for position, ids in enumerate(encoded["input_ids"]):
@@ -116,7 +121,7 @@ class Reranker:
 
 
 class RerankedSource(StagedSource):
-    """The ``depth`` best documents of another source, in the cross-encoder's order and with its scores."""
+    """The `depth` best documents of another source, in the cross-encoder's order and with its scores."""
 
     def __init__(self, source: StagedSource, reranker: Reranker, depth: int):
         self._source, self._reranker, self._depth = source, reranker, depth
@@ -129,13 +134,14 @@ class RerankedSource(StagedSource):
     @property
     def description(self) -> SourceDescription:
         inner = self._source.description
-        least = None if inner.guarantee is None else weakest_determinism([inner.guarantee, self._guarantee])
-        return replace(inner, backend=f"{inner.backend}+rerank", guarantee=least)
+        guarantee = inner.guarantee and weakest_determinism([inner.guarantee, self._guarantee])
+        return replace(inner, backend=f"{inner.backend}+rerank", guarantee=guarantee)
 
     def prepare(self, queries: Sequence[str]) -> tuple[list[str], Any]:
         return list(queries), self._source.prepare(queries)
 
     def find(self, prepared: tuple[list[str], Any], topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
+        """At most `topks[i]` documents for query `i`, best first by the cross-encoder."""
         queries, inner = prepared
         with self._searching:  # no more of them at once than the source allows
             results = self._source.find(inner, [self._depth] * len(queries))

@@ -6,8 +6,8 @@ given one number of threads for a query alone and another for a batch, as the se
 `benchmarks/openmp_runtimes.py` shows which runtimes are loaded; encode/cpu_settings.py keeps the idle threads
 of one from the cores on which another computes.
 
-A number that is set may hold for the whole process, and so for other indexes in it. So a library's own number
-is read once, before the first is set.
+A number that is set may hold for the whole process, and so for other indexes in it. A library's own number is
+therefore read once, before the first is set.
 """
 
 from __future__ import annotations
@@ -24,45 +24,46 @@ if TYPE_CHECKING:
     from retrieval_server.encode.encoder import Encoder
 
 _MAPS = "/proc/{}/maps"
-#: What the file of an OpenMP runtime is called: GNU's, LLVM's, Intel's.
+#: How the file names of OpenMP runtimes begin: GNU's, LLVM's, Intel's.
 _RUNTIMES = ("libgomp", "libomp", "libiomp")
 
 
 class ThreadCount:
-    """Tells a library how many threads to use, ``alone`` for one query and ``together`` for more.
+    """Tells a library how many threads to use, `alone` for one query and `together` for more.
 
-    ``set_threads`` sets the number for the thread that calls it, or for the process. None leaves the
-    library's own number as long as neither is given; if only one is, the other is ``usual()``, as it was when
-    the process first asked for it.
+    `set_threads` sets the number for the thread that calls it, or for the process. None leaves the
+    library's own number as long as neither is given; if only one is, the other is `default()`, as it was
+    when the process first asked for it.
     """
 
     def __init__(
         self,
         set_threads: Callable[[int], None],
-        usual: Callable[[], int],
+        default: Callable[[], int],
         alone: int | None,
         together: int | None,
     ):
         if (alone is None) != (together is None):
-            number = _default_number(usual)
+            number = _default_number(default)
             alone, together = alone or number, together or number
         self._set, self._alone, self._together = set_threads, alone, together
 
     @property
-    def differ(self) -> bool:
+    def differs(self) -> bool:
         """Whether a query alone is computed by another number of threads than a batch."""
         return self._alone != self._together
 
     def use_for(self, queries: int) -> None:
-        """Call this in the thread that computes a batch of so many queries, before it does."""
+        """Set the number for a batch of so many queries; call it in the thread that computes the batch."""
         number = self._alone if queries == 1 else self._together
         if number is not None:
             self._set(number)
 
 
 @cache
-def _default_number(usual: Callable[[], int]) -> int:
-    return usual()
+def _default_number(default: Callable[[], int]) -> int:
+    """`default()`, as it was at the first call in the process."""
+    return default()
 
 
 def encoder_threads(options: OpenOptions) -> ThreadCount:
@@ -73,13 +74,11 @@ def encoder_threads(options: OpenOptions) -> ThreadCount:
 
 
 def probe_encoder(encoder: Encoder, threads: ThreadCount) -> ProbeResult:
-    """What the encoder guarantees with these threads. The number for a batch is the one that is probed; if a
-    query alone has another, bits are not promised: the order is, and in 16 or 8 bits nothing."""
+    """Measures what the encoder guarantees with these threads. The number for a batch is the one that is
+    probed; if a query alone has another, bits are not promised: the order is, and in 16 or 8 bits nothing."""
     threads.use_for(2)
     probe = encoder.probed
-    if not threads.differ:
-        return probe
-    return probe.without_bits()
+    return probe.without_bits() if threads.differs else probe
 
 
 def _set_torch_threads(number: int) -> None:

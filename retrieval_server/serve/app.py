@@ -34,8 +34,8 @@ def make_app(
     on_ready: Callable[[Mapping[str, Determinism]], None],
     on_load_failure: Callable[[BaseException], None],
 ) -> FastAPI:
-    """The app; it loads the indexes when it is started, and then calls `on_ready`, or `on_load_failure`."""
-    encoder = command.opening.encoder
+    """The app, which loads the indexes when it is started, and then calls `on_ready` or `on_load_failure`."""
+    encoder = command.search.encoder
     locations = {name: IndexLocation(folder, encoder) for name, folder in command.folders.items()}
     progress = LoadProgress()
     reloader = Reloader(locations, IndexOpener(command, sources, progress), command.reload_root)
@@ -66,24 +66,29 @@ class IndexOpener:
         self._command, self._sources, self._on_step = command, sources, on_step
 
     def __call__(self, location: IndexLocation) -> StagedSource:
-        options = self._command.opening.model_copy(update={"encoder": location.encoder})
+        options = self._command.search.model_copy(update={"encoder": location.encoder})
         source = self._with_reranker(self._open(location, options))
         self._on_step(f"{location.path.name}: a first query")
         return source
 
     def _open(self, location: IndexLocation, options: OpenOptions) -> StagedSource:
-        path, verify, ray = location.path, self._command.verify, self._sources.ray
-        if ray is None:
+        """The index in this process, or on Ray."""
+        path = location.path
+        verify = self._command.verify
+        if self._sources.ray is None:
             return IndexSource.open(path, verify=verify, options=options, on_step=self._on_step)
         self._on_step(f"{path.name}: its replicas on Ray")
-        return ray.open(path, options, verify=verify, deadline_s=self._command.engine.deadline_s)
+        deadline_s = self._command.engine.deadline_s
+        return self._sources.ray.open(path, options, verify=verify, deadline_s=deadline_s)
 
     def _with_reranker(self, source: StagedSource) -> StagedSource:
-        reranker, depth = self._sources.reranker, self._command.rerank.rerank_depth
+        """The source behind the cross-encoder, if there is one that orders passages."""
+        reranker = self._sources.reranker
+        depth = self._command.rerank.rerank_depth
         if reranker is None:
             return source
         self._on_step(f"the cross-encoder {reranker.name}")
-        reranker.load()  # now: a model that does not load ends the start
+        reranker.load()  # at once: a model that does not load ends the start
         return RerankedSource(source, reranker, depth) if depth else source
 
 

@@ -1,20 +1,19 @@
 """The options of `rag-r1 index serve`.
 
-Options that contradict each other are refused. ``command_line.py`` makes the flags, the help and the error
+Options that contradict each other are refused. `command_line.py` makes the flags, the help and the error
 messages from this declaration.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from retrieval_server.cluster.ray_options import RayOptions
-from retrieval_server.command_line import parse
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.options import AtLeastOne, Flag, Group, Options
 from retrieval_server.search.options import OpenOptions
@@ -22,12 +21,13 @@ from retrieval_server.server.limits import ConnectionLimits, RequestLimits
 from retrieval_server.server.wire import DEFAULT_INDEX
 from retrieval_server.web.options import WEB, WebSelection
 
-_NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
+_NAMED_FOLDER = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 
 
 def _named_folder(text: str) -> tuple[str, Path]:
-    named = _NAMED.fullmatch(text)
-    return (named[1], Path(named[2])) if named else (DEFAULT_INDEX, Path(text))
+    """The name and the folder of NAME=DIR; DIR alone has the name DEFAULT_INDEX."""
+    match = _NAMED_FOLDER.fullmatch(text)
+    return (match[1], Path(match[2])) if match else (DEFAULT_INDEX, Path(text))
 
 
 class RerankOptions(Options):
@@ -38,7 +38,7 @@ class RerankOptions(Options):
     rerank: Annotated[
         str | None,
         Flag(
-            "a cross-encoder, as a folder or Hugging Face name; it orders the first passages of every search "
+            "a cross-encoder, as a folder or Hugging Face name; it orders the best passages of every search "
             "of an index, and answers POST /rerank",
             metavar="NAME_OR_PATH",
         ),
@@ -47,15 +47,15 @@ class RerankOptions(Options):
         int,
         Field(ge=0),
         Flag(
-            "passages of each search that it orders, which is also the most that a request gets; 0: it only "
-            "answers /rerank",
+            "passages of each search that the cross-encoder orders; a request gets at most so many; 0: it "
+            "only answers /rerank",
             metavar="N",
         ),
     ] = 20
 
 
 class LogOptions(Options):
-    """The log. ``level`` is the level in effect."""
+    """The log's format and level, and what of a request it holds."""
 
     group = Group("logs, on standard error")
 
@@ -73,13 +73,13 @@ class LogOptions(Options):
 
     @property
     def level(self) -> str:
-        """``log_level``, or its default, which depends on the other options."""
+        """The level in effect: `log_level`, or its default, which depends on the other options."""
         if self.log_level is not None:
             return self.log_level
         return "info" if self.log_format == "json" or self.log_queries else "warning"
 
     def contradictions(self) -> Iterator[str]:
-        """See `Options`."""
+        """Yields a sentence if queries are to be logged in lines that are not written."""
         if self.log_queries and self.level in ("warning", "error"):
             yield f"--log-queries: with --log-level {self.level} requests have no lines; use info"
 
@@ -124,7 +124,7 @@ class ServeCommand(Options):
     check_only: Annotated[
         bool, Flag("check the indexes, the encoder, the port and the rest, report all problems, and stop")
     ] = False
-    opening: OpenOptions = OpenOptions()
+    search: OpenOptions = OpenOptions()
     rerank: RerankOptions = RerankOptions()
     limits: RequestLimits = RequestLimits()
     connections: ConnectionLimits = ConnectionLimits()
@@ -140,7 +140,9 @@ class ServeCommand(Options):
     ] = ()
     serve: Annotated[
         Literal["here", "ray"],
-        Flag("place of the search in indexes: this process, or a Ray cluster", group=RayOptions.group),
+        Flag(
+            "where indexes are searched: here, in this process, or on a Ray cluster", group=RayOptions.group
+        ),
     ] = "here"
     ray: RayOptions = RayOptions()
     engine: EngineOptions = EngineOptions()
@@ -153,7 +155,7 @@ class ServeCommand(Options):
         return dict(sorted(self.index, key=lambda item: item[0] != DEFAULT_INDEX))
 
     def contradictions(self) -> Iterator[str]:
-        """See `Options`."""
+        """Yields a sentence for each fault of sources and limits, which names the flags and the remedy."""
         names = [name for name, _ in self.index]
         if self.web.web is None and not names:
             yield "give an index, --index DIR, or a web search engine, --web ENGINE"
@@ -161,26 +163,11 @@ class ServeCommand(Options):
             yield f"--index {WEB}=DIR: with --web this name is the web engine's; choose another"
         for name in dict.fromkeys(name for name in names if names.count(name) > 1):
             yield f"--index: two indexes are named {name!r}; give each another name, NAME=DIR"
-        if self.web.web is None:
-            for name in ("record", "replay", "web_param", "web_url"):
-                if getattr(self.web, name):
-                    yield f"--{name.replace('_', '-')} belongs to --web ENGINE"
-        limits, depth = self.limits, self.rerank.rerank_depth
+        limits = self.limits
+        depth = self.rerank.rerank_depth
         if self.rerank.rerank and 0 < depth < self.topk:
             yield f"--topk {self.topk} is above --rerank-depth {depth}: lower it, or raise the depth"
-        queue, queries = self.engine.max_queue, limits.max_queries
-        if queue < queries:
-            yield f"--max-queue {queue} is below --max-queries {queries}: lower --max-queries too"
+        if (queue := self.engine.max_queue) < limits.max_queries:
+            yield f"--max-queue {queue} is below --max-queries {limits.max_queries}: lower --max-queries too"
         if self.topk > limits.max_topk:
             yield f"--topk {self.topk} is above --max-topk {limits.max_topk}: lower it, or raise --max-topk"
-
-
-def parse_args(
-    description: str | None,
-    argv: Sequence[str] | None = None,
-    prog: str | None = None,
-    check: Callable[[ServeCommand], Any] | None = None,
-) -> ServeCommand:
-    """The options in ``argv`` (None: the process's own); ends the process where they do not fit. For ``prog``
-    and ``check`` see ``command_line.parse``."""
-    return parse(ServeCommand, description, argv, prog, check=check)

@@ -10,8 +10,7 @@ import uvicorn
 
 
 class ServerProcess:
-    """Runs an app in this process. `failure`: why the server could not load what it serves, if it stopped
-    for that."""
+    """Runs an app in this process. `failure`: the error of an index that did not load, if one stopped it."""
 
     def __init__(self) -> None:
         self.failure: BaseException | None = None
@@ -33,16 +32,17 @@ class ServerProcess:
         _handle_stop_signals(signal.SIG_IGN)  # a second signal does not change the status either
 
     def stop(self, *_: object) -> None:
-        """End gracefully."""
+        """End gracefully; call `prepare` first."""
         assert self._server is not None
         self._server.should_exit = True
 
     def fail(self, error: BaseException) -> None:
-        """End because of this error."""
+        """End because of this error, or an earlier one."""
         self.failure = self.failure or error
         self.stop()
 
 
 def _handle_stop_signals(handler: Any) -> None:
+    """Install a handler for the signals by which a server is stopped."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)

@@ -1,9 +1,9 @@
 """The HTTP app over one or more sources: indexes or web search engines.
 
-They are loaded in the background after the port is open: ``/health`` answers from the first moment,
-``/ready`` when all are loaded and warmed up, ``/retrieve`` gives 503 until then. Searches run in the engines'
-threads; the event loop only moves bytes, so ``/health`` always answers. Every failure is JSON (see
-``error_responses.py``).
+They are loaded in the background after the port is open: `/health` answers from the first moment,
+`/ready` when all are loaded and warmed up, `/retrieve` gives 503 until then. Searches run in the engines'
+threads; the event loop only moves bytes, so `/health` always answers. Every failure is JSON (see
+`error_responses.py`).
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ def create_app(
     on_load_failure: Callable[[BaseException], None] | None = None,
     **settings: Any,
 ) -> FastAPI:
-    """The FastAPI app; ``load`` makes the source and is called once, in a worker thread.
+    """The FastAPI app; `load` makes the source and is called once, in a worker thread.
 
-    For several indexes ``load`` is a mapping of names to such functions, the default index first. With
-    ``token`` every request needs it, except for health, readiness and the API page. ``hosts`` are the names
-    under which the server may be addressed (None: any). ``settings`` are those of ``Services.make``.
-    ``on_ready`` is called with the indexes' guarantees when everything is loaded, ``on_load_failure`` if that
+    For several indexes `load` is a mapping of names to such functions, the default index first. With
+    `token` every request needs it, except for health, readiness and the API page. `hosts` are the names
+    under which the server may be addressed (None: any). `settings` are those of `Services.make`.
+    `on_ready` is called with the indexes' guarantees when everything is loaded, `on_load_failure` if that
     fails, to stop the server.
     """
     services = Services.make(load if isinstance(load, Mapping) else {DEFAULT_INDEX: load}, **settings)
-    watch = LoopMonitor()
+    monitor = LoopMonitor()
     app = FastAPI(
         title="Retrieval server",
         description="Passages for the queries of search agents, from indexes or web search engines.",
-        lifespan=_lifespan(services, watch, on_ready, on_load_failure),
+        lifespan=_lifespan(services, monitor, on_ready, on_load_failure),
     )
     app.state.services = services
     add_error_handlers(app)
@@ -69,36 +69,37 @@ def create_app(
         add_rerank_route(guarded, services, reranker, routes.ERRORS)
     app.include_router(guarded)
     routes.add_health_routes(app, services)
-    _add_middleware(app, services, watch, token, hosts)
+    _add_middleware(app, services, monitor, token, hosts)
     return app
 
 
 def _lifespan(
     services: Services,
-    watch: LoopMonitor,
+    monitor: LoopMonitor,
     on_ready: Callable[[Mapping[str, Determinism]], None] | None,
     on_load_failure: Callable[[BaseException], None] | None,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Loads when the app starts, and stops everything when it ends."""
+    """The lifespan of the app: everything is loaded when it starts, and stopped when it ends."""
 
-    def report(loaded: asyncio.Future) -> None:
-        if loaded.cancelled():
+    def report(loading: asyncio.Future) -> None:
+        """Call `on_ready`, or log the error and call `on_load_failure`."""
+        if loading.cancelled():
             return
-        error = loaded.exception()
+        error = loading.exception()
         if error is None:
             if on_ready is not None:
                 on_ready(services.indexes.guarantees)
             return
-        expected = isinstance(error, UserError)
+        trace = None if isinstance(error, UserError) else error  # a UserError says all in its text
         name = services.indexes.failed_name
-        what = "the pages" if name is None else f"the index {name}"
-        log.error("%s could not be loaded: %s", what, error, exc_info=None if expected else error)
+        part = "the pages" if name is None else f"the index {name}"
+        log.error("%s could not be loaded: %s", part, error, exc_info=trace)
         if on_load_failure is not None:
             on_load_failure(error)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        watching = asyncio.create_task(watch.watch())
+        watching = asyncio.create_task(monitor.watch())
         loading = asyncio.create_task(services.load())
         loading.add_done_callback(report)
         yield
@@ -110,13 +111,13 @@ def _lifespan(
 
 
 def _add_middleware(
-    app: FastAPI, services: Services, watch: LoopMonitor, token: str | None, hosts: HostNames | None
+    app: FastAPI, services: Services, monitor: LoopMonitor, token: str | None, hosts: HostNames | None
 ) -> None:
-    """The last one added is the outermost."""
+    """Add the layers around the routes; the last one added is the outermost."""
     metrics = services.metrics
     own_routes = frozenset(app.openapi()["paths"])
     app.add_middleware(BodyLimitMiddleware, max_bytes=services.search.limits.max_body_bytes)
-    app.add_middleware(LoadSheddingMiddleware, watch=watch, services=services)
+    app.add_middleware(LoadSheddingMiddleware, monitor=monitor, services=services)
     app.add_middleware(JsonMiddleware, metrics=metrics)
     if token:
         app.add_middleware(TokenMiddleware, token=token, metrics=metrics)

@@ -1,4 +1,4 @@
-"""Error responses: ``{"error": word, "reason": sentence}``, without internal details.
+"""Error responses: `{"error": word, "reason": sentence}`, without internal details.
 
 The sentence names the key or the path, and what to send instead; pydantic's faults are put into JSON's words.
 """
@@ -17,11 +17,11 @@ from starlette.exceptions import HTTPException
 from retrieval_server.errors import ClientDisconnectedError, RequestError
 from retrieval_server.server.wire import Error
 
-#: Faults of a body that are named.
-_NAMED = 3
+#: Faults of a body that are named in one response; the others are counted.
+_MAX_NAMED_FAULTS = 3
 _EMPTY = 'the body is empty: send a JSON object, such as {"queries": ["Who wrote Emma?"]}'
 #: What a value must be, by the type of pydantic's error.
-_MUST = {
+_EXPECTED = {
     "string_type": "a string",
     "list_type": "a list",
     "bool_type": "true or false",
@@ -36,10 +36,13 @@ _MUST = {
 def error_response(
     status: int, error: str, reason: str, headers: dict[str, str] | None = None
 ) -> JSONResponse:
+    """A response of the status whose body is `Error`."""
     return JSONResponse(Error(error=error, reason=reason).model_dump(), status, headers)
 
 
 def add_error_handlers(app: FastAPI) -> None:
+    """Give the app a handler for each kind of error, which answers in JSON."""
+
     @app.exception_handler(ClientDisconnectedError)
     async def client_gone(_: Request, error: ClientDisconnectedError) -> Response:
         return Response(status_code=499)  # seen only in the metrics and the log
@@ -52,11 +55,12 @@ def add_error_handlers(app: FastAPI) -> None:
     async def bad_input(_: Request, error: RequestValidationError) -> JSONResponse:
         faults = error.errors()
         if faults[0]["type"] == "json_invalid":
-            where = f"{faults[0]['ctx']['error']} at character {faults[0]['loc'][-1]}"
-            return error_response(422, "bad_input", f"the body is not JSON: {where}; correct it")
-        named = list(dict.fromkeys(map(_sentence, faults)))
-        suffix = f"; and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        return error_response(422, "bad_input", "; ".join(named[:_NAMED]) + suffix)
+            position = f"{faults[0]['ctx']['error']} at character {faults[0]['loc'][-1]}"
+            return error_response(422, "bad_input", f"the body is not JSON: {position}; correct it")
+        sentences = list(dict.fromkeys(map(_sentence, faults)))
+        unnamed = len(sentences) - _MAX_NAMED_FAULTS
+        suffix = f"; and {unnamed} more" if unnamed > 0 else ""
+        return error_response(422, "bad_input", "; ".join(sentences[:_MAX_NAMED_FAULTS]) + suffix)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
@@ -65,7 +69,8 @@ def add_error_handlers(app: FastAPI) -> None:
         if error.status_code == 400:  # FastAPI's answer to a body that it cannot parse at all
             return error_response(422, "bad_input", "the body is not uncompressed JSON in UTF-8")
         word = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-        headers, reason = dict(error.headers or {}), error.detail
+        headers = dict(error.headers or {})
+        reason = error.detail
         if error.status_code == 404:
             reason = _no_such_path(request)
         elif error.status_code == 405:
@@ -79,7 +84,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def _sentence(fault: Mapping[str, Any]) -> str:
-    """A fault of a body: the key, what its value must be, and what it is."""
+    """The sentence for a fault of a body: the key, what its value must be, and what it is."""
     keys = [part for part in fault["loc"] if part != "body"]
     key = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")[:100]
     kind, limits, value = fault["type"], fault.get("ctx", {}), fault.get("input")
@@ -88,17 +93,17 @@ def _sentence(fault: Mapping[str, Any]) -> str:
     if kind == "extra_forbidden":
         return f"{key}: there is no such key; /docs shows those of this path"
     if kind in ("too_long", "string_too_long"):
-        unit, remedy = (
-            ("items", "send less at a time") if kind == "too_long" else ("characters", "shorten it")
-        )
+        is_text = kind == "string_too_long"
+        unit = "characters" if is_text else "items"
+        remedy = "shorten it" if is_text else "send less at a time"
         return f"{key}: {len(value or ())} {unit}; at most {limits['max_length']}: {remedy}"
-    if kind not in _MUST:
+    if kind not in _EXPECTED:
         return f"{key or 'body'}: {fault['msg'].removeprefix('Value error, ')}"
-    return f"{key or 'the body'} must be {_MUST[kind].format(**limits)}, not {_json_kind(value)}"
+    return f"{key or 'the body'} must be {_EXPECTED[kind].format(**limits)}, not {_json_kind(value)}"
 
 
 def _json_kind(value: object) -> str:
-    """A number, or the name of another value's kind: texts may be long, and private."""
+    """A number as it is, and the kind of another value in words: texts may be long, and private."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     names = {str: "a string", list: "a list", dict: "an object"}
@@ -106,6 +111,7 @@ def _json_kind(value: object) -> str:
 
 
 def _no_such_path(request: Request) -> str:
+    """The sentence for a path that the server does not have, with a similar one and all others."""
     paths = list(request.app.openapi()["paths"])
     similar = get_close_matches(request.url.path[:100], paths, n=1)
     if request.url.path == "/rerank":

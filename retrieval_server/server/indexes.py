@@ -26,7 +26,7 @@ Loader = Callable[[], Source]
 
 
 class LoadProgress:
-    """What is being loaded: printed, a line for each step, and told by /ready. Called in any thread."""
+    """Prints each step of loading, and keeps the current one for /ready. Called in any thread."""
 
     step = ""
 
@@ -44,11 +44,12 @@ class LoadedIndex:
 
     @property
     def source(self) -> Source:
+        """The source that the engine searches."""
         return self.engine.source
 
 
 class ServedIndex:
-    """One name under which an index is served. Belongs to one event loop."""
+    """The index that is served under one name. Belongs to one event loop."""
 
     def __init__(self, name: str, options: EngineOptions, metrics: IndexMetrics):
         self.name = name
@@ -65,11 +66,11 @@ class ServedIndex:
 
     @property
     def guarantee(self) -> Determinism | None:
-        """What holds for its answers at any load; None before it is loaded, and for web engines."""
+        """The guarantee for its answers at any load; None before it is loaded, and for web engines."""
         return self.serving.source.description.guarantee if self.serving else None
 
     async def load(self, load: Loader) -> LoadedIndex:
-        """Load an index and switch to it. Raises what ``load`` raises; then nothing has changed."""
+        """Load an index and switch to it. Raises what `load` raises; then nothing has changed."""
         engine = await Engine.start(load, self._options, self.metrics)
         self._engines.add(engine)
         old = self.serving
@@ -91,6 +92,7 @@ class ServedIndex:
             await self._end(engine)
 
     async def _retire(self, engine: Engine) -> None:
+        """Stop an engine that has been replaced, when its last search is answered."""
         await engine.drain()
         await self._end(engine)
 
@@ -100,7 +102,7 @@ class ServedIndex:
 
 
 class Indexes:
-    """All indexes of a server. The first of ``loaders`` is the one of requests that name none."""
+    """All indexes of a server. The first of `loaders` is the one of requests that name none."""
 
     def __init__(
         self,
@@ -112,7 +114,7 @@ class Indexes:
     ):
         self.by_name = {name: ServedIndex(name, options, metrics.of(name)) for name in loaders}
         self.default = next(iter(loaders))
-        #: Why the server could not load what it serves; from then on every search is refused.
+        #: The error with which loading failed; from then on every search is refused.
         self.failure: BaseException | None = None
         #: Name of the index whose loading failed.
         self.failed_name: str | None = None
@@ -122,12 +124,12 @@ class Indexes:
 
     @property
     def guarantees(self) -> dict[str, Determinism]:
-        """What each index guarantees, without those that guarantee nothing."""
+        """The guarantee of each index that is loaded; web engines have none."""
         served = self.by_name.items()
         return {name: index.guarantee for name, index in served if index.guarantee is not None}
 
     async def load(self) -> None:
-        """Load one after the other, and warm each. Raises what a loader raises."""
+        """Load the indexes, one after the other, and warm each. Raises what a loader raises."""
         for name, load in self._loaders.items():
             try:
                 await self.by_name[name].load(load)
@@ -136,6 +138,7 @@ class Indexes:
                 raise
 
     async def stop(self) -> None:
+        """Stop all engines; called when all requests have been answered."""
         for index in self.by_name.values():
             await index.stop()
 

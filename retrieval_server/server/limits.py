@@ -25,15 +25,15 @@ class RequestLimits(Options):
 
 
 def connection_limit(connections: int) -> int:
-    """``wanted``, or as many as the process may have files open (``ulimit -n``)."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return (
-        connections if files == resource.RLIM_INFINITY else max(16, min(connections, files - _RESERVED_FILES))
-    )
+    """At most `connections`, and as many as a process may have files open (`ulimit -n`); at least 16."""
+    max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if max_files == resource.RLIM_INFINITY:
+        return connections
+    return max(16, min(connections, max_files - _RESERVED_FILES))
 
 
 class ConnectionLimits(Options):
-    """What a connection may hold back, and how many there may be."""
+    """How many connections there may be, and how long one may take to send a request."""
 
     group = Group("who may connect")
 

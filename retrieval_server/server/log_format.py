@@ -1,6 +1,6 @@
 """The formats of the server's log: text, or one JSON object a line.
 
-Each request is one record of the logger ``retrieval_server.requests``: id, route, status, milliseconds,
+Each request is one record of the logger `retrieval_server.requests`: id, route, status, milliseconds,
 number of queries, index. The text of queries is private and left out, unless the operator asks for it.
 Headers, and with them the token, are never logged.
 """
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 request_log = logging.getLogger("retrieval_server.requests")
-#: Where the ASGI scope of a request keeps its Note.
+#: The key of the ASGI scope under which a request has its RequestNote.
 NOTE = "retrieval_server.note"
 
 
 @dataclass
 class RequestNote:
-    """What is logged about a request beside route, status and time; the search service fills it in."""
+    """The facts that are logged of a request beside route, status and time; the search service sets them."""
 
     id: str
     queries: int = 0
@@ -28,7 +28,7 @@ class RequestNote:
 
 
 class JsonLinesFormatter(logging.Formatter):
-    """A record as one line of JSON: time, level, logger, message, and the record's ``fields``."""
+    """Formats a record as one line of JSON: time, level, logger, message, and the record's `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -43,7 +43,7 @@ class JsonLinesFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A record as a line of text: the fields follow the message, as key=value."""
+    """Formats a record as a line of text: the fields follow the message, as key=value."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -54,8 +54,8 @@ class TextFormatter(logging.Formatter):
         return " ".join([super().formatMessage(record), *pairs])
 
 
-def set_up_logs(form: str, level: str) -> None:
-    """Send all records of ``level`` and above to standard error; ``form`` is "json" or "text"."""
+def set_up_logs(log_format: str, level: str) -> None:
+    """Send all records of `level` and above to standard error; `log_format` is "json" or "text"."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLinesFormatter() if form == "json" else TextFormatter())
+    handler.setFormatter(JsonLinesFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])

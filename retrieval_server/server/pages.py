@@ -1,6 +1,6 @@
-"""Serves whole pages by their address (ASearcher's ``/access``).
+"""Serves whole pages by their address (ASearcher's `/access`).
 
-The file is JSONL, ``{"url": ..., "contents": ...}`` a line, read once at start: for every line 16 bytes stay
+The file is JSONL, `{"url": ..., "contents": ...}` a line, read once at start: for every line 16 bytes stay
 in memory (hash of the address, offset), so that six million pages take 100 MB. The text stays on disk. If an
 address occurs in several lines, the first counts.
 """
@@ -22,9 +22,9 @@ from retrieval_server.server.request_errors import RequestErrors
 
 
 class PageStore:
-    """The pages of one file. ``get`` may be called from any thread.
+    """The pages of one file. `get` may be called from any thread.
 
-    Raises UserError naming the line if the file is not of that form.
+    Raises UserError, which names the line, if the file is not of that form.
     """
 
     def __init__(self, path: Path, *, progress: bool = True):
@@ -41,9 +41,9 @@ class PageStore:
                     offsets.append(offset)
                 offset += len(line)
                 bar.update(len(line))
-        in_file_order = np.frombuffer(hashes, dtype=np.uint64)
-        order = np.argsort(in_file_order, kind="stable")
-        self._hashes = in_file_order[order]
+        file_hashes = np.frombuffer(hashes, dtype=np.uint64)
+        order = np.argsort(file_hashes, kind="stable")
+        self._hashes = file_hashes[order]
         self._offsets = np.frombuffer(offsets, dtype=np.uint64)[order]
 
     def __len__(self) -> int:
@@ -51,13 +51,14 @@ class PageStore:
         return len(self._hashes)
 
     def get(self, url: str) -> dict[str, str] | None:
-        """``{"url", "contents"}`` of the page, or None. MediaWiki's two forms of an address are equal."""
+        """`{"url", "contents"}` of the page, or None. MediaWiki's two forms of an address are equal."""
         page = self._find(url)
         if page is None and "/index.php/" in url:
             page = self._find(url.replace("/index.php/", "/index.php?title=", 1))
         return page
 
     def _find(self, url: str) -> dict[str, str] | None:
+        """The first page of this very address, or None."""
         key = np.uint64(_hash(url))
         first, end = (np.searchsorted(self._hashes, key, side) for side in ("left", "right"))
         for offset in self._offsets[first:end]:
@@ -70,14 +71,14 @@ class PageStore:
 
 
 class ServedPages:
-    """The pages of a server, once they are read; ``path`` is None where it has none."""
+    """The pages of a server, which `load` reads; `path` is None for a server without."""
 
     def __init__(self, path: Path | None, refusals: RequestErrors):
         self.path, self._refusals = path, refusals
         self._store: PageStore | None = None
 
     async def load(self) -> None:
-        """Raises UserError."""
+        """Read the pages, if the server has any. Raises UserError if it cannot."""
         if self.path is not None:
             self._store = await asyncio.to_thread(PageStore, self.path)
 
@@ -92,7 +93,7 @@ class ServedPages:
 
 
 def check_pages(path: Path, max_lines: int = 1000) -> None:
-    """Raise UserError if there is no such file, or one of its first lines is no page."""
+    """Raise UserError if there is no such file, or one of its first lines is not a page."""
     if not path.is_file():
         raise UserError(f"--pages {path}: no such file. Give a JSONL file with 'url' and 'contents'.")
     with path.open("rb") as stream:
@@ -102,17 +103,19 @@ def check_pages(path: Path, max_lines: int = 1000) -> None:
 
 
 def _hash(url: str) -> int:
+    """64 bits of a hash of an address."""
     digest = hashlib.blake2b(url.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def _parse(line: bytes, location: str) -> dict[str, str]:
+    """The page of a line. Raises UserError, which names the location, for another line."""
     try:
         row = read_json_line(line)
         page = {"url": row["url"], "contents": row["contents"]}
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise UserError(
-            f"{location}: no JSON object with 'url' and 'contents' ({error}). Repair it."
+            f"{location}: not a JSON object with 'url' and 'contents' ({error}). Repair it."
         ) from None
     if not all(isinstance(value, str) for value in page.values()):
         raise UserError(f"{location}: 'url' and 'contents' must be strings. Repair it.")

@@ -1,10 +1,10 @@
-"""Reloads an index while it is served, by ``POST /reload``.
+"""Reloads an index while it is served, by `POST /reload`.
 
-That is an order that comes over the network, so ``Reloader`` bounds what it may open: the folder that it
+That is an order that comes over the network, so `Reloader` bounds what it may open: the folder that it
 names, and the folders of a hybrid, must lie under one folder, the root, after all links are followed. An
-order that names nothing opens the same place again, which the server's operator has chosen.
+order that names nothing opens the same folder again, which the server's operator has chosen.
 
-``ReloadService`` carries one order out for each index at a time; ``indexes.py`` does the switch.
+`ReloadService` carries one order out for each index at a time; `indexes.py` does the switch.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class IndexLocation:
-    """Where an index is, and its encoder, if that was moved since the build."""
+    """The folder of an index, and that of its encoder if it was moved since the build."""
 
     path: Path
     encoder: str | None = None
 
 
 class Reloader:
-    """Makes loaders, and decides which places an order may name.
+    """Makes loaders, and decides which folders an order may name.
 
-    ``locations`` are the indexes that the server was started with. ``root`` None: for each index, the folder
+    `locations` are the indexes that the server was started with. `root` None: for each index, the folder
     that contains it.
     """
 
@@ -52,12 +52,13 @@ class Reloader:
         }
 
     def loader(self, location: IndexLocation) -> Loader:
+        """The function that opens the index there."""
         return lambda: self._open(location)
 
     def resolve(self, index: str, path: str | None, encoder: str | None) -> IndexLocation:
-        """The place that an order means; relative paths begin at the root. Raises OutsideRootError.
+        """The location that an order means; relative paths begin at the root. Raises OutsideRootError.
 
-        The encoder's place is kept only while the index's is: another index may have another encoder.
+        The encoder's folder is kept only with the index's: another index may have another encoder.
         """
         current = self.locations[index]
         kept_encoder = current.encoder if path is None else None
@@ -70,6 +71,7 @@ class Reloader:
         )
 
     def _path_inside(self, index: str, key: str, name: str) -> Path:
+        """The path of a name below the root of an index. Raises OutsideRootError, which names the key."""
         root = self._roots[index]
         try:
             folder = (root / name).resolve()
@@ -82,13 +84,14 @@ class Reloader:
 
 
 class ReloadService:
-    """Carries out orders to reload. Without a ``reloader`` it refuses them all."""
+    """Carries out orders to reload. Without a `reloader` it refuses them all."""
 
     def __init__(self, indexes: Indexes, reloader: Reloader | None, refusals: RequestErrors):
         self._indexes, self._reloader, self._refusals = indexes, reloader, refusals
         self._running: set[asyncio.Task] = set()
 
     async def stop(self) -> None:
+        """Cancel the reloads that are under way."""
         for task in list(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -96,7 +99,7 @@ class ReloadService:
     async def reload(
         self, name: str | None, path: str | None, encoder: str | None
     ) -> tuple[str, LoadedIndex]:
-        """Replace an index (None: the default) by the one at ``path``; its name and what it serves now.
+        """Replace an index (None: the default) by the one at `path`; returns its name and the new index.
 
         Raises RequestError; the index then serves what it served before. A caller that goes away does not
         stop it.
@@ -120,18 +123,20 @@ class ReloadService:
         try:
             return index.name, await asyncio.shield(task)
         except (UserError, OSError) as error:
-            unread = isinstance(error, OSError)
-            fault = f"a file of it cannot be read ({error.strerror})." if unread else str(error)
+            fault = str(error)
+            if isinstance(error, OSError):
+                fault = f"a file of it cannot be read ({error.strerror})"
             reason = f"{fault.rstrip('.')}. The old index keeps serving."
             raise refused(422, "reload_failed", reason, index=index.name) from None
 
     async def _replace(self, reloader: Reloader, index: ServedIndex, location: IndexLocation) -> LoadedIndex:
+        """Load an index and switch to it; the outcome is counted and logged. Raises what loading raises."""
         try:
             serving = await index.load(reloader.loader(location))
         except Exception as error:
             index.metrics.reloaded("failed")
-            expected = isinstance(error, UserError)
-            log.error("reload of %s failed: %s", index.name, error, exc_info=None if expected else error)
+            trace = None if isinstance(error, UserError) else error
+            log.error("reload of %s failed: %s", index.name, error, exc_info=trace)
             raise
         else:
             index.metrics.reloaded("done")
@@ -148,7 +153,7 @@ class ReloadService:
 
 
 def _members(folder: Path | None) -> list[Path]:
-    """The folders that a hybrid index is made of; none for another index, and for what is no index at all."""
+    """The folders that a hybrid index is made of; none for another index, or a folder without one."""
     try:
         hybrid = read_manifest(folder).hybrid if folder is not None else None
     except UserError:  # opening it will say why

@@ -22,7 +22,7 @@ class RequestErrors:
         metric: str | None = None,
         retry_after: int | None = None,
     ) -> RequestError:
-        """A refusal, to be raised or sent now. ``index`` and ``metric`` (None: ``error``) are labels."""
+        """A refusal, to be raised or sent now. `index` and `metric` (None: `error`) are labels."""
         self._metrics.rejections.labels(index or "", metric or error).inc()
         headers = None if retry_after is None else {"Retry-After": str(retry_after)}
         return RequestError(status, error, reason, headers)

@@ -1,7 +1,7 @@
-"""The route ``POST /rerank``: reranks the client's documents with the server's cross-encoder.
+"""The route `POST /rerank`: reranks the client's documents with the server's cross-encoder.
 
-There are two forms. Search-R1's takes a list of queries with a list of documents each, as ``/retrieve`` gives
-them, and answers in the form of ``/retrieve``. The other takes one ``query`` and answers as the rerank
+There are two forms. Search-R1's takes a list of queries with a list of documents each, as `/retrieve` gives
+them, and answers in the form of `/retrieve`. The other takes one `query` and answers as the rerank
 services of Cohere and Jina do: positions in the request and relevance scores.
 """
 
@@ -25,7 +25,7 @@ MAX_WAITING = 16  # requests accepted and not yet answered; the model scores the
 
 
 class GivenDocument(BaseModel):
-    """A document as ``/retrieve`` gives it, or with its text under ``text``; other keys come back as sent."""
+    """A document as `/retrieve` gives it, or with its text under `text`; other keys come back as sent."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -42,7 +42,7 @@ RerankInput = Query | GivenScored | GivenDocument
 
 
 class RerankRequest(BaseModel):
-    """Body of ``POST /rerank``."""
+    """Body of `POST /rerank`."""
 
     model_config = example(
         {
@@ -72,8 +72,8 @@ class RerankRequest(BaseModel):
             raise PydanticCustomError("documents", "there must be one list of documents for each query")
         return self
 
-    def lists(self) -> list[tuple[str, list[RerankInput]]]:
-        """Each query with its documents."""
+    def documents_by_query(self) -> list[tuple[str, list[RerankInput]]]:
+        """Returns each query with its documents."""
         if self.queries is None:
             return [(self.query or "", self.documents)]  # type: ignore[list-item]
         return list(zip(self.queries, self.documents, strict=True))  # type: ignore[arg-type]
@@ -87,14 +87,14 @@ class Ranked(BaseModel):
 
 
 class RerankResponse(BaseModel):
-    """``result[i]`` for ``queries[i]``, best first, documents as sent; ``results`` for one ``query``."""
+    """`result[i]` for `queries[i]`, best first, documents as sent; `results` for one `query`."""
 
     result: list[list[Any]] | None = None
     results: list[Ranked] | None = None
 
 
 def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, errors: dict) -> None:
-    """Give the router ``/rerank``; a server without a reranker has no such path."""
+    """Give the router `/rerank`; a server without a reranker has no such path."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="rerank")
     waiting = 0
 
@@ -108,51 +108,60 @@ def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, 
     async def rerank(body: RerankRequest, request: Request):
         nonlocal waiting
         services.indexes.require()
-        lists = body.lists()
+        groups = body.documents_by_query()
         _refuse_too_large(body, services)
         if waiting >= MAX_WAITING:
             reason = f"{waiting} rerank requests under way, at most {MAX_WAITING}"
             raise services.refusals.refused(503, "overloaded", reason, retry_after=1)
         waiting += 1
         try:
-            pairs = [(query, _text(document)) for query, documents in lists for document in documents]
+            pairs = [(query, _text(document)) for query, documents in groups for document in documents]
             work = asyncio.get_running_loop().run_in_executor(thread, reranker.score, pairs)
             # until_disconnected cancels the work; scoring that has begun runs on.
             scores = iter(await services.search.until_disconnected(request, work))
         finally:
             waiting -= 1
-        result = [_rank([(item, next(scores)) for item in documents], body) for _, documents in lists]
+        result = [_rank([(item, next(scores)) for item in documents], body) for _, documents in groups]
         return JSONResponse({"result": result} if body.queries is not None else {"results": result[0]})
 
 
 def _refuse_too_large(body: RerankRequest, services: Services) -> None:
     """Raises RequestError (413) for a request beyond the limits."""
-    lists = body.lists()
-    refused, max_chars = services.refusals.refused, services.search.limits.max_query_chars
-    pairs = sum(len(documents) for _, documents in lists)
+    groups = body.documents_by_query()
+    refused = services.refusals.refused
+    max_chars = services.search.limits.max_query_chars
+    pairs = sum(len(documents) for _, documents in groups)
     if pairs > MAX_PAIRS:
-        raise refused(413, "too_large", f"{pairs} documents; at most {MAX_PAIRS} in one request")
-    for i, (query, _) in enumerate(lists):
+        raise refused(
+            413, "too_large", f"{pairs} documents; at most {MAX_PAIRS} in one request: send less at a time"
+        )
+    for i, (query, _) in enumerate(groups):
         if len(query) > max_chars:
             name = "query" if body.queries is None else f"queries[{i}]"
-            raise refused(413, "too_large", f"{name} has {len(query)} characters; at most {max_chars}")
+            raise refused(
+                413, "too_large", f"{name} has {len(query)} characters; at most {max_chars}: shorten it"
+            )
 
 
 def _without_score(document: RerankInput) -> str | GivenDocument:
+    """The document without the score of the search that found it."""
     return document.document if isinstance(document, GivenScored) else document
 
 
 def _text(document: RerankInput) -> str:
+    """The text that the cross-encoder reads."""
     document = _without_score(document)
     return document if isinstance(document, str) else document.contents
 
 
 def _as_sent(document: RerankInput) -> Any:
+    """The document as the client has sent it, without a score."""
     document = _without_score(document)
     return document if isinstance(document, str) else document.model_dump()
 
 
 def _rank(scored: list[tuple[RerankInput, float]], body: RerankRequest) -> list[Any]:
+    """The documents of one query, best first, in the form that the request asks for."""
     order = sorted(range(len(scored)), key=lambda i: -scored[i][1])[: body.topk]
     if body.queries is None:
         return [{"index": i, "relevance_score": scored[i][1]} for i in order]

@@ -1,6 +1,6 @@
 """The routes of the server: from request bodies to response bodies.
 
-Of each wire format there are two routes, with and without the index's name in the path.
+`/retrieve` and `/queries` have two routes each, with and without the index's name in the path.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ _Name = Annotated[str, InPath(description="One of the server's indexes.", exampl
 
 
 def add_search_routes(app: APIRouter, services: Services) -> None:
+    """Add the routes that search: `/retrieve` and `/queries`."""
+
     @app.post(
         "/retrieve",
         summary="Passages for each query (Search-R1, RAG-R1, SkyRL, rLLM, ASearcher)",
@@ -87,6 +89,8 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
 
 
 def add_document_routes(app: APIRouter, services: Services) -> None:
+    """Add the routes of whole documents and pages: `/documents` and `/access`."""
+
     @app.post(
         "/documents",
         summary="Whole documents by their ids (BrowseComp-Plus)",
@@ -96,7 +100,7 @@ def add_document_routes(app: APIRouter, services: Services) -> None:
     async def documents(body: DocumentsRequest, request: Request):
         result = await services.search.documents(request, body.ids, body.index)
         documents = [passage and _document(passage) for passage in result.items]
-        return JSONResponse({"result": documents}, headers=_source(result))
+        return JSONResponse({"result": documents}, headers=_source_headers(result))
 
     @app.post(
         "/access",
@@ -110,6 +114,7 @@ def add_document_routes(app: APIRouter, services: Services) -> None:
 
 
 def add_health_routes(app: FastAPI, services: Services) -> None:
+    """Add `/health` and `/ready`, which need no token."""
     limits = ServerLimits(
         max_queue=services.options.max_queue,
         deadline_s=services.options.deadline_s,
@@ -134,6 +139,8 @@ def add_health_routes(app: FastAPI, services: Services) -> None:
 
 
 def add_admin_routes(app: APIRouter, services: Services) -> None:
+    """Add `/reload` and `/metrics`."""
+
     @app.post(
         "/reload",
         summary="Replace an index or its encoder without dropping a request",
@@ -156,50 +163,58 @@ def add_admin_routes(app: APIRouter, services: Services) -> None:
 async def _answer_retrieve(
     services: Services, body: RetrieveRequest, request: Request, index: str | None
 ) -> JSONResponse:
+    """The response of `/retrieve`."""
     topk = body.top_k if body.topk is None else body.topk
     result = await services.search.search(request, body.query_list(), topk, index)
     # Built as plain types: validating thousands of documents again would cost more than finding them.
-    shape = _with_score if body.return_scores else _bare
-    answer: dict = {"result": [[shape(hit) for hit in hits] for hits in result.items]}
+    form = _with_score if body.return_scores else _without_score
+    answer: dict = {"result": [[form(hit) for hit in hits] for hits in result.items]}
     if body.query is not None:
         answer |= {"query": body.query, "results": [_flat(hit) for hit in result.items[0]]}
-    return JSONResponse(answer, headers=_source(result))
+    return JSONResponse(answer, headers=_source_headers(result))
 
 
 async def _answer_queries(
     services: Services, body: QueriesRequest, request: Request, index: str | None
 ) -> JSONResponse:
+    """The response of `/queries`."""
     result = await services.search.search(request, body.queries, body.k, index)
     answers = [[f"{hit.passage.id}\t{hit.passage.contents}" for hit in hits] for hits in result.items]
-    return JSONResponse({"queries": body.queries, "answers": answers}, headers=_source(result))
+    return JSONResponse({"queries": body.queries, "answers": answers}, headers=_source_headers(result))
 
 
 def _consistent_name(in_path: str, in_body: str | None) -> str:
+    """The index's name in the path. Raises RequestError if the body names another."""
     if in_body not in (None, in_path):
         raise RequestError(422, "bad_input", "index: the path and the body name two different ones; name one")
     return in_path
 
 
 def _status(serving: LoadedIndex) -> IndexStatus:
+    """The description of a loaded index."""
     return IndexStatus(index_version=serving.version, **asdict(serving.source.description))
 
 
-def _source(result: IndexResult) -> dict[str, str]:
+def _source_headers(result: IndexResult) -> dict[str, str]:
+    """The headers that name the index that answered, and its version."""
     return {"X-Index": result.index, "X-Index-Version": str(result.version)}
 
 
 def _document(passage: Passage) -> dict[str, str]:
+    """The fields of `Document`."""
     document = {"id": passage.id, "contents": passage.contents}
     return document if passage.url is None else document | {"url": passage.url}
 
 
-def _bare(hit: ScoredPassage) -> dict[str, str]:
+def _without_score(hit: ScoredPassage) -> dict[str, str]:
     return _document(hit.passage)
 
 
 def _with_score(hit: ScoredPassage) -> dict:
+    """The fields of `ScoredDocument`."""
     return {"document": _document(hit.passage), "score": hit.score}
 
 
 def _flat(hit: ScoredPassage) -> dict:
+    """The fields of `FlatDocument`."""
     return _with_score(hit) | {"id": hit.passage.id, "content": hit.passage.contents}

@@ -16,19 +16,19 @@ from retrieval_server.server.limits import RequestLimits
 from retrieval_server.server.log_format import NOTE, RequestNote
 from retrieval_server.server.request_errors import RequestErrors
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
-class IndexResult(NamedTuple, Generic[Made]):
-    """What an index gave for one request, an item for each query or id; the index's name and version."""
+class IndexResult(NamedTuple, Generic[Result]):
+    """The answer of an index to one request: an item for each query or id; the index's name and version."""
 
-    items: list[Made]
+    items: list[Result]
     index: str
     version: int
 
 
 class SearchService:
-    """Answers the queries of one request. ``topk`` is for requests that name none."""
+    """Answers the queries of one request. `topk` is for requests that name none."""
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class SearchService:
         self._indexes, self._refusals = indexes, refusals
         self._deadline_s = deadline_s
         self._log_queries = log_queries
-        # One at a time: to look up ids reads the whole column of ids, in a thread.
+        # One at a time: looking up ids reads the whole column of ids, in a thread.
         self._one_lookup = asyncio.Semaphore(1)
 
     async def search(
         self, request: Request, queries: Sequence[str], topk: int | None, name: str | None = None
     ) -> IndexResult[Answer]:
-        """Documents for each query. Raises RequestError, or ClientDisconnectedError, its work taken back."""
+        """Documents for each query. Raises RequestError, or ClientDisconnectedError, which ends the work."""
         note: RequestNote | None = request.scope.get(NOTE)
         if note is not None:
             note.queries = len(queries)
@@ -65,7 +65,7 @@ class SearchService:
             answers = await self.until_disconnected(request, searching, index.name)
             return IndexResult(answers, index.name, serving.version)
         except OverloadedError as error:
-            raise self._overload_refusal(index.name, error) from None
+            raise self.refuse_overload(index.name, error) from None
         except SearchFailedError as error:
             raise self._failure(index.name, error) from None
 
@@ -86,10 +86,10 @@ class SearchService:
         return IndexResult(passages, index.name, serving.version)
 
     async def until_disconnected(
-        self, request: Request, work: Awaitable[Made], index: str | None = None
-    ) -> Made:
-        """What ``work`` gives. It is cancelled if its client goes away first (ClientDisconnectedError) or the
-        deadline passes (RequestError)."""
+        self, request: Request, work: Awaitable[Result], index: str | None = None
+    ) -> Result:
+        """The result of `work`. It is cancelled if its client goes away first (ClientDisconnectedError), or
+        the deadline passes (RequestError)."""
         working = asyncio.ensure_future(work)
         leaving = asyncio.ensure_future(_wait_for_disconnect(request))
         try:
@@ -107,22 +107,21 @@ class SearchService:
             leaving.cancel()
 
     def overload(self, name: str | None) -> OverloadedError | None:
-        """Why the index of that name (None: the default) would refuse one more query now, or None."""
+        """The error with which the index (None: the default) would refuse one more query now, or None."""
         index = self._indexes.by_name.get(name or self._indexes.default)
         return index.serving.engine.refusal() if index and index.serving else None
 
-    def refuse_overload(self, name: str | None, overload: OverloadedError) -> RequestError:
-        """The refusal of a request that has not been read; counted."""
-        return self._overload_refusal(name or self._indexes.default, overload)
-
-    def _failure(self, index: str, error: SearchFailedError) -> RequestError:
-        return self._refusals.refused(
-            error.status, error.error, error.reason, index=index, retry_after=error.retry_after
-        )
-
-    def _overload_refusal(self, index: str, error: OverloadedError) -> RequestError:
+    def refuse_overload(self, name: str | None, error: OverloadedError) -> RequestError:
+        """The answer to a request that the engine of an index (None: the default) refuses; counted."""
+        index = name or self._indexes.default
         return self._refusals.refused(
             503, "overloaded", str(error), index=index, metric=error.reason, retry_after=error.retry_after
+        )
+
+    def _failure(self, index: str, error: SearchFailedError) -> RequestError:
+        """The answer to a request for which the source has failed."""
+        return self._refusals.refused(
+            error.status, error.error, error.reason, index=index, retry_after=error.retry_after
         )
 
     def _check(self, queries: Sequence[str], topk: int | None, index: str) -> int:

@@ -18,7 +18,7 @@ from retrieval_server.server.search_service import SearchService
 
 @dataclass(frozen=True)
 class Services:
-    """Each has one concern; what they share is the options, the metrics, the refusals and the indexes."""
+    """The services of a server, each with one concern, and the options and metrics that they share."""
 
     options: EngineOptions
     metrics: Metrics
@@ -41,11 +41,11 @@ class Services:
         log_queries: bool = False,
         progress: LoadProgress | None = None,
     ) -> Services:
-        """Nothing is loaded yet. The first of ``loaders`` is the index of requests that name none.
+        """Make the services, without loading. The first of `loaders` is for requests that name no index.
 
-        ``topk`` is for requests that name none, ``pages`` the file of ``/access``; without ``reloader`` every
-        ``/reload`` is refused. ``log_queries`` puts the queries' text into the log. The loaders
-        call ``progress`` before each step.
+        `topk` is for requests that name none, `pages` the file of `/access`; without `reloader` every
+        `/reload` is refused. `log_queries` puts the queries' text into the log. The loaders
+        call `progress` before each step.
         """
         metrics = Metrics()
         refusals = RequestErrors(metrics)
@@ -69,7 +69,7 @@ class Services:
         )
 
     async def load(self) -> None:
-        """Load everything and warm it. If that fails every search is refused from then on; raises why."""
+        """Load everything and warm it. Raises what the loaders raise; every search is then refused."""
         try:
             if self.pages.path is not None:
                 self.indexes.progress(f"the pages {self.pages.path}")
@@ -80,5 +80,6 @@ class Services:
             raise
 
     async def stop(self) -> None:
+        """Stop the reloads and the engines."""
         await self.reload.stop()
         await self.indexes.stop()

@@ -1,16 +1,16 @@
 """The wire format: request and response bodies.
 
-``/retrieve`` is the format of Search-R1, RAG-R1, SkyRL and ASearcher. As in their servers, ``return_scores``
-is false by default, and the result then holds the bare documents. One ``query`` in place of ``queries`` is a
-list of one, for SkyRL, whose clients read ``result``. rLLM's clients send ``query`` and ``top_k`` and read a
-flat list with scores under ``results``, with ``id`` and ``content`` beside each ``document``; the answer to a
-``query`` has both. ``/queries`` is the format of R1-Searcher: its answers are lines of the corpus, id and
+`/retrieve` is the format of Search-R1, RAG-R1, SkyRL and ASearcher. As in their servers, `return_scores`
+is false by default, and the result then holds the bare documents. One `query` in place of `queries` is a
+list of one, for SkyRL, whose clients read `result`. rLLM's clients send `query` and `top_k` and read a
+flat list with scores under `results`, with `id` and `content` beside each `document`; the answer to a
+`query` has both. `/queries` is the format of R1-Searcher: its answers are lines of the corpus, id and
 contents separated by a tab, because its clients strip a leading number. They would show any other id to the
-model, so a corpus for them has numbers as ids. ``/access`` is ASearcher's: whole pages by their address.
-``/documents`` gives documents by their ids, for agents that open a document that a search has found
+model, so a corpus for them has numbers as ids. `/access` is ASearcher's: whole pages by their address.
+`/documents` gives documents by their ids, for agents that open a document that a search has found
 (BrowseComp-Plus).
 
-If a server has several indexes, ``index`` names one, or the path does: ``/indexes/{name}/retrieve``.
+If a server has several indexes, `index` names one, or the path does: `/indexes/{name}/retrieve`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ DEFAULT_INDEX = "default"  # the name of an index that was given without one
 MAX_URLS = 64  # pages in one answer: a page can be long
 MAX_IDS = 64  # documents in one answer
 MAX_ID_CHARS = 1024
-_MAX_CHECKED = 20  # other keys of a body, and characters of one
+_MAX_CHECKED_KEYS = 20  # other keys of a body that are compared with its own
+_MAX_CHECKED_CHARS = 20  # of such a key
 MAX_PATH = 1024  # characters of a folder's path in an order to reload
 _PASSAGE = {"id": "kafka-1", "contents": '"The Trial"\nThe Trial is a novel by Franz Kafka.'}
 _PAGE = {"url": "https://en.wikipedia.org/wiki/Ulm", "contents": "Ulm is a city."}
@@ -44,7 +45,8 @@ def example(body: dict, **config: Any) -> ConfigDict:
 
 
 def _encodable(query: str) -> str:
-    # JSON can write half a surrogate pair ("\\ud800"), no character: tokenizers break on it.
+    """The query. Raises ValueError for half a surrogate pair, which JSON can write ("\\ud800"): no character,
+    so that tokenizers break on it."""
     try:
         query.encode("utf-8")
     except UnicodeEncodeError:
@@ -65,7 +67,9 @@ class _SearchRequest(BaseModel):
     @classmethod
     def _refuse_misspelled(cls, body: Any) -> Any:
         unknown_keys = body.keys() - cls.model_fields.keys() if isinstance(body, dict) else ()
-        for key in (key for key in islice(unknown_keys, _MAX_CHECKED) if len(key) < _MAX_CHECKED):
+        for key in islice(unknown_keys, _MAX_CHECKED_KEYS):
+            if len(key) >= _MAX_CHECKED_CHARS:
+                continue
             if similar := get_close_matches(key, cls.model_fields.keys() - body.keys(), n=1, cutoff=0.75):
                 text = "{key}: there is no such key; did you mean {near}?"
                 raise PydanticCustomError("key", text, {"key": key, "near": similar[0]})
@@ -73,7 +77,7 @@ class _SearchRequest(BaseModel):
 
 
 class RetrieveRequest(_SearchRequest):
-    """Body of ``POST /retrieve``."""
+    """Body of `POST /retrieve`."""
 
     model_config = example({"queries": _QUESTIONS, "topk": 2, "return_scores": True})
 
@@ -120,7 +124,7 @@ class FlatDocument(ScoredDocument):
 
 
 class RetrieveResponse(BaseModel):
-    """``result[i]`` answers ``queries[i]``, best first. The other two only where one ``query`` was asked."""
+    """`result[i]` answers `queries[i]`, best first. The other two are there for one `query` only."""
 
     model_config = example({"result": [[{"document": _PASSAGE, "score": 11.3}], []]})
 
@@ -130,7 +134,7 @@ class RetrieveResponse(BaseModel):
 
 
 class QueriesRequest(_SearchRequest):
-    """Body of ``POST /queries``."""
+    """Body of `POST /queries`."""
 
     model_config = example({"queries": _QUESTIONS, "k": 2})
 
@@ -140,7 +144,7 @@ class QueriesRequest(_SearchRequest):
 
 
 class QueriesResponse(BaseModel):
-    """``answers[i]`` are the passages for ``queries[i]``, each as ``id<TAB>contents``, whatever the id."""
+    """`answers[i]` are the passages for `queries[i]`, each as `id<TAB>contents`, whatever the id."""
 
     model_config = example({"queries": _QUESTIONS, "answers": [["kafka-1\t" + _PASSAGE["contents"]], []]})
 
@@ -149,7 +153,7 @@ class QueriesResponse(BaseModel):
 
 
 class AccessRequest(BaseModel):
-    """Body of ``POST /access``."""
+    """Body of `POST /access`."""
 
     model_config = example({"urls": [_PAGE["url"]]})
 
@@ -164,7 +168,7 @@ class Page(BaseModel):
 
 
 class AccessResponse(BaseModel):
-    """``result[i]`` is the page at ``urls[i]``; null where there is none."""
+    """`result[i]` is the page at `urls[i]`; null where there is none."""
 
     model_config = example({"result": [_PAGE]})
 
@@ -172,7 +176,7 @@ class AccessResponse(BaseModel):
 
 
 class DocumentsRequest(BaseModel):
-    """Body of ``POST /documents``."""
+    """Body of `POST /documents`."""
 
     model_config = example({"ids": ["kafka-1", "no such id"]})
 
@@ -181,7 +185,7 @@ class DocumentsRequest(BaseModel):
 
 
 class DocumentsResponse(BaseModel):
-    """``result[i]`` is the document whose id is ``ids[i]``; null where there is none."""
+    """`result[i]` is the document whose id is `ids[i]`; null where there is none."""
 
     model_config = example({"result": [_PASSAGE, None]})
 
@@ -207,7 +211,7 @@ class Health(BaseModel):
 
 
 class IndexStatus(BaseModel):
-    """What an index is. ``index_version`` is 1 at start and one more with each reload."""
+    """What an index is. `index_version` is 1 at start and one more with each reload."""
 
     index_version: int
     backend: str
@@ -248,7 +252,7 @@ class IndexStatus(BaseModel):
 
 
 class Ready(IndexStatus):
-    """Every index is loaded and warmed up. The default index, and each one under ``indexes``."""
+    """Every index is loaded and warmed up. The default index, and each one under `indexes`."""
 
     model_config = example(
         {"status": "ready", "topk": 3, "index": "wiki", "indexes": {"wiki": _WIKI}} | _WIKI
@@ -261,7 +265,7 @@ class Ready(IndexStatus):
 
 
 class ReloadRequest(BaseModel):
-    """Body of ``POST /reload``."""
+    """Body of `POST /reload`."""
 
     model_config = example({"index": "wiki", "path": "wiki-step-200"}, extra="forbid")
 

@@ -1,6 +1,6 @@
 """A circuit breaker: decides when to send no requests to a web engine. It has no clock: time is an argument.
 
-Requests are held back for two reasons. *Limited*: the engine said how long to wait (``Retry-After``); all
+Requests are held back for two reasons. *Limited*: the engine said how long to wait (`Retry-After`); all
 requests wait that long, not only the one that was answered so. *Down*: so many requests failed in a row that
 more would only queue up behind their time-outs. Then all are refused at once for a while; after that one is
 let through as a probe, and its outcome decides for all.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BreakerHold:
-    """No request may go now; perhaps in ``seconds``. ``down``: the engine fails; else it limits the rate."""
+    """No request may be sent for `seconds`. `down`: because the engine fails; else it limits the rate."""
 
     seconds: float
     down: bool
@@ -24,7 +24,7 @@ class CircuitBreaker:
 
     def __init__(self, failures: int = 8, cool_down_s: float = 5.0):
         self.cool_down_s = cool_down_s
-        self._allowed = failures
+        self._max_failures = failures
         self._failures = 0
         self._closed_until = float("-inf")
         self._limited_until = float("-inf")
@@ -32,10 +32,11 @@ class CircuitBreaker:
 
     @property
     def is_down(self) -> bool:
-        return self._failures >= self._allowed
+        """Whether so many requests failed in a row that the engine counts as down."""
+        return self._failures >= self._max_failures
 
     def hold(self, now: float) -> BreakerHold | None:
-        """What holds a request back. None lets it go; report its outcome with one of the methods below."""
+        """Returns what holds a request back; None lets it go: report its outcome with a method below."""
         if self.is_down:
             if self._probing:
                 return BreakerHold(self.cool_down_s, down=True)
@@ -47,22 +48,24 @@ class CircuitBreaker:
         return None
 
     def answered(self) -> None:
-        """A request got an answer."""
-        self._failures, self._probing = 0, False
+        """Note that a request got an answer."""
+        self._failures = 0
+        self._probing = False
 
     def limited(self, now: float, seconds: float) -> None:
-        """The engine asked to repeat a request in ``seconds``."""
+        """Note that the engine asked to repeat a request in `seconds`."""
         self.answered()
         self._limited_until = max(self._limited_until, now + seconds)
 
     def failed(self, now: float) -> bool:
-        """A request got no answer or a server error. True if the engine counts as down from now on."""
+        """Note that a request got no answer or a server error. True if the engine is down from now on."""
         was_down = self.is_down
-        self._failures, self._probing = self._failures + 1, False
+        self._failures += 1
+        self._probing = False
         if self.is_down:
             self._closed_until = now + self.cool_down_s
         return self.is_down and not was_down
 
-    def left(self) -> None:
-        """A request was given up before its outcome was known."""
+    def abandoned(self) -> None:
+        """Note that a request was given up before its outcome was known."""
         self._probing = False

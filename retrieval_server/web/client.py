@@ -2,7 +2,7 @@
 
 An attempt ends in one of three ways: with an answer; with a failure that another attempt may overcome (no
 connection, time-out, 429, 5xx), which is retried after a doubling back-off with jitter, or after the time in
-``Retry-After``; or with a refusal that it will not (a bad key, a query that the engine rejects), which is
+`Retry-After`; or with a refusal that it will not (a bad key, a query that the engine rejects), which is
 reported at once. What the breaker holds back is not sent: a pause up to the time-out is waited for, a longer
 one, and an engine that is down, is reported to the client.
 """
@@ -29,16 +29,19 @@ from retrieval_server.web.options import WebOptions
 log = logging.getLogger(__name__)
 MAX_ANSWER_BYTES = 8 * 2**20  # also of what a compressed answer unpacks to
 MAX_ANSWER_VALUES = 200_000  # a page of results has some hundreds
-_HIDDEN = ("Cc", "Cf", "Co", "Cs")  # control and formatting characters
+_HIDDEN_CATEGORIES = ("Cc", "Cf", "Co", "Cs")  # control and formatting characters
 _now = time.monotonic
 
 
 class _TransientError(Exception):
-    """An attempt failed, but another may succeed. ``after``: the engine's Retry-After, in seconds."""
+    """An attempt failed, but another may succeed. `retry_after_s` is the engine's Retry-After.
 
-    def __init__(self, problem: str, retry_after: float | None = None, limited: bool = False):
+    `limited`: the engine limits the rate.
+    """
+
+    def __init__(self, problem: str, retry_after_s: float | None = None, limited: bool = False):
         super().__init__(problem)
-        self.after, self.limited = retry_after, limited
+        self.retry_after_s, self.limited = retry_after_s, limited
 
 
 class WebClient:
@@ -57,34 +60,35 @@ class WebClient:
         return f"WebClient({self.engine.name})"  # no address, no key
 
     async def search(self, query: str, depth: int) -> list[WebDocument]:
-        """Up to ``depth`` results, best first. Raises SearchFailedError with a reason for the client."""
+        """Up to `depth` results, best first. Raises SearchFailedError with a reason for the client."""
         for attempt in range(self.options.retries + 1):
-            await self._admission()
+            await self._wait_for_breaker()
             try:
                 documents = await self._attempt(query, depth)
                 self.breaker.answered()
                 return documents
             except _TransientError as error:
                 failure = error
-                self._note(error)
+                self._report(error)
             except SearchFailedError:
                 self.breaker.answered()
                 raise
             except BaseException:
-                self.breaker.left()
+                self.breaker.abandoned()
                 raise
             if self.breaker.is_down:
                 break
             if attempt < self.options.retries:
                 await asyncio.sleep(retry.backoff_seconds(self.options.backoff_s, attempt))
         word = "web_limited" if failure.limited else "web_unavailable"
-        raise self._failure(503, word, str(failure), retry.whole_seconds(failure.after))
+        raise self._failure(503, word, str(failure), retry.whole_seconds(failure.retry_after_s))
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
 
-    async def _admission(self) -> None:
+    async def _wait_for_breaker(self) -> None:
+        """Return when a request may be sent. Raises SearchFailedError if that would take too long."""
         while (hold := self.breaker.hold(_now())) is not None:
             seconds = retry.whole_seconds(hold.seconds)
             if hold.down:
@@ -95,16 +99,18 @@ class WebClient:
             # With jitter: all requests were given this pause, and must not end it at once.
             await asyncio.sleep(hold.seconds + random.uniform(0, self.options.backoff_s))
 
-    def _note(self, error: _TransientError) -> None:
+    def _report(self, error: _TransientError) -> None:
+        """Report a failed attempt to the breaker; the engine may count as down from then on."""
         self._problem = str(error)
-        if error.after is not None:
-            self.breaker.limited(_now(), error.after)
+        if error.retry_after_s is not None:
+            self.breaker.limited(_now(), error.retry_after_s)
         elif error.limited:
             self.breaker.answered()
         elif self.breaker.failed(_now()):
             log.warning("%s counts as down: %s", self.engine.name, self._scrub(self._problem))
 
     async def _attempt(self, query: str, depth: int) -> list[WebDocument]:
+        """The results of one request. Raises _TransientError, or SearchFailedError for a refusal."""
         fields = self.engine.fields(query, depth, self.options.params)
         payload: dict = {"json": fields} if self.engine.method == "POST" else {"params": fields}
         try:
@@ -118,14 +124,14 @@ class WebClient:
             raise _TransientError(f"no answer within {self.options.timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # Only the kind of error: its text may contain the address, which may be private.
-            raise _TransientError(f"no answer ({_root(error)})") from None
+            raise _TransientError(f"no answer ({_error_kind(error)})") from None
         if status == 429 or status >= 500:
             limited = status == 429
             raise _TransientError(f"HTTP {status}{_detail(body)}", retry.retry_after(headers), limited)
         if status in self.engine.refusals or status in (401, 403):
             reason = f"HTTP {status}{_detail(body)}; {self._remedy()}"
             raise self._failure(502, "web_refused", reason)
-        if 400 <= status:
+        if status >= 400:
             raise self._failure(422, "web_bad_query", f"HTTP {status}{_detail(body)}")
         if status != 200:
             raise self._failure(502, "web_bad_answer", f"HTTP {status} instead of 200; is its address right?")
@@ -133,9 +139,10 @@ class WebClient:
             return self.engine.parse(read_json(body, MAX_ANSWER_VALUES))[:depth]
         except (ValueError, RecursionError) as error:
             text = "not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else str(error)
-            raise self._failure(502, "web_bad_answer", f"its answer is no search result: {text}") from None
+            raise self._failure(502, "web_bad_answer", f"its answer is not a search result: {text}") from None
 
     def _open(self) -> aiohttp.ClientSession:
+        """The session, made at the first request, in the event loop to which it belongs."""
         if self._session is None:
             headers = {
                 "Accept": "application/json",
@@ -153,6 +160,7 @@ class WebClient:
         return self._session
 
     def _remedy(self) -> str:
+        """The remedy for an engine that refuses this server."""
         if self.engine.key_variable is None:
             return "the instance must allow format=json (search.formats in its settings.yml) and this client"
         return f"look at {self.engine.key_variable} and the account's quota"
@@ -160,13 +168,16 @@ class WebClient:
     def _failure(
         self, status: int, word: str, reason: str, retry_after: int | None = None
     ) -> SearchFailedError:
+        """The error for the client, which names the engine and holds no key."""
         return SearchFailedError(status, word, f"{self.engine.name}: {self._scrub(reason)}", retry_after)
 
     def _scrub(self, text: str) -> str:
+        """The text without the key, which an engine may have repeated."""
         return text.replace(self._key, "[key]") if self._key else text
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes:
+    """The unpacked body of a response. Raises ValueError if it is longer than MAX_ANSWER_BYTES."""
     body = bytearray()
     async for chunk in response.content.iter_chunked(2**16):
         body += chunk
@@ -192,7 +203,8 @@ def _unpack(body: bytes, encoding: str) -> bytes:
     return unpacked
 
 
-def _root(error: BaseException) -> str:
+def _error_kind(error: BaseException) -> str:
+    """The class of an error, with the system's reason if no connection was made; no address."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"{type(error).__name__}: {error.os_error.strerror or type(error.os_error).__name__}"
     return type(error).__name__
@@ -213,6 +225,6 @@ def _detail(body: bytes) -> str:
 
 
 def _printable(text: str) -> str:
-    """Words of a server for a log: on one line, without control and formatting characters."""
+    """A text of a server on one line, shortened, without control and formatting characters."""
     line = " ".join(text[:800].split())[:200]
-    return "".join("\ufffd" if unicodedata.category(char) in _HIDDEN else char for char in line)
+    return "".join("\ufffd" if unicodedata.category(char) in _HIDDEN_CATEGORIES else char for char in line)

@@ -1,4 +1,4 @@
-"""The request and response formats of each web search engine. To add one: a ``WebEngine`` in ``ENGINES``.
+"""The request and response formats of each web search engine. To add one: a `WebEngine` in `ENGINES`.
 
 They follow the documentation at:
 
@@ -6,33 +6,34 @@ They follow the documentation at:
   https://schemas.apis.io/schemas/serper/serper-search-response/
 - Bing Web Search v7: https://learn.microsoft.com/bing/search-apis/bing-web-search/reference/query-parameters
   and .../reference/response-objects. Microsoft ended its own service on 2025-08-11; the adapter is for
-  gateways with the same API (``--web-url``).
+  gateways with the same API (`--web-url`).
 - Tavily: https://docs.tavily.com/api-reference/endpoint/search
 - Brave: https://api-dashboard.search.brave.com/api-reference/web/search/get
-- Bocha: https://open.bochaai.com (web-search API); Agentic RAG-R1's engine. ``freshness`` and other
-  parameters are given with ``--web-param``.
-- SearXNG: https://docs.searxng.org/dev/search_api.html; ``json`` must be among ``search.formats`` of the
+- Bocha: https://open.bochaai.com (web-search API); Agentic RAG-R1's engine. `freshness` and other
+  parameters are given with `--web-param`.
+- SearXNG: https://docs.searxng.org/dev/search_api.html; `json` must be among `search.formats` of the
   instance's settings.yml, else it answers 403.
 
-Whatever topk is, an engine is asked for a whole page of ten results, or several: so answers for different
+Whatever topk is, a whole page of ten results, or several, is requested of an engine: so answers for different
 topk differ only in length, one recording serves every topk of the page, and most engines charge per request.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from retrieval_server.web.plain_text import contents
+from retrieval_server.web.plain_text import document_contents
 
-PAGE = 10  # results; every engine's own default, or close to it
+_RESULTS_PER_PAGE = 10  # every engine's own default, or close to it
 
 
 @dataclass(frozen=True)
 class WebDocument:
-    """One result: its address, and title and snippet as ``'"Title"\\nsnippet'``."""
+    """One result: its address, and title and snippet as `'"Title"\\nsnippet'`."""
 
     url: str
     contents: str
@@ -40,11 +41,11 @@ class WebDocument:
 
 @dataclass(frozen=True)
 class WebEngine:
-    """The API of one engine. Field names are the API's; ``results`` is the path to the list of results."""
+    """The API of one engine. Field names are the API's; `results` is the path to the list of results."""
 
     name: str
     method: Literal["GET", "POST"]
-    url: str | None  # None: no default address; the environment's ``url_variable`` has it
+    url: str | None  # None: no default address; the environment's `url_variable` has it
     key_variable: str | None
     count: str | None  # None: one page, of whatever size
     max_count: int
@@ -56,10 +57,11 @@ class WebEngine:
     title: str = "title"
     link: str = "url"
     snippet: str = "snippet"
+    #: Fields of every request.
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    #: What a request says unless ``--web-param`` says otherwise.
+    #: Fields of a request, unless `--web-param` gives them.
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    #: Used for a result whose ``snippet`` is missing.
+    #: Used for a result whose `snippet` is missing.
     short_snippet: str | None = None
     url_variable: str | None = None
     #: Statuses, besides 401 and 403, that mean a problem with key or quota.
@@ -70,17 +72,17 @@ class WebEngine:
         return {self.key_header: self.key_prefix + key}
 
     def depth(self, topk: int) -> int:
-        """How many results to request in order to answer with ``topk``."""
-        pages = -(-topk // PAGE)
-        return self.max_count if self.count is None else min(pages * PAGE, self.max_count)
+        """How many results to request in order to answer with `topk`."""
+        pages = math.ceil(topk / _RESULTS_PER_PAGE)
+        return self.max_count if self.count is None else min(pages * _RESULTS_PER_PAGE, self.max_count)
 
     def fields(self, query: str, depth: int, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The request: query parameters (GET) or keys of the JSON body (POST)."""
+        """The fields of a request: query parameters (GET) or keys of the JSON body (POST)."""
         count = {} if self.count is None else {self.count: depth}
         return {**self.defaults, **params, **self.fixed, self.query: query, **count}
 
     def reserved(self) -> set[str]:
-        """The fields that ``fields`` sets by itself."""
+        """The fields that `fields` sets by itself."""
         return {self.query, *self.fixed} | ({self.count} if self.count else set())
 
     def parse(self, answer: Any) -> list[WebDocument]:
@@ -107,19 +109,21 @@ class WebEngine:
             if self.short_snippet and not snippet.strip():
                 snippet = _text(item, self.short_snippet)
             if _is_address(link) and (title.strip() or snippet.strip()):
-                documents.setdefault(link, WebDocument(link, contents(title, snippet)))
+                documents.setdefault(link, WebDocument(link, document_contents(title, snippet)))
         return list(documents.values())
 
 
 def _text(item: dict, name: str) -> str:
+    """The text of a field; empty if it is missing or of another type."""
     value = item.get(name)
     return value if isinstance(value, str) else ""
 
 
 def _is_address(link: str) -> bool:
+    """Whether a link is an http(s) address that can be sent."""
     try:
         parts = urlsplit(link)
-        link.encode("utf-8")  # JSON can write half a surrogate pair, no character
+        link.encode("utf-8")  # JSON can write half a surrogate pair, which is not a character
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.netloc) and not any(c.isspace() for c in link)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,11 +17,10 @@ _KEYS = ", ".join(f"{name}: {engine.key_variable or engine.url_variable}" for na
 
 
 class WebOptions(Options):
-    """How an engine is asked."""
+    """How requests are sent to an engine."""
 
     concurrency: Annotated[
-        AtLeastOne,
-        Flag("queries sent to the engine at a time", names=("--web-concurrency",), metavar="N"),
+        AtLeastOne, Flag("queries sent to the engine at a time", names=("--web-concurrency",), metavar="N")
     ] = 16
     #: From connecting to the last byte.
     timeout_s: Annotated[
@@ -36,12 +35,12 @@ class WebOptions(Options):
     ] = 2
     #: Seconds before the first retry, give or take half; doubled each time.
     backoff_s: float = 0.5
-    #: More parameters of the engine's API, such as ``{"gl": "us"}``.
+    #: More parameters of the engine's API, such as `{"gl": "us"}`.
     params: Mapping[str, Any] = {}
 
 
 class WebSelection(Options):
-    """Which engine answers, and from or into which recording; ``web`` is None where there is no engine."""
+    """Which engine answers, and from or into which recording; `web` is None where there is no engine."""
 
     group = Group(
         "web search",
@@ -53,16 +52,15 @@ class WebSelection(Options):
     web: Annotated[
         str | None,
         Flag(
-            "the engine, in place of --index; or beside it: it then answers the requests that say "
-            '"index": "web"',
+            'the engine, in place of --index; or beside it: it then answers requests with "index": "web"',
             choices=tuple(ENGINES),
         ),
     ] = None
     record: Annotated[
         Path | None,
         Flag(
-            "append every answer to this new JSONL file; with --replay FILE the file may exist: what is in "
-            "it is used, the rest is asked for and recorded",
+            "append every answer to this new JSONL file; with --replay FILE the file may exist: answers "
+            "in it are used, others are requested and recorded",
             metavar="FILE",
         ),
     ] = None
@@ -95,3 +93,12 @@ class WebSelection(Options):
             if "=" not in pair.lstrip("="):
                 raise ValueError(f"--web-param {pair}: write NAME=VALUE")
         return pairs
+
+    def contradictions(self) -> Iterator[str]:
+        """Yields a sentence for each option that has no meaning without an engine."""
+        if self.web is None:
+            flags = ("--record", "--replay", "--web-param", "--web-url")
+            values = (self.record, self.replay, self.web_param, self.web_url)
+            for flag, value in zip(flags, values, strict=True):
+                if value:
+                    yield f"{flag} belongs to --web ENGINE"

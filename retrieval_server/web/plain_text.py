@@ -1,7 +1,7 @@
 """Converts titles and snippets of search engines to plain text on one line.
 
-Only names that are HTML elements count as tags, so that ``List<String>`` and ``a < b`` survive. One pass
-from left to right, so a hostile page can make a snippet ugly but not slow.
+Only names that are HTML elements count as tags, so that `List<String>` and `a < b` survive. There is one
+pass from left to right, so a hostile page can make a snippet ugly but not slow.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ def plain_text(marked_up: str) -> str:
     return " ".join(text.split())
 
 
-def contents(title: str, snippet: str) -> str:
+def document_contents(title: str, snippet: str) -> str:
     """A document in the format of the corpora: the title in quotes, a line break, the text."""
     return f'"{plain_text(title)}"\n{plain_text(snippet)}'
 
 
 def _replacement(tag: re.Match[str]) -> str:
+    """What stands in place of a tag: a blank, nothing, or the tag itself if it is not of HTML."""
     name = tag[1].lower()
     if name in _BREAKS:
         return " "

@@ -32,13 +32,13 @@ from retrieval_server.web.engines import WebDocument
 
 log = logging.getLogger(__name__)
 MAX_LINE_BYTES = 16 * 2**20  # of one recorded answer
-#: What parsing raises for a line that is not a recorded answer.
+#: The errors of a line that is not a recorded answer.
 _BROKEN = (ValueError, KeyError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True)
 class RecordingKey:
-    """What an answer belongs to; no API key is part of it."""
+    """The request that an answer belongs to; no API key is part of it."""
 
     engine: str
     query: str
@@ -46,14 +46,15 @@ class RecordingKey:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def digest(self) -> bytes:
+        """A hash of all fields."""
         text = json.dumps(asdict(self), sort_keys=True, ensure_ascii=True)
         return hashlib.blake2b(text.encode("ascii"), digest_size=16).digest()
 
 
 class Recording:
-    """Answers from ``replay`` and ``record``, and appends new ones to ``record``. Safe for threads.
+    """Answers from the files `replay` and `record`, and appends new answers to `record`. Thread-safe.
 
-    ``replay`` must exist. ``record`` may exist only if it is also ``replay``, so that an old run is not mixed
+    `replay` must exist. `record` may exist only if it is also `replay`, so that an old run is not mixed
     into a new one by mistake. Raises UserError.
     """
 
@@ -69,7 +70,7 @@ class Recording:
             if replay is not None and not is_same:
                 self._read_lines(self._open(replay, os.O_RDONLY), repair=False)
             if record is not None:
-                self._start_recording(record, go_on=is_same)
+                self._start_recording(record, append=is_same)
         except BaseException:
             self.close()
             raise
@@ -77,9 +78,9 @@ class Recording:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, question: RecordingKey) -> list[WebDocument] | None:
+    def get(self, key: RecordingKey) -> list[WebDocument] | None:
         """The recorded answer, or None. Raises UserError if the file was changed meanwhile."""
-        entry = self._entries.get(question.digest())
+        entry = self._entries.get(key.digest())
         if entry is None:
             return None
         descriptor, offset, length = entry
@@ -87,20 +88,20 @@ class Recording:
             row = _parse(os.pread(descriptor, length, offset))
         except _BROKEN as error:
             path = self._paths[descriptor]
-            raise UserError(f"{path}: was changed since it was opened ({error!r}).") from None
+            raise UserError(f"{path}: was changed since it was opened ({error!r}). Start anew.") from None
         return [WebDocument(**document) for document in row["documents"]]
 
-    def put(self, question: RecordingKey, documents: Sequence[WebDocument]) -> list[WebDocument]:
+    def put(self, key: RecordingKey, documents: Sequence[WebDocument]) -> list[WebDocument]:
         """Record an answer, if there is a file to record into. Returns the first answer recorded for its key.
 
         Raises UserError if the file cannot be written; the line is then removed from it.
         """
         if self._record is None:
             return list(documents)
-        row = {**asdict(question), "documents": [asdict(document) for document in documents]}
+        row = {**asdict(key), "documents": [asdict(document) for document in documents]}
         line = json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n"
         with self._lock:
-            if (results := self.get(question)) is not None:
+            if (results := self.get(key)) is not None:
                 return results
             try:
                 if os.write(self._record, line) != len(line):
@@ -108,8 +109,10 @@ class Recording:
             except OSError as error:
                 os.ftruncate(self._record, self._end)
                 path = self._paths[self._record]
-                raise UserError(f"{path}: cannot record ({error.strerror or error}).") from None
-            self._entries[question.digest()] = (self._record, self._end, len(line))
+                raise UserError(
+                    f"{path}: cannot record ({error.strerror or error}). Free its disk."
+                ) from None
+            self._entries[key.digest()] = (self._record, self._end, len(line))
             self._end += len(line)
         return list(documents)
 
@@ -119,6 +122,7 @@ class Recording:
         self._files, self._record = [], None
 
     def _open(self, path: Path, flags: int) -> int:
+        """The descriptor of a file. Raises UserError if it cannot be opened."""
         try:
             descriptor = os.open(path, flags, 0o600)  # readable by the owner only: queries are private
         except OSError as error:
@@ -128,40 +132,42 @@ class Recording:
         self._paths[descriptor] = path
         return descriptor
 
-    def _start_recording(self, path: Path, go_on: bool) -> None:
+    def _start_recording(self, path: Path, append: bool) -> None:
+        """Open and lock the file. Raises UserError for a file that has answers already, unless `append`."""
         descriptor = self._open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
-            alone = lock_descriptor(descriptor, blocking=False)
+            is_locked = lock_descriptor(descriptor, blocking=False)
         except OSError as error:
-            raise UserError(f"{path}: cannot be locked ({error.strerror}).") from None
-        if not alone:
+            raise UserError(f"{path}: cannot be locked ({error.strerror}). Name another file.") from None
+        if not is_locked:
             raise UserError(f"{path}: another server is recording into it. Give each its own file.")
-        if not go_on and os.fstat(descriptor).st_size:
+        if not append and os.fstat(descriptor).st_size:
             raise UserError(f"{path}: exists. To go on with it, add --replay {path}; else name a new file.")
         self._end = self._read_lines(descriptor, repair=True)
         self._record = descriptor
 
     def _read_lines(self, descriptor: int, repair: bool) -> int:
-        """Index the whole lines; returns where they end."""
-        path, end = self._paths[descriptor], 0
+        """Index the whole lines; returns the offset of their end, at which `repair` cuts the file."""
+        path = self._paths[descriptor]
+        end = 0
         with open(os.dup(descriptor), "rb") as stream:
             stream.seek(0)
             for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b""), 1):
                 if len(line) > MAX_LINE_BYTES:
-                    raise UserError(f"{path}: line {number} is longer than {MAX_LINE_BYTES} bytes.")
+                    raise UserError(
+                        f"{path}: line {number} is longer than {MAX_LINE_BYTES} bytes. Remove it."
+                    )
                 if not line.endswith(b"\n"):
                     log.warning("%s: line %d was cut off by a kill and is left out", path, number)
                     break
                 try:
                     row = _parse(line)
-                    question = RecordingKey(
-                        **{name: value for name, value in row.items() if name != "documents"}
-                    )
+                    key = RecordingKey(**{name: value for name, value in row.items() if name != "documents"})
                 except _BROKEN as error:
                     raise UserError(
-                        f"{path}: line {number} is no recorded answer ({reason_of(error)}). Remove it."
+                        f"{path}: line {number} is not a recorded answer ({reason_of(error)}). Remove it."
                     ) from None
-                self._entries.setdefault(question.digest(), (descriptor, end, len(line)))
+                self._entries.setdefault(key.digest(), (descriptor, end, len(line)))
                 end += len(line)
         if repair:
             os.ftruncate(descriptor, end)
@@ -169,6 +175,7 @@ class Recording:
 
 
 def _is_same_file(first: Path, second: Path) -> bool:
+    """Whether two paths are of one file, which need not exist."""
     try:
         return first.samefile(second)
     except FileNotFoundError:
@@ -176,6 +183,7 @@ def _is_same_file(first: Path, second: Path) -> bool:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
+    """The row of a line. Raises one of _BROKEN if its documents are of another form."""
     row = read_json_line(line)
     for document in row["documents"]:
         if set(document) != {"url", "contents"} or not all(isinstance(v, str) for v in document.values()):

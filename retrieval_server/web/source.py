@@ -40,46 +40,48 @@ class WebSource(RemoteSource):
         replay: Path | None = None,
         record: Path | None = None,
     ) -> WebSource:
-        """The engine of that name, with its key out of ``environment``.
+        """Open the engine of that name, with its key out of `environment`.
 
-        With ``replay`` alone nothing is ever asked, and no key is needed. Raises UserError
-        before anything is sent.
+        With `replay` alone no request is ever sent, and no key is needed. Raises UserError before anything
+        is sent.
         """
         engine = ENGINES[name]
         options = options or WebOptions()
         connects = replay is None or record is not None
-        *_, address, key, recording = check_all(
+        *_, address, api_key, recording = check_all(
             lambda: _check_params(engine, options),
             lambda: _url(engine, environment, url) if connects else None,
             lambda: _key(engine, environment) if connects else None,
             lambda: Recording(replay, record) if replay or record else None,
         )
-        client = WebClient(engine, address, key, options) if connects else None
+        client = WebClient(engine, address, api_key, options) if connects else None
         return cls(engine, options, client, recording)
 
     @property
     def description(self) -> SourceDescription:
+        """The description, which has only the engine's name."""
         return SourceDescription(backend=f"web:{self.engine.name}")
 
     @property
     def note(self) -> str:
-        """Where the answers come from, for the log."""
+        """The origin of the answers in words, for the log."""
         recorded = (
             f"{len(self._recording)} recorded answers" if self._recording is not None else "nothing recorded"
         )
         return recorded if self._client is not None else f"{recorded}, nothing else"
 
     async def answer(self, query: str, topk: int) -> tuple[ScoredPassage, ...]:
-        question = RecordingKey(self.engine.name, query, self.engine.depth(topk), self._params)
+        """At most `topk` documents, recorded or live. Raises SearchFailedError."""
+        key = RecordingKey(self.engine.name, query, self.engine.depth(topk), self._params)
         try:
-            documents = self._recording.get(question) if self._recording is not None else None
+            documents = self._recording.get(key) if self._recording is not None else None
             if documents is None:
                 if self._client is None:
                     reason = f"the recording has no answer of {self.engine.name} for {query[:100]!r}"
                     raise SearchFailedError(404, "not_recorded", f"{reason}, topk {topk}, these parameters")
-                documents = await self._client.search(query, question.depth)
+                documents = await self._client.search(query, key.depth)
                 if self._recording is not None:
-                    documents = self._recording.put(question, documents)
+                    documents = self._recording.put(key, documents)
         except UserError as error:
             raise SearchFailedError(503, "record_failed", str(error), retry_after=60) from None
         return tuple(
@@ -95,8 +97,8 @@ class WebSource(RemoteSource):
 
 
 def open_web(choice: WebSelection) -> WebSource:
-    """The source that the options ask for. Raises UserError."""
-    assert choice.web is not None
+    """The source of the options, which must name an engine. Raises UserError."""
+    assert choice.web is not None, "no engine is chosen"
     parse_value = _json_or_text if ENGINES[choice.web].method == "POST" else str
     params = {
         name: parse_value(value) for name, _, value in (pair.partition("=") for pair in choice.web_param)
@@ -108,7 +110,7 @@ def open_web(choice: WebSelection) -> WebSource:
 
 
 def _json_or_text(value: str) -> object:
-    """In a JSON body ``true``, ``3`` and ``["a.org"]`` mean what they look like."""
+    """The value of a text of JSON, such as `true` or `["a.org"]`; another text is its own value."""
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
@@ -116,18 +118,19 @@ def _json_or_text(value: str) -> object:
 
 
 def _key(engine: WebEngine, environment: Mapping[str, str]) -> str | None:
+    """The API key in the environment; None for an engine without. Raises UserError if it is missing."""
     if engine.key_variable is None:
         return None
     key = environment.get(engine.key_variable, "").strip()
     if not key:
-        without = "use --replay FILE without --record"
-        raise UserError(f"{engine.key_variable} is not set: export it, or {without}.")
+        raise UserError(f"{engine.key_variable} is not set: export it, or use --replay without --record.")
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise UserError(f"{engine.key_variable} must be printable ASCII without blanks. Set it again.")
     return key
 
 
 def _url(engine: WebEngine, environment: Mapping[str, str], url: str | None) -> str:
+    """The address: that of --web-url, the environment's, or the engine's own. Raises UserError."""
     name = "--web-url"
     if url is None and engine.url_variable is not None:
         name = engine.url_variable
@@ -145,11 +148,12 @@ def _url(engine: WebEngine, environment: Mapping[str, str], url: str | None) -> 
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise UserError(f"{name} is no http(s) address without user, password, query and fragment.")
+        raise UserError(f"{name} is not an http(s) address without user, password, query and fragment.")
     return url
 
 
 def _check_params(engine: WebEngine, options: WebOptions) -> None:
+    """Raises UserError for a parameter that the server sets itself, or that looks like a key."""
     for name in options.params:
         if name in engine.reserved():
             raise UserError(f"--web-param {name}: the server sets this field of {engine.name} itself.")

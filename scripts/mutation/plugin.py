@@ -33,7 +33,7 @@ def _write(**result: object) -> None:
 
 
 def _elsewhere() -> list[str]:
-    """Files of the packages' modules that are not in the copy."""
+    """The files of the packages' modules that were not imported from the copy."""
     files = (
         getattr(module, "__file__", None)
         for name, module in list(sys.modules.items())
@@ -96,6 +96,7 @@ class Cover:
             self.passed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
+        """Write the tests that passed, and for each line which of them execute it."""
         self.coverage.stop()
         data = self.coverage.get_data()
         tests = sorted(self.passed - self.failed)

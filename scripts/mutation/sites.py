@@ -102,6 +102,7 @@ def sites(source: str) -> list[Site]:
 
 
 def _of_block(statements: list[ast.stmt], name: str, at_import: bool) -> Iterator[Site]:
+    """Yields the sites of statements in the scope `name`, those within other statements among them."""
     for statement in statements:
         inner, inner_at_import = name, at_import
         if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
@@ -129,7 +130,7 @@ def _target(statement: ast.stmt) -> str | None:
 
 
 def _for_others(test: ast.expr) -> bool:
-    """`TYPE_CHECKING`, or a comparison with `__name__`?"""
+    """Whether a condition names `TYPE_CHECKING` or `__name__`."""
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
     return bool(names & {"TYPE_CHECKING", "__name__"})
 
@@ -165,6 +166,7 @@ def _with(node: ast.AST, **fields: object) -> ast.AST:
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST | str]]:
+    """Yields the changes of a node: kind, the node to replace, and another node or text in its place."""
     match node:
         case ast.Compare(ops=ops):
             for index, operator in enumerate(ops):
@@ -214,6 +216,7 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def _shape(value: object) -> object:
+    """A value with its texts and names of types left out, for comparison."""
     if isinstance(value, (str, bytes, ast.JoinedStr)):
         return "text"
     if isinstance(value, ast.AST):
@@ -229,7 +232,7 @@ def _shape(value: object) -> object:
 
 
 def _span(source: str, node: ast.AST) -> tuple[int, int]:
-    """Where a node begins and ends, in bytes of UTF-8."""
+    """The offsets of the beginning and the end of a node, in bytes of UTF-8."""
     lines = source.encode().splitlines(keepends=True)
     start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
     return start, sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset

@@ -44,6 +44,7 @@ class Comparison:
             self._values(name, first, second, run)
 
     def _values(self, place: str, old: Any, new: Any, run: str) -> None:
+        """Note the differences of two JSON values."""
         if isinstance(old, dict) and isinstance(new, dict):
             self._objects(place, old, new, run)
         elif isinstance(old, list) and isinstance(new, list):
@@ -59,6 +60,7 @@ class Comparison:
                 self.differences.append(f"{place}: {_short(old, new)}")
 
     def _objects(self, place: str, old: Mapping[str, Any], new: Mapping[str, Any], run: str) -> None:
+        """Note the differences of two JSON objects: keys, their order, and values."""
         if list(old) != list(new) and old.keys() == new.keys():
             self.differences.append(f"{place}: keys in another order")
         sides = ({self.normaliser.texts(key, key)[side]: value for key, value in values.items()}
@@ -76,7 +78,7 @@ class Comparison:
 
 
 def _short(old: Any, new: Any, width: int = 160) -> str:
-    """Both values, from a little before their first difference."""
+    """A text of both values, from a little before their first difference."""
     first, second = repr(old), repr(new)
     same = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), 0)
     begin = max(0, same - width // 3)
@@ -84,7 +86,7 @@ def _short(old: Any, new: Any, width: int = 160) -> str:
 
 
 def _files(folder: Path, side: int, normaliser: Normaliser) -> dict[str, Path]:
-    """Normalised name -> file."""
+    """The files of a folder by their normalised names."""
     files = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -94,7 +96,7 @@ def _files(folder: Path, side: int, normaliser: Normaliser) -> dict[str, Path]:
 
 
 def content(path: Path) -> Any:
-    """What is compared of a file."""
+    """The values of a file that are compared."""
     if path.is_symlink():
         return {"link": str(path.readlink())}
     if path.suffix == ".parquet":

@@ -131,7 +131,7 @@ def difficult(folder: Path, count: int = 16) -> AbstractContextManager[Any]:
 
 
 def retriever_world(folder: Path) -> AbstractContextManager[Any]:
-    """What `rag-r1 retriever data` needs."""
+    """Make the records and the corpus that `rag-r1 retriever data` needs."""
     return scored_world(folder, tokenizer(), count=4)
 
 
@@ -218,7 +218,7 @@ class _Script:
 
 
 def protocols() -> list[str]:
-    """Names of the shipped protocols."""
+    """The names of the shipped protocols."""
     return sorted(protocol_names())
 
 

@@ -29,7 +29,7 @@ class Field:
     word: str | None = None
 
     def of_text(self, text: str) -> list[str]:
-        """What it finds in a text."""
+        """The parts of a text that the rule finds."""
         return self.pattern.findall(text) if self.pattern else []
 
     def without(self, text: str) -> str:
@@ -72,11 +72,7 @@ FIELDS = (
         frozenset({"commit"}),
         re.compile(r"^\| commit\.(?:sha|changed) \|.*\|$", re.MULTILINE),
     ),
-    Field(
-        "id",
-        "ids that are drawn for a request",
-        pattern=re.compile(r"(?<=chatcmpl-)[0-9a-f]{32}"),
-    ),
+    Field("id", "ids that are drawn for a request", pattern=re.compile(r"(?<=chatcmpl-)[0-9a-f]{32}")),
 )
 
 
@@ -106,7 +102,7 @@ class Normaliser:
         self.differing[entry.name] += differs
 
     def texts(self, old: str, new: str) -> tuple[str, str]:
-        """Both texts, normalised."""
+        """Returns both texts, normalised."""
         pair = (self._placed(old, 0), self._placed(new, 1))
         self._count("path", old, new, pair)
         if self._module is not None:
@@ -131,10 +127,7 @@ class Normaliser:
 
     def table(self) -> list[str]:
         """A line for each field: its name, its places, and in how many of them the recordings differ."""
-        whys = {
-            "path": "where the checkout and its Python are",
-            "module": "modules that were renamed",
-        }
+        whys = {"path": "where the checkout and its Python are", "module": "modules that were renamed"}
         whys |= {entry.name: entry.why for entry in FIELDS}
         return [
             f"  {name:12} {self.applied[name]:7,} places, {self.differing[name]:7,} of them differ: {why}"

@@ -190,7 +190,7 @@ def training_checks(place: Workplace) -> None:
 
 
 def _wait(url: str, seconds: float = 120) -> None:
-    """Until the address answers."""
+    """Wait until the address answers."""
     deadline = time.monotonic() + seconds
     while True:
         try:

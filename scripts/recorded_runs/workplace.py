@@ -115,7 +115,7 @@ def flags(values: Mapping[str, object]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays and numbers of numpy, tuples of dataclasses."""
+    """JSON's value for an array or a number of numpy, or for a dataclass."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "__dict__"):

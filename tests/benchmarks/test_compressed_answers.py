@@ -57,10 +57,12 @@ def test_a_loop_that_is_not_finished_is_refused_with_the_command(tmp_path):
 
 
 def test_every_index_is_one_that_a_build_takes():
-    from retrieval_server.build_options import parse_args
+    from retrieval_server.build_options import BuildCommand
+    from retrieval_server.command_line import parse
     from retrieval_server.indexing.faiss_build import make_index
 
     for flags in compressed_answers.INDEXES.values():
-        parse_args("", ["--corpus", "c", "--out", "o", "--backend", "dense", "--encoder", "minilm", *flags])
+        words = ["--corpus", "c", "--out", "o", "--backend", "dense", "--encoder", "minilm", *flags]
+        parse(BuildCommand, "", words)
         if "--factory" in flags:
             assert make_index(flags[1], 128).d == 128

@@ -13,7 +13,8 @@ from rag_r1.iterate.commands import StepCommands, flag_words, launch_words, quer
 from rag_r1.iterate.plan import read_plan
 from rag_r1.options.command_line import read_arguments
 from rag_r1.training.stages import StagesArguments
-from retrieval_server.build_options import parse_args
+from retrieval_server.build_options import BuildCommand
+from retrieval_server.command_line import parse
 
 WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), max_size=4)
 
@@ -75,7 +76,7 @@ def test_the_commands_that_a_check_does_not_read_take_their_words_too(loop):
     stage = read_arguments(StagesArguments, words[4:], description="")
     assert stage.recipe == ["recipes/demo/grpo"] and stage.out == out
     assert stage.overrides[-1] == "actor_rollout_ref.model.path='it\\'s'"
-    build = parse_args("", commands.index(out / "model", out / "index")[3:])
+    build = parse(BuildCommand, "", commands.index(out / "model", out / "index")[3:])
     assert (build.backend, build.dense.preset, build.dense.device) == ("dense", "small", "cpu")
     assert build.build_options().encoder == "/out/model"
 

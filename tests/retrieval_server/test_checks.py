@@ -148,7 +148,7 @@ def test_an_encoder_whose_files_are_not_whole_is_refused_before_the_work(
         ("build --backend dense --recall-queries PATH/utf16 DENSE", "utf16: it is not UTF-8 text"),
         ("import --embeddings PATH/none.npy DENSE", "no vector in it"),
         ("import --embeddings PATH/int.npy DENSE", "of int64"),
-        ("serve WEB --replay PATH/recording", "line 1 is no recorded answer (it has no 'documents')"),
+        ("serve WEB --replay PATH/recording", "line 1 is not a recorded answer (it has no 'documents')"),
         ("serve WEB --replay PATH/none --record PATH/x", "SERPER_API_KEY"),
         ("serve WEB --replay PATH/none --record PATH/x", "none: cannot be opened"),
         ("serve WEB --replay PATH/none --rerank PATH/empty", "empty: no weights in it"),

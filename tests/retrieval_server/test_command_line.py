@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from retrieval_server import build_options, commands
+from retrieval_server import commands
 from retrieval_server.build_options import BuildCommand
 from retrieval_server.command_line import parse
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.options import Flag, Group, Options
-from retrieval_server.serve import options as serve_options
 from retrieval_server.serve.options import ServeCommand
 from retrieval_server.server.limits import RequestLimits
 
@@ -194,7 +193,7 @@ def test_the_older_names_of_parts_are_taken_too():
     assert old == parse(BuildCommand, "", ["encode", "--parts", "w", "--part", "1/2", "--encoder", "e"])
 
 
-PARSERS = {"serve": serve_options.parse_args, "build": build_options.parse_args}
+COMMANDS = {"serve": ServeCommand, "build": BuildCommand}
 
 
 @pytest.mark.parametrize(
@@ -236,7 +235,7 @@ PARSERS = {"serve": serve_options.parse_args, "build": build_options.parse_args}
 def test_options_that_do_not_fit_are_refused(capsys, words, named):
     script, *argv = words.split()
     with pytest.raises(SystemExit) as ended:
-        PARSERS[script]("", argv)
+        parse(COMMANDS[script], "", argv)
     assert ended.value.code == 2 and named in capsys.readouterr().err
 
 

@@ -53,7 +53,7 @@ def _cell(size: str, trained: str, offload: bool, tokens: int) -> Cell:
 
 
 def overrides(settings: dict[str, Any]) -> list[str]:
-    """Of the recipe, for a cell."""
+    """The overrides of the recipe for a cell."""
     offload = str(settings["offload"]).lower()
     keys = ("param_offload", "optimizer_offload")
     return [
@@ -64,7 +64,7 @@ def overrides(settings: dict[str, Any]) -> list[str]:
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """Peaks by phase, each with its estimate; in bytes."""
+    """Yields the peaks by phase, each with its estimate, in bytes."""
     from benchmarks.gpu.engine import PARTS, LoneEngine, compose, random_rows
     from benchmarks.gpu.memory_use import PhaseMeter
 

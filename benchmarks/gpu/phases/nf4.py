@@ -43,7 +43,7 @@ def _size(plan: Plan) -> str:
 
 
 def groups(plan: Plan) -> list[list[Cell]]:
-    """Engines first: they need neither Ray nor vLLM."""
+    """The cells, engines first: they need neither Ray nor vLLM."""
     length = 64 if plan.miniature else 4096
     settings = {"size": _size(plan), "length": length, "steps": _STEPS}
     engines = [Cell("nf4", f"engine-{kind}", f"veRL's engine alone, {kind}", settings) for kind in _RECIPES]
@@ -66,7 +66,7 @@ def check(plan: Plan) -> None:
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """One cell in each process."""
+    """Yields the figures of the one cell that a process measures."""
     for cell in cells:
         model, (part, _, kind) = model_folder(plan, _size(plan)), cell.name.partition("-")
         if part == "engine":
@@ -111,6 +111,7 @@ def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
 
 
 def _words(cell: Cell, figures: dict[str, Any]) -> str:
+    """The figures of a cell in words."""
     if cell.name.startswith("engine"):
         peak = max(of_phase["used"] for of_phase in figures["phases"].values())
         gap = f"{figures['gap_mean']:.1e} (mean), {figures['gap_max']:.1e} (largest)"

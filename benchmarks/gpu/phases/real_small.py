@@ -87,7 +87,7 @@ def check(plan: Plan) -> None:
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """One cell in each process."""
+    """Yields the figures of the one cell that a process measures."""
     folder = plan.out / "runs" / "real_small"
     if plan.miniature:
         yield from (trainings.run_training(plan, cell, folder) for cell in cells)
@@ -131,6 +131,7 @@ def _sft(plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def _grpo(plan: Plan, folder: Path) -> dict[str, Any]:
+    """Train by GRPO from the SFT model; returns the metrics of its steps and the memory used."""
     out, data = folder / "grpo", _data_folder(plan, folder)
     with _search(data, folder) as url, trainings.TrainingMeter() as meter:
         run_module(
@@ -147,6 +148,7 @@ def _grpo(plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def _eval(plan: Plan, folder: Path) -> dict[str, Any]:
+    """Evaluate the trained model; returns the figures of the report."""
     out, data = folder / "eval", _data_folder(plan, folder)
     with _search(data, folder) as url:
         run_module(
@@ -176,6 +178,7 @@ def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
 
 
 def _words(cell: Cell, figures: dict[str, Any]) -> str:
+    """The figures of a cell in words."""
     if cell.name == "grpo":
         head = zip(trainings.HEAD[1:], trainings.training_row(cell.what, figures)[1:], strict=True)
         return "; ".join([*(f"{name} {value}" for name, value in head), _held_out(figures["steps"])])
@@ -187,7 +190,7 @@ def _words(cell: Cell, figures: dict[str, Any]) -> str:
 
 
 def _held_out(steps: dict[str, dict[str, float]]) -> str:
-    """Mean held-out exact match at each validation."""
+    """The mean held-out exact match at each validation, in words."""
     means = []
     for step in sorted(steps, key=int):
         scores = [value for name, value in steps[step].items() if name.endswith("/em/mean@1")]

@@ -55,7 +55,7 @@ def check(plan: Plan) -> None:
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """One cell in each process."""
+    """Yields the figures of the one cell that a process measures."""
     for cell in cells:
         folder = plan.out / "runs" / f"resume-{cell.name}"
         shutil.rmtree(folder, ignore_errors=True)  # a kill measured half is measured anew
@@ -68,6 +68,7 @@ def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
 
 
 def _engine(plan: Plan, folder: Path, kind: str, length: int) -> dict[str, Any]:
+    """Compare a step after loading a checkpoint with the step of the engine that saved it."""
     from benchmarks.gpu.engine import LoneEngine, compose, random_rows
 
     size, checkpoint = _size(plan), str(folder / "checkpoints")
@@ -90,6 +91,7 @@ def _engine(plan: Plan, folder: Path, kind: str, length: int) -> dict[str, Any]:
 
 
 def _training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
+    """Kill a training after step 2, resume it from step 1, and compare both second steps."""
     from rag_r1.demo.run import train
 
     checkpoints, metrics = folder / "checkpoints", folder / "metrics.jsonl"

@@ -45,11 +45,11 @@ def groups(plan: Plan) -> list[list[Cell]]:
 
 
 def check(plan: Plan) -> None:
-    """Everything that it needs is there."""
+    """Does nothing: all that the phase needs is there."""
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """Queries a second by the size of batches."""
+    """Yields the queries a second of each cell, by the size of batches."""
     for cell in cells:
         kind, _, rest = cell.name.partition("-")
         if kind == "encoder":
@@ -61,6 +61,7 @@ def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
 
 
 def _encoder(plan: Plan, name: str, dtype: str, batches: Sequence[int]) -> dict[str, Any]:
+    """Queries a second that the encoder encodes, by batch size."""
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.encode.options import EncoderOptions
 
@@ -76,6 +77,7 @@ def _encoder(plan: Plan, name: str, dtype: str, batches: Sequence[int]) -> dict[
 
 
 def _faiss(plan: Plan, rows: int, dimension: int, batches: Sequence[int]) -> dict[str, Any]:
+    """Queries a second that a random exact index answers, by batch size."""
     import faiss
     import numpy as np
 
@@ -98,6 +100,7 @@ def _faiss(plan: Plan, rows: int, dimension: int, batches: Sequence[int]) -> dic
 
 
 def _server(plan: Plan, clients: int, seconds: float) -> dict[str, Any]:
+    """Queries a second and milliseconds of a retrieval server under so many clients."""
     import torch
 
     from rag_r1.demo.world import demo_data

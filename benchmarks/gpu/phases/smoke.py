@@ -28,17 +28,18 @@ def groups(plan: Plan) -> list[list[Cell]]:
 
 
 def check(plan: Plan) -> None:
-    """Everything that it needs is there."""
+    """Does nothing: all that the phase needs is there."""
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """One cell in each process."""
+    """Yields the figures of the one cell that a process measures."""
     of_cell = {_ENVIRONMENT: _environment, _GENERATION: _generation, _STEP: _step}
     for cell in cells:
         yield of_cell[cell](plan)
 
 
 def _environment(plan: Plan) -> dict[str, Any]:
+    """The findings of `rag-r1 doctor`, and the versions and the GPU of torch."""
     import torch
 
     from rag_r1.training.doctor.command import find_all
@@ -52,6 +53,7 @@ def _environment(plan: Plan) -> dict[str, Any]:
 
 
 def _generation(plan: Plan) -> dict[str, Any]:
+    """Start vLLM with the demo's model, and measure some generations."""
     from transformers import AutoTokenizer
 
     from benchmarks.gpu.served import generation
@@ -74,6 +76,7 @@ def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
 
 
 def _words(cell: Cell, figures: dict[str, Any]) -> str:
+    """The figures of a cell in words."""
     if cell == _ENVIRONMENT:
         states = [state for _, state, _ in figures["doctor"]]
         bad = f"{states.count('warning')} warnings, {states.count('MISSING')} missing"

@@ -33,7 +33,7 @@ _STEP = (
 
 
 def groups(plan: Plan) -> list[list[Cell]]:
-    """One cell: the miniature's is a step of the demo."""
+    """The one cell; the miniature's is a step of the demo."""
     if plan.miniature:
         small = (*trainings.SMALL, "trainer.total_training_steps=2")
         what = "the demo's policy, recipes/demo/grpo"

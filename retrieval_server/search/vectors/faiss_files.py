@@ -1,8 +1,8 @@
 """Reads, opens and writes FAISS index files.
 
 A file's first 37 bytes give its kind, rows, dimension and metric. They are checked before FAISS reads the
-file, since FAISS checks no length in it: so a truncated download, or a file that is no index, is
-reported at once, and not after minutes or as a lack of memory.
+file, since FAISS checks no length in it: so a truncated download, or a file that is not an
+index, is reported at once, and not after minutes or as a lack of memory.
 
 A mapped index stays on disk: FAISS works on its pages, of which the system keeps as many as memory allows.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 INNER_PRODUCT = 0  # faiss.METRIC_INNER_PRODUCT
 #: Kind, dimension, rows, two unused numbers, whether it is trained, metric.
 _HEADER = struct.Struct("<4siqqq?i")
-_UNUSED = 1 << 20  # what FAISS writes for the two numbers
+_UNUSED_VALUE = 1 << 20  # what FAISS writes for the two numbers
 _COUNT = struct.Struct("<Q")  # of the floats that follow in an exact index
 _EXACT = ("IxFI", "IxF2", "IxFl")
 _UNCOMPRESSED = (*_EXACT, "IHNf", "IwFl")  # kinds that hold every vector in 32 bits
@@ -33,7 +33,7 @@ _UNCOMPRESSED = (*_EXACT, "IHNf", "IwFl")  # kinds that hold every vector in 32 
 
 @dataclass(frozen=True)
 class FaissHeader:
-    """The header of an index file; ``kind`` is FAISS's code of four letters."""
+    """The header of an index file; `kind` is FAISS's code of four letters."""
 
     kind: str
     dimension: int
@@ -43,34 +43,35 @@ class FaissHeader:
 
 
 def read_header(path: Path) -> FaissHeader:
-    """The file's header. Raises UserError if it is no FAISS index, or a truncated one."""
+    """The file's header. Raises UserError if it is not a FAISS index, or a truncated one."""
     try:
         with path.open("rb") as stream:
-            first = stream.read(_HEADER.size)
+            head = stream.read(_HEADER.size)
         size = path.stat().st_size
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}. Give the index file of FAISS.") from None
-    kind = first[:4].decode("ascii", "replace")
-    if len(first) < _HEADER.size or kind[0] != "I" or kind.startswith("IB"):
-        raise UserError(f"{path}: no readable FAISS index of float vectors. Fetch it again.")
-    _, dimension, rows, _, _, trained, metric = _HEADER.unpack(first)
+    kind = head[:4].decode("ascii", "replace")
+    if len(head) < _HEADER.size or kind[0] != "I" or kind.startswith("IB"):
+        raise UserError(f"{path}: not a readable FAISS index of float vectors. Fetch it again.")
+    _, dimension, rows, _, _, trained, metric = _HEADER.unpack(head)
     if dimension < 1 or rows < 0:
-        raise UserError(f"{path}: no readable FAISS index: {rows} x {dimension} values. Fetch it again.")
-    needs = 4 * dimension * rows
+        raise UserError(f"{path}: not a readable FAISS index: {rows} x {dimension} values. Fetch it again.")
+    needed_bytes = 4 * dimension * rows
     if kind in _EXACT and metric in (0, 1):
-        needs += _HEADER.size + _COUNT.size
-    if kind in _UNCOMPRESSED and size < needs:
+        needed_bytes += _HEADER.size + _COUNT.size
+    if kind in _UNCOMPRESSED and size < needed_bytes:
         raise UserError(
-            f"{path}: no readable FAISS index: {rows} rows of {dimension} dimensions take {needs} bytes, and "
-            f"it has {size}. It is cut: fetch it again; of a file that comes in parts, put all together."
+            f"{path}: not a readable FAISS index: {rows} rows of {dimension} dimensions take "
+            f"{needed_bytes} bytes, and it has {size}. It is cut: fetch it again; of a file that comes in "
+            "parts, put all together."
         )
     return FaissHeader(kind, dimension, rows, trained, metric)
 
 
 def open_index(path: Path, *, mapped: bool = False) -> faiss.Index:
-    """The index, in memory or ``mapped``; a FAISS without mapping (before 1.11) reads it into memory.
+    """The index, in memory or `mapped`; a FAISS without mapping (before 1.11) reads it into memory.
 
-    Raises UserError.
+    Raises UserError if it cannot be read, or does not fit into memory.
     """
     import faiss
 
@@ -81,17 +82,17 @@ def open_index(path: Path, *, mapped: bool = False) -> faiss.Index:
         remedy = "Map it from disk with --mmap, or use a machine with more memory."
         raise UserError(f"{path}: too large for this machine's memory. {remedy}") from None
     except RuntimeError as error:
-        raise UserError(f"{path}: no readable FAISS index. {REBUILD}") from error
+        raise UserError(f"{path}: not a readable FAISS index. {REBUILD}") from error
 
 
 def write_exact(blocks: Iterable[np.ndarray], rows: int, dimension: int, path: Path) -> None:
-    """Write the exact inner-product index of float32 blocks, (some, dimension) each and ``rows`` in all.
+    """Write the exact inner-product index of float32 blocks, (rows, dimension) each and `rows` in all.
 
-    The bytes are those of ``faiss.write_index``, and no more than a block is in memory.
+    The bytes are those of `faiss.write_index`, and no more than a block is in memory.
     """
     kind = b"IxFI"
     with path.open("wb") as stream:
-        stream.write(_HEADER.pack(kind, dimension, rows, _UNUSED, _UNUSED, True, INNER_PRODUCT))
+        stream.write(_HEADER.pack(kind, dimension, rows, _UNUSED_VALUE, _UNUSED_VALUE, True, INNER_PRODUCT))
         stream.write(_COUNT.pack(rows * dimension))
         for block in blocks:
             stream.write(np.ascontiguousarray(block, "<f4").tobytes())

@@ -20,21 +20,20 @@ import numpy as np
 
 from retrieval_server.search.backends import Hit
 
-_SPARE = 8  # candidates beyond topk
+_SPARE_CANDIDATES = 8  # candidates beyond topk
 # How far FAISS's score of a passage may be from the exact one, as a share of the two vectors' lengths: about
 # ten times what is seen, at 1,024 dimensions.
 _ROUNDING = 2**-18
 #: A thread is worth its start for so many numbers: it compares them with a query in about 0.2 ms.
-_LEAST_IN_PART = 2**20
+_MIN_PART_VALUES = 2**20
 #: FAISS multiplies matrices with BLAS for batches from this size on, and else compares vector by vector,
 #: which is faster for one query alone. Its own default is far higher: on two cores, 42 ms a query instead of
 #: 2 to 3 for 128 queries against 200,000 vectors.
 _BLAS_FROM = 2
 # FAISS 1.15 compares the threshold with queries x dimension (default 128,000), older ones with queries (20).
-_OF_PRODUCT = faiss.cvar.distance_compute_blas_threshold > 1_000
-
-
-_largest = 0
+_BY_PRODUCT = faiss.cvar.distance_compute_blas_threshold > 1_000
+#: The largest dimension for which `multiply_batches` was called.
+_largest_dimension = 0
 
 
 def multiply_batches(dimension: int) -> None:
@@ -42,17 +41,17 @@ def multiply_batches(dimension: int) -> None:
 
     It holds for the whole process, so it is made for the largest dimension that was ever named: with smaller
     ones the product begins at larger batches. Otherwise the rounding of a search would depend on which index
-    was asked before.
+    was searched before.
     """
-    global _largest
-    _largest = max(_largest, dimension)
-    faiss.cvar.distance_compute_blas_threshold = _BLAS_FROM * (_largest if _OF_PRODUCT else 1)
+    global _largest_dimension
+    _largest_dimension = max(_largest_dimension, dimension)
+    faiss.cvar.distance_compute_blas_threshold = _BLAS_FROM * (_largest_dimension if _BY_PRODUCT else 1)
 
 
 class FlatSearch:
     """Exact search of (queries, dimension) vectors.
 
-    ``threads``: among how many the rows are divided for a batch, ``alone``: for one query. None for the first
+    `threads`: among how many the rows are divided for a batch, `alone`: for one query. None for the first
     is FAISS's own number, for the second the first.
     """
 
@@ -67,12 +66,12 @@ class FlatSearch:
         )
 
     def find(self, queries: np.ndarray, topk: int) -> list[list[Hit]]:
-        """At most ``topk`` hits for each query, best first."""
+        """At most `topk` hits for each query, best first."""
         depth = min(topk, self._index.ntotal)
-        among = min(depth + _SPARE, self._index.ntotal)
-        if not among:
+        candidates = min(depth + _SPARE_CANDIDATES, self._index.ntotal)
+        if not candidates:
             return [[] for _ in queries]
-        return self._rank(queries, *self._candidates(queries, among), depth)
+        return self._rank(queries, *self._candidates(queries, candidates), depth)
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -88,9 +87,9 @@ class FlatSearch:
         return np.take_along_axis(scores, best, axis=1), np.take_along_axis(rows, best, axis=1)
 
     def _rank(self, queries: np.ndarray, scores: np.ndarray, rows: np.ndarray, topk: int) -> list[list[Hit]]:
-        """The ``topk`` best of FAISS's candidates by exact score, equal scores in corpus order.
+        """The `topk` best of FAISS's candidates by exact score, equal scores in corpus order.
 
-        ``scores`` and ``rows`` are (queries, candidates). If a passage that FAISS left out could belong to a
+        `scores` and `rows` are (queries, candidates). If a passage that FAISS left out could belong to a
         query's best, more candidates than near-ties are fetched for it.
         """
         valid = rows >= 0
@@ -111,7 +110,7 @@ class FlatSearch:
 
 
 class _RowRange(faiss.SearchParameters):
-    """Limits a search to the rows from ``first`` to before ``end``."""
+    """Limits a search to the rows from `first` to before `end`."""
 
     def __init__(self, first: int, end: int):
         self._selector = faiss.IDSelectorRange(first, end)  # FAISS has only a pointer to it
@@ -121,7 +120,7 @@ class _RowRange(faiss.SearchParameters):
 def _parts(index: faiss.Index, max_parts: int) -> list[_RowRange | None]:
     """The rows of an index in at most so many parts of about the same size; [None] is all of them in one."""
     count = index.ntotal
-    number = min(max_parts, count * index.d // _LEAST_IN_PART)
+    number = min(max_parts, count * index.d // _MIN_PART_VALUES)
     if number < 2:
         return [None]
     return [_RowRange(i * count // number, (i + 1) * count // number) for i in range(number)]

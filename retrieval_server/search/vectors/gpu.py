@@ -22,9 +22,9 @@ def gpu_count() -> int:
 
 
 def place_on_gpus(index: faiss.Index, options: OpenOptions) -> faiss.Index:
-    """What searches the index: a copy on the GPUs, or ``index`` itself.
+    """Returns a copy of the index on the GPUs, or `index` itself if there is none or it must not be used.
 
-    Raises UserError if ``options.gpu`` is ``on`` and there is no GPU, or none for this kind of index.
+    Raises UserError if `options.gpu` is `on` and there is no GPU, or none for this kind of index.
     """
     if options.gpu == "off" or (options.gpu == "auto" and not gpu_count()):
         return index

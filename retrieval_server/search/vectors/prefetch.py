@@ -23,8 +23,10 @@ _MEMORY = Path("/proc/meminfo")
 
 @dataclass(frozen=True)
 class _ControlGroup:
-    """Where a container's limit of memory is said, and what it uses: a folder, two files of one number each,
-    and the names that its ``memory.stat`` has for pages of files."""
+    """The files of a control group that tell a container's limit of memory, and what it uses of that.
+
+    `limit` and `use` name files of one number in `folder`; `pages` are entries of `memory.stat`.
+    """
 
     folder: Path
     limit: str
@@ -38,9 +40,10 @@ class _ControlGroup:
             used = int((self.folder / self.use).read_text(encoding="ascii"))
         except (OSError, ValueError):
             return None
-        return max(0, limit - max(0, used - self._pages()))
+        return max(0, limit - max(0, used - self._page_bytes()))
 
-    def _pages(self) -> int:
+    def _page_bytes(self) -> int:
+        """Bytes of pages of files; 0 where the system does not say."""
         try:
             lines = (self.folder / "memory.stat").read_text(encoding="ascii").splitlines()
         except OSError:
@@ -76,9 +79,9 @@ def available_memory() -> int | None:
 
 
 class Prefetch:
-    """Reads ``files`` in a thread of its own. ``share`` is the part that has been read, from 0 to 1.
+    """Reads `files` in a thread of its own. `share` is the part that has been read, from 0 to 1.
 
-    ``share`` is None if ``available`` bytes are too few for them and the files of all others that are open in
+    `share` is None if `available` bytes are too few for them and the files of all others that are open in
     this process; then none is read. A file that several read counts once.
     """
 
@@ -90,10 +93,10 @@ class Prefetch:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         with _lock:
-            together = {
-                key: size for reading in _reading for key, size in reading._sizes.items()
-            } | self._sizes
-            reserved = sum(together.values()) - self._size
+            sizes = dict(self._sizes)
+            for reading in _reading:
+                sizes |= reading._sizes
+            reserved = sum(sizes.values()) - self._size
             fits = available is None or self._size + reserved <= available
             if fits:
                 _reading.add(self)
@@ -106,7 +109,7 @@ class Prefetch:
                 f", of which {reserved} are other indexes'" if reserved else "",
             )
             return
-        self._thread = threading.Thread(target=self._work, name="page-in", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
         self._thread.start()
 
     @property
@@ -129,6 +132,7 @@ class Prefetch:
             _reading.discard(self)
 
     def _work(self) -> None:
+        """Read the files, in the thread of its own."""
         block = bytearray(_BLOCK)
         try:
             for path in self._files:
@@ -139,7 +143,7 @@ class Prefetch:
             log.warning("reading %s ahead stopped: %s", path, error)
 
 
-#: What is open in this process and was, or is being, read ahead.
+#: Those of this process that are open, and have read, or are reading, their files.
 _reading: weakref.WeakSet[Prefetch] = weakref.WeakSet()
 _lock = threading.Lock()
 

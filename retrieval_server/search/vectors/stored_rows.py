@@ -26,7 +26,7 @@ RELEASE_AFTER = 1024
 
 
 class StoredRows:
-    """The ``count`` rows of a file; ``rows.take(numbers)`` gives some of them. Safe in several threads.
+    """The `count` rows of a file, of which `take` reads some. Safe in several threads.
 
     Raises UserError if the file does not hold exactly so many rows.
     """
@@ -51,9 +51,9 @@ class StoredRows:
     def take(self, numbers: np.ndarray) -> np.ndarray:
         """The float32 vectors (numbers, dimension) of these rows; fastest in rising order."""
         for row in numbers.tolist():
-            first = row * self._layout.row_bytes
-            page = first - first % mmap.PAGESIZE
-            self._advise("MADV_WILLNEED", page, first + self._layout.row_bytes - page)
+            start = row * self._layout.row_bytes
+            page = start - start % mmap.PAGESIZE
+            self._advise("MADV_WILLNEED", page, start + self._layout.row_bytes - page)
         vectors = self._layout.decode(self._rows[numbers])
         self._read += len(numbers)
         if self._read >= RELEASE_AFTER:
@@ -66,5 +66,6 @@ class StoredRows:
         self._advise("MADV_DONTNEED", 0, len(self._map))
 
     def _advise(self, advice: str, start: int, length: int) -> None:
+        """Tell the system how the bytes from `start` on will be used."""
         if hasattr(mmap, advice):  # not on every system
             self._map.madvise(getattr(mmap, advice), start, length)

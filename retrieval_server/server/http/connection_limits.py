@@ -4,10 +4,10 @@ uvicorn passes a request to the app when its headers are complete, and waits for
 body, without a time limit. So it is here, below every middleware and the token check, that
 
 - the bytes and the number of a request's headers are limited (431), trailers and chunk extensions included;
-- headers, and then the body, must be complete within ``read_timeout_s`` each (408); a connection that has
+- headers, and then the body, must be complete within `read_timeout_s` each (408); a connection that has
   never sent a request is closed silently;
-- an answer is dropped when the client has read none of it for ``read_timeout_s``;
-- the number of connections is limited to ``max_connections``: the next one gets 503 and is closed.
+- an answer is dropped when the client has read none of it for `read_timeout_s`;
+- the number of connections is limited to `max_connections`: the next one gets 503 and is closed.
 
 While the app works on a request no time limit applies here; the app has its own deadline.
 """
@@ -29,7 +29,7 @@ MAX_HEADERS = 100
 
 
 def limited_protocol(limits: ConnectionLimits) -> type[LimitedHttpProtocol]:
-    """The protocol class for ``uvicorn.Config(http=...)``."""
+    """The protocol class for `uvicorn.Config(http=...)`."""
     return type("LimitedHttpProtocol", (LimitedHttpProtocol,), {"limits": limits})
 
 
@@ -38,20 +38,20 @@ class _HeadRefused(Exception):
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """One connection."""
+    """One connection, with its limits; the methods without an underscore are called by others."""
 
     limits: ConnectionLimits
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._reading: asyncio.TimerHandle | None = None
-        self._writing: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
         self._in_head = self._in_body = False  # which part of a request is arriving
-        self._head_bytes = self._n_headers = 0  # of this request, parsed so far
+        self._head_bytes = self._header_count = 0  # of this request, parsed so far
         self._unparsed = 0  # bytes since the parser last completed an element
         self._refusal: tuple[int, str, str] | None = None
 
-    # what the event loop calls
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self._reading is None:  # the first bytes after an answer; uvicorn's own clock stops at them
+        if self._read_timer is None:  # the first bytes after an answer; uvicorn's own clock stops at them
             self._start_read_timer()
         self._unparsed += len(data)
         super().data_received(data)
@@ -71,8 +71,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._refuse(431, "headers_too_large", f"the headers are larger than {MAX_HEAD_BYTES} bytes")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_reading()
-        self._stop_writing()
+        self._stop_read_timer()
+        self._stop_write_timer()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -81,14 +81,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stop_writing()
+        self._stop_write_timer()
 
-    # what the parser calls
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         self._in_head = True
-        self._unparsed = self._head_bytes = self._n_headers = 0
-        if self._reading is None:  # it arrived together with the end of the one before
+        self._unparsed = self._head_bytes = self._header_count = 0
+        if self._read_timer is None:  # it arrived together with the end of the one before
             self._start_read_timer()
         super().on_message_begin()
 
@@ -111,10 +111,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._in_body, self._unparsed = False, 0
-        self._stop_reading()
+        self._stop_read_timer()
         super().on_message_complete()
 
-    # what uvicorn calls
+    # Called by uvicorn.
 
     def timeout_keep_alive_handler(self) -> None:
         self._close()
@@ -122,14 +122,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(*(self._refusal or (400, "bad_request", "this is not HTTP as the server speaks it")))
 
-    # the limits
+    # The limits.
 
     def _count(self, size: int, headers: int) -> None:
+        """Count bytes and headers of a request's head. Raises _HeadRefused beyond the limits."""
         self._head_bytes += size
-        self._n_headers += headers
+        self._header_count += headers
         if self._head_bytes > MAX_HEAD_BYTES:
             reason = f"the headers are larger than {MAX_HEAD_BYTES} bytes"
-        elif self._n_headers > MAX_HEADERS:
+        elif self._header_count > MAX_HEADERS:
             reason = f"there are more than {MAX_HEADERS} headers"
         else:
             return
@@ -137,16 +138,17 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         raise _HeadRefused(reason)
 
     def _start_read_timer(self) -> None:
-        self._stop_reading()
-        self._reading = self._later(self._on_read_timeout)
+        self._stop_read_timer()
+        self._read_timer = self._later(self._on_read_timeout)
 
-    def _stop_reading(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
     def _on_read_timeout(self) -> None:
-        self._reading = None
+        """Refuse the request that has not arrived, or close a connection that has none."""
+        self._read_timer = None
         # Not the client's fault: the app reads the body slowly, or an earlier request is still being
         # answered.
         if self.flow.read_paused or (self._answering and not self._in_body):
@@ -159,21 +161,22 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     @property
     def _answering(self) -> bool:
+        """Whether the app is answering a request."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _start_write_timer(self, unsent: int | None = None) -> None:
-        """Drop the connection if the client reads nothing; ``unsent``: bytes at the last check."""
-        self._stop_writing()
+        """Drop the connection if the client reads nothing; `unsent`: bytes at the last check."""
+        self._stop_write_timer()
         waiting = self.transport.get_write_buffer_size()
         if unsent is not None and waiting >= unsent:
             self.transport.abort()
         else:
-            self._writing = self._later(lambda: self._start_write_timer(waiting))
+            self._write_timer = self._later(lambda: self._start_write_timer(waiting))
 
-    def _stop_writing(self) -> None:
-        if self._writing is not None:
-            self._writing.cancel()
-            self._writing = None
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
     def _later(self, action: Callable[[], None]) -> asyncio.TimerHandle:
         return self.loop.call_later(self.limits.read_timeout_s, action)
@@ -190,7 +193,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _close(self) -> None:
         """Close when everything is sent, or when the client has stopped reading."""
-        self._stop_reading()
+        self._stop_read_timer()
         if not self.transport.is_closing():
             self.transport.close()
             if self.transport.get_write_buffer_size():

@@ -11,7 +11,8 @@ from retrieval_server.errors import UserError
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens on this address; port 0 takes any free one.
 
-    It listens from now on, since two processes may both bind a port on which none listens yet.
+    It listens from now on, since two processes may both bind a port on which none listens yet. Raises
+    UserError if this machine cannot listen there.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -25,6 +26,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _sentence(host: str, port: int, error: OSError) -> str:
+    """The sentence, with the remedy, for an address on which this process cannot listen."""
     if error.errno == errno.EADDRINUSE:
         return (
             f"port {port} of {host} is in use by another process. Stop that one, or choose another port with "

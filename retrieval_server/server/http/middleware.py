@@ -23,30 +23,31 @@ from retrieval_server.server.log_format import NOTE, RequestNote, request_log
 OPEN_PATHS = frozenset(
     {"/", "/health", "/ready", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"}
 )
-_GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_VALID_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class MetricsMiddleware:
     """Counts answers and their seconds by route, and logs a line for each.
 
-    Every answer gets ``X-Request-ID``: the client's, if it sent a well-formed one. Paths that are no route of
-    the server share the label "other".
+    Every answer gets `X-Request-ID`: the client's, if it sent a well-formed one. Paths that are not
+    routes of the server share the label "other".
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: frozenset[str]):
         self._app, self._metrics, self._routes = app, metrics, routes
-        start = secrets.token_hex(5)  # once: the system's random numbers are slow for every request
-        self._ids = (f"{start}{number % 16**6:06x}" for number in itertools.count())
+        prefix = secrets.token_hex(5)  # once: the system's random numbers are slow for every request
+        self._ids = (f"{prefix}{number % 16**6:06x}" for number in itertools.count())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        started, status = time.monotonic(), 500  # the status of an exception
+        started = time.monotonic()
+        status = 500  # of an exception
         request_id = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        good = _GOOD_ID.fullmatch(request_id)
-        note = scope[NOTE] = RequestNote(request_id.decode() if good else next(self._ids))
+        is_valid = _VALID_ID.fullmatch(request_id)
+        note = scope[NOTE] = RequestNote(request_id.decode() if is_valid else next(self._ids))
 
-        async def noted(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -54,7 +55,7 @@ class MetricsMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, send_with_id)
         finally:
             seconds = time.monotonic() - started
             # The router leaves its route in the scope: a path with a name in it is counted under its
@@ -63,16 +64,21 @@ class MetricsMiddleware:
             route = path if path in self._routes else "other"
             self._metrics.requests.labels(route, status).inc()
             self._metrics.request_seconds.labels(route).observe(seconds)
-            if request_log.isEnabledFor(logging.INFO):
-                fields = {"id": note.id, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
-                fields |= {"queries": note.queries, "index": note.index}
-                if note.texts:
-                    fields["texts"] = list(note.texts)
-                request_log.info("request", extra={"fields": fields})
+            _log_request(note, route, status, seconds)
+
+
+def _log_request(note: RequestNote, route: str, status: int, seconds: float) -> None:
+    """Log the line of a request, if the level asks for such lines."""
+    if request_log.isEnabledFor(logging.INFO):
+        fields = {"id": note.id, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
+        fields |= {"queries": note.queries, "index": note.index}
+        if note.texts:
+            fields["texts"] = list(note.texts)
+        request_log.info("request", extra={"fields": fields})
 
 
 class TokenMiddleware:
-    """Requires ``Authorization: Bearer`` with the server's token, except for OPEN_PATHS."""
+    """Requires `Authorization: Bearer` with the server's token, except for OPEN_PATHS."""
 
     def __init__(self, app: ASGIApp, token: str, metrics: Metrics):
         self._app, self._token, self._metrics = app, token.encode(), metrics
@@ -92,26 +98,28 @@ class TokenMiddleware:
 
 
 class BodyLimitMiddleware:
-    """Refuses a body beyond the limit before it is in memory."""
+    """Refuses a body of more than `max_bytes` before it is in memory."""
 
     def __init__(self, app: ASGIApp, max_bytes: int):
-        self._app, self._max = app, max_bytes
+        self._app, self._max_bytes = app, max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        received = 0
+        received_bytes = 0
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if len(declared) > 18 or (declared.isdigit() and int(declared) > self._max):
-            reason = f"the body is larger than {self._max} bytes: send less at a time"
+        if len(declared) > 18 or (declared.isdigit() and int(declared) > self._max_bytes):
+            reason = f"the body is larger than {self._max_bytes} bytes: send less at a time"
             return await error_response(413, "too_large", reason)(scope, receive, send)
 
-        async def counted() -> Message:
-            nonlocal received
+        async def receive_counted() -> Message:
+            nonlocal received_bytes
             message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._max:
-                raise HTTPException(413, f"the body is larger than {self._max} bytes: send less at a time")
+            received_bytes += len(message.get("body", b""))
+            if received_bytes > self._max_bytes:
+                raise HTTPException(
+                    413, f"the body is larger than {self._max_bytes} bytes: send less at a time"
+                )
             return message
 
-        await self._app(scope, counted, send)
+        await self._app(scope, receive_counted, send)

@@ -2,12 +2,10 @@
 
 There are three ways for a page to send commands; each is refused before a body is read:
 
-- a name of the page's own that resolves to this machine (DNS rebinding): ``Host`` must be a name of this
-server
-  (421). Numeric addresses are always accepted, since a page's name is never one;
-- a request from another site: anything but a GET must come from the same origin, or from no page at all
-(403).
-  Clients other than browsers send neither ``Origin`` nor ``Sec-Fetch-Site``;
+- a name of the page's own that resolves to this machine (DNS rebinding): `Host` must be a name of this
+  server (421). Numeric addresses are always accepted, since a page's name is never one;
+- a request from another site: anything but GET, HEAD and OPTIONS must come from the same origin, or from no
+  page at all (403). Clients other than browsers send neither `Origin` nor `Sec-Fetch-Site`;
 - a form, which a browser sends to other sites without asking them: a POST must say that it is JSON (415).
 """
 
@@ -27,13 +25,13 @@ from retrieval_server.server.error_responses import error_response
 ANY_HOST = "*"
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]*)?")
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json")
-_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class HostNames:
-    """The names under which clients may address the server: its own, and ``allowed`` (``--allowed-host``).
+    """The names under which clients may address the server: its own, and `allowed` (`--allowed-host`).
 
-    An entry ``.example.org`` stands for that name and its subdomains, ``*`` for every name.
+    An entry `.example.org` stands for that name and its subdomains, `*` for every name.
     """
 
     def __init__(self, names: Iterable[str] = (), allowed: Iterable[str] = ()):
@@ -41,26 +39,26 @@ class HostNames:
         self._names = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
 
     def serves(self, host: str) -> bool:
-        """Whether a ``Host`` header (a name or an address, with or without a port) means this server."""
+        """Whether a `Host` header (a name or an address, with or without a port) means this server."""
         name = _name_of(host)
         if name is None:
             return False
         return ANY_HOST in self._allowed or _is_address(name) or name in self._names or self.lists(name)
 
     def lists(self, name: str) -> bool:
-        """Whether an entry of ``allowed`` means this name, ``*`` aside."""
+        """Whether an entry of `allowed` means this name, `*` aside."""
         parents = {name[dot:] for dot, letter in enumerate(name) if letter == "."}
         return not self._allowed.isdisjoint({name, f".{name}"} | parents)
 
 
-def server_names(listen: str) -> set[str]:
+def server_names(host: str) -> set[str]:
     """The name of this machine, and the address that the server listens on."""
     name = socket.gethostname()
-    return {listen, name, name.partition(".")[0]}
+    return {host, name, name.partition(".")[0]}
 
 
 class OriginMiddleware:
-    """Refuses what a page of another site sends. ``hosts`` None: any ``Host`` is accepted."""
+    """Refuses what a page of another site sends. `hosts` None: any `Host` is accepted."""
 
     def __init__(self, app: ASGIApp, hosts: HostNames | None, metrics: Metrics):
         self._app, self._hosts, self._metrics = app, hosts, metrics
@@ -73,32 +71,35 @@ class OriginMiddleware:
         await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
+        """Status, word and reason of the refusal of a request; None if it is accepted."""
         hosts = _values(scope, b"host")
         # HTTP/1.0 has no Host header; some load balancers check /health with it, but no browser uses it.
-        named = len(hosts) == 1 or (not hosts and scope.get("http_version") == "1.0")
-        if self._hosts is not None and not (named and all(map(self._hosts.serves, hosts))):
+        is_named = len(hosts) == 1 or (not hosts and scope.get("http_version") == "1.0")
+        if self._hosts is not None and not (is_named and all(map(self._hosts.serves, hosts))):
             name = repr(hosts[0][:100]) if len(hosts) == 1 else f"{len(hosts)} Host headers"
             reason = f"{name} is not a name of this server; if it should be: --allowed-host NAME"
             return 421, "unknown_host", reason
-        if scope["method"] in _READING or not self._foreign(scope, hosts):
+        if scope["method"] in _READING_METHODS or not self._is_foreign(scope, hosts):
             return None
         reason = "sent by a web page of another site; name its host with --allowed-host if that is meant"
         return 403, "cross_origin", reason
 
-    def _foreign(self, scope: Scope, hosts: list[str]) -> bool:
+    def _is_foreign(self, scope: Scope, hosts: list[str]) -> bool:
+        """Whether a request comes from a page of another site."""
         if origins := _values(scope, b"origin"):
             return not all(self._is_own_origin(origin, hosts) for origin in origins)
         return any(site not in ("same-origin", "none") for site in _values(scope, b"sec-fetch-site"))
 
     def _is_own_origin(self, origin: str, hosts: list[str]) -> bool:
+        """Whether an `Origin` is the `Host` of the request, or a host of `--allowed-host`."""
         try:
             netloc = urlsplit(origin).netloc
         except ValueError:
             return False
         name = _name_of(netloc)
         # A proxy may have replaced the browser's Host.
-        listed = name is not None and self._hosts is not None and self._hosts.lists(name)
-        return bool(netloc) and (listed or netloc in hosts)
+        is_allowed = name is not None and self._hosts is not None and self._hosts.lists(name)
+        return bool(netloc) and (is_allowed or netloc in hosts)
 
 
 class JsonMiddleware:
@@ -118,6 +119,7 @@ class JsonMiddleware:
 
 
 def _values(scope: Scope, name: bytes) -> list[str]:
+    """The values of a header, in lower case."""
     return [value.decode("latin-1").strip().lower() for key, value in scope["headers"] if key == name]
 
 

@@ -35,10 +35,13 @@ needs_ray = pytest.mark.skipif(not HAS_RAY, reason="needs Ray Serve: pip install
 
 
 def test_replicas_are_a_number_or_a_range(monkeypatch):
-    from retrieval_server.serve.options import parse_args
+    from retrieval_server.command_line import parse
+    from retrieval_server.serve.options import ServeCommand
 
-    args = parse_args(
-        "", ["--index", "i", "--serve", "ray", "--encoder-replicas", "1:4", "--shard-replicas", "2"]
+    args = parse(
+        ServeCommand,
+        "",
+        ["--index", "i", "--serve", "ray", "--encoder-replicas", "1:4", "--shard-replicas", "2"],
     )
     assert args.ray == RayOptions(encoder_replicas=(1, 4), shard_replicas=(2, 2))
 

@@ -110,7 +110,7 @@ def test_a_model_that_brings_code_is_refused_and_none_of_it_runs(hostile, way, p
     (own_class, "names the class 'evil.Own'"),
     (installed_class, "names the class 'antigravity.Own'"),
     (module_elsewhere, "lies outside the model's folder"),
-    (modules_of_another_shape, "no list of modules"),
+    (modules_of_another_shape, "not a list of modules"),
 ])  # fmt: skip
 def test_a_model_is_refused_before_a_library_has_seen_it(hostile, way, message, monkeypatch):
     monkeypatch.setattr("retrieval_server.encode.encoder._load", lambda *_, **__: pytest.fail("loaded"))

@@ -33,5 +33,5 @@ def test_a_name_that_is_no_model_says_so(name):
 
 
 def test_a_folder_without_a_model_says_so(tmp_path):
-    with pytest.raises(UserError, match="no model folder"):
+    with pytest.raises(UserError, match="not a model folder"):
         resolve_model(str(tmp_path))

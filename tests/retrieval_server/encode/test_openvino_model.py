@@ -193,15 +193,15 @@ def test_the_vocabulary_may_be_nested_and_a_model_without_one_is_refused():
     from transformers import CLIPConfig, PretrainedConfig
 
     nested = CLIPConfig(text_config={"vocab_size": 77})
-    assert not hasattr(nested, "vocab_size") and openvino_model._vocabulary(nested) == 77
+    assert not hasattr(nested, "vocab_size") and openvino_model._vocabulary_size(nested) == 77
     with pytest.raises(UserError, match="vocab_size None.*--runtime torch"):
-        openvino_model._vocabulary(PretrainedConfig())
+        openvino_model._vocabulary_size(PretrainedConfig())
 
 
 def test_a_conversion_that_computes_something_else_is_refused_and_not_kept(
     openvino, folder, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(openvino_model, "_LEAST_COSINE", {"int8": 1.1})
+    monkeypatch.setattr(openvino_model, "_MIN_COSINE", {"int8": 1.1})
     with pytest.raises(UserError, match=r"other vectors than torch.*--runtime torch"):
         create(folder, "int8", tmp_path)
     assert conversions(tmp_path) == []

@@ -33,7 +33,7 @@ def test_an_unfinished_folder_is_refused(tmp_path, copy, bm25_index):
     refuse(tmp_path / "none", "no such folder", "rag-r1 index build")
     folder = copy(bm25_index)
     (folder / "manifest.json").unlink()
-    refuse(folder, "no finished index", "rag-r1 index build")
+    refuse(folder, "not a finished index", "rag-r1 index build")
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_an_index_of_another_metric_is_refused(copy, dense_index):
 @pytest.mark.parametrize(
     "index, name, reason",
     [
-        ("dense_index", "faiss.index", "no readable FAISS index"),
-        ("bm25_index", "bm25/params.index.json", "no readable BM25 index"),
+        ("dense_index", "faiss.index", "not a readable FAISS index"),
+        ("bm25_index", "bm25/params.index.json", "not a readable BM25 index"),
     ],
 )
 def test_files_that_are_not_an_index_are_refused(copy, request, index, name, reason):

@@ -59,7 +59,7 @@ def test_what_is_no_number_is_refused_with_its_row(kind, value):
     with pytest.raises(ValueError, match="vector 2 .*not finite"):
         RowLayout(4, kind).encode(vectors)
     with pytest.raises(ValueError, match="vector 102 "):
-        RowLayout(4, kind).encode(vectors, first=100)
+        RowLayout(4, kind).encode(vectors, first_row=100)
 
 
 def test_a_value_too_large_for_16_bits_is_refused_and_8_bits_take_it():

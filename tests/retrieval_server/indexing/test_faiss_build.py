@@ -130,6 +130,6 @@ def test_no_good_setting_is_told_with_the_best_one():
 def test_a_build_warns_where_no_setting_is_good_unless_the_user_chose_one(
     corpus, tiny_bge, tmp_path, monkeypatch, capsys, nprobe, warned
 ):
-    monkeypatch.setattr("retrieval_server.indexing.dense_build.GOOD", 1.01)
+    monkeypatch.setattr("retrieval_server.indexing.dense_build.GOOD_RECALL", 1.01)
     build_index(dense_options(corpus, tiny_bge, tmp_path / "i", factory="IVF4,Flat", nprobe=nprobe))
     assert ("warning: no setting that was tried" in capsys.readouterr().out) == warned

@@ -213,7 +213,7 @@ def test_a_header_says_what_faiss_says(factory, tmp_path):
 )
 def test_what_is_no_index_of_float_vectors_is_named(tmp_path, contents):
     (tmp_path / "x.index").write_bytes(contents)
-    with pytest.raises(UserError, match="no readable FAISS index"):
+    with pytest.raises(UserError, match="not a readable FAISS index"):
         open_index(tmp_path / "x.index")
     with pytest.raises(UserError, match="nothing.index"):
         read_header(tmp_path / "nothing.index")
@@ -277,8 +277,8 @@ def test_embeddings_can_become_any_index(vectors, options_of, tmp_path):
         ("a.npy", None, r"\(20,\)"),
         ("a.fbin", struct.pack("<ii", 20, 32) + bytes(60), "do not take 68 bytes"),
         ("a.fbin", b"", "a.fbin"),
-        ("a.raw", bytes(65), "no whole vectors"),
-        ("a.raw", b"", "no whole vectors"),
+        ("a.raw", bytes(65), "not whole vectors"),
+        ("a.raw", b"", "not whole vectors"),
         ("a.npz", b"PK", "must end in one of"),
     ],
 )
@@ -327,7 +327,7 @@ def test_a_slice_of_several_files_is_the_slice_of_the_whole(vectors, tmp_path):
 
 
 def test_every_form_that_is_promised_is_read():
-    forms = {line.partition("``.")[2].partition("``")[0] for line in embedding_files.__doc__.splitlines()}
+    forms = {line.partition("`.")[2].partition("`")[0] for line in embedding_files.__doc__.splitlines()}
     assert {f".{form}" for form in forms if form} <= set(embedding_files._SUFFIXES)
 
 

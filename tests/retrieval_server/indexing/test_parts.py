@@ -125,7 +125,7 @@ def test_a_part_of_another_corpus_encoder_or_division_is_named(parts, encoder):
     refuse(parts, "different divisions (1/2, 1/3)")
     record.write_text("{")
     (parts / "part-00001-of-00002.json").unlink()
-    refuse(parts, "part-00003-of-00003.json: no readable record")
+    refuse(parts, "part-00003-of-00003.json: not a readable record")
 
 
 def test_vectors_of_another_encoder_are_replaced_only_on_request(parts, make_bert):

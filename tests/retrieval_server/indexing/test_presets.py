@@ -24,7 +24,7 @@ from retrieval_server.folder.manifest import (
 )
 from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.indexing import dense_build, faiss_build
-from retrieval_server.indexing.dense_build import keep_rows
+from retrieval_server.indexing.dense_build import write_rows
 from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
 from retrieval_server.indexing.presets import MAX_CELLS, PRESETS, cells_for
 from retrieval_server.indexing.resource_estimate import (
@@ -66,7 +66,7 @@ def encoded(tmp_path_factory) -> VectorFiles:
 def built(encoded: VectorFiles, folder: Path, name: str) -> DenseSection:
     """The files of an index with this preset, and its section; what the builder does, without an encoder."""
     preset = PRESETS[name]
-    rows = keep_rows(encoded, folder / ROWS, preset.rescoring.rows)
+    rows = write_rows(encoded, folder / ROWS, preset.rescoring.rows)
     factory = preset.factory(len(rows), DIMENSION)
     write_faiss_index(rows, factory, folder / FAISS_INDEX)
     return DenseSection(
@@ -106,8 +106,8 @@ def test_a_whole_wikipedia_has_a_graph_over_its_cells_and_a_small_corpus_none(na
 
 def test_small_takes_a_wikipedia_of_29_million_passages_into_half_of_8_gb():
     needs = estimate_bytes(PRESETS["small"], 29_000_000, 768)
-    assert needs.memory < 4e9 and needs.memory / 29_000_000 < 130
-    assert estimate_bytes(PRESETS["exact"], 29_000_000, 768).memory == 29_000_000 * 768 * 4
+    assert needs.memory_bytes < 4e9 and needs.memory_bytes / 29_000_000 < 130
+    assert estimate_bytes(PRESETS["exact"], 29_000_000, 768).memory_bytes == 29_000_000 * 768 * 4
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
@@ -115,13 +115,18 @@ def test_the_needs_that_are_announced_are_those_of_the_files(compressed, name):
     folder, _ = compressed[name]
     needs = estimate_bytes(PRESETS[name], COUNT, DIMENSION)
     index = (folder / FAISS_INDEX).stat().st_size
-    assert needs.memory == pytest.approx(index, abs=2000), "FAISS's headers apart"
-    assert needs.disk >= index + (folder / ROWS).stat().st_size
+    assert needs.memory_bytes == pytest.approx(index, abs=2000), "FAISS's headers apart"
+    assert needs.disk_bytes >= index + (folder / ROWS).stat().st_size
 
 
 def test_a_disk_that_is_too_small_is_refused_before_the_build_with_both_sizes(tmp_path, capsys):
     needs = ResourceEstimate(
-        memory=10**9, process=10**9, build_memory=10**9, disk=10**18, index_s=90.0, encode_s=7200.0
+        memory_bytes=10**9,
+        process_bytes=10**9,
+        build_memory_bytes=10**9,
+        disk_bytes=10**18,
+        index_s=90.0,
+        encode_s=7200.0,
     )
     with pytest.raises(UserError, match="--preset small.*free.*1000000000.0 GB"):
         print_estimate(PRESETS["small"], 29_000_000, 768, needs, tmp_path)
@@ -131,7 +136,9 @@ def test_a_disk_that_is_too_small_is_refused_before_the_build_with_both_sizes(tm
 
 
 def test_what_an_interrupted_build_has_written_is_not_asked_for_again(tmp_path):
-    needs = ResourceEstimate(memory=1, process=1, build_memory=1, disk=10**18, index_s=0.0)
+    needs = ResourceEstimate(
+        memory_bytes=1, process_bytes=1, build_memory_bytes=1, disk_bytes=10**18, index_s=0.0
+    )
     print_estimate(PRESETS["small"], 2000, 768, needs, tmp_path, stored=10**18)
 
 
@@ -152,9 +159,9 @@ def test_rows_are_stored_the_same_in_blocks_and_after_an_interruption(
     path.write_bytes(whole[:left])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dense_build, "_BLOCK", block)
-        rows = keep_rows(encoded, path, kind)
+        rows = write_rows(encoded, path, kind)
     assert path.read_bytes() == whole and len(rows) == COUNT
-    copied = keep_rows(rows, path.with_name("copy"), kind)
+    copied = write_rows(rows, path.with_name("copy"), kind)
     assert copied.files[0].read_bytes() == whole, "parts in the type of the rows stay as they are"
 
 
@@ -166,7 +173,7 @@ def test_embeddings_that_16_bits_cannot_hold_are_named_with_a_remedy_that_helps(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dense_build, "_BLOCK", 100)
         with pytest.raises(UserError, match=f"vector 290 .*{reason}"):
-            keep_rows(VectorFiles([tmp_path / "vectors.f32"], DIMENSION), tmp_path / ROWS, "float16")
+            write_rows(VectorFiles([tmp_path / "vectors.f32"], DIMENSION), tmp_path / ROWS, "float16")
 
 
 class Stops(VectorFiles):
@@ -220,7 +227,7 @@ def test_a_compressed_index_finds_a_passage_by_its_own_vector(encoded, compresse
     backend = DenseBackend(folder / FAISS_INDEX, section, COUNT, None, options)
     assert [hits[0].row for hits in backend.find(encoded[:][::5], 3)] == list(range(0, COUNT, 5))
     if mapped is None:
-        backend._page_in.wait()
+        backend._prefetch.wait()
     assert backend.paged_in == (1.0 if mapped is None else None), "mapped by default, and read ahead"
     backend.close()
 

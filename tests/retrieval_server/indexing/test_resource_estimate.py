@@ -35,7 +35,7 @@ def store(dense_index):
 
 @pytest.mark.parametrize("preset", ["exact", "balanced", "small"])
 def test_encoding_is_timed_where_passages_are_encoded_and_only_there(store, encoder, monkeypatch, preset):
-    monkeypatch.setattr(resource_estimate, "_WORTH_TIMING", 1)
+    monkeypatch.setattr(resource_estimate, "_MIN_TIMED_PASSAGES", 1)
     encode = estimate_times(PRESETS[preset], store, DIMENSION, encoder, 64, encodes=True)
     read = estimate_times(PRESETS[preset], store, DIMENSION, encoder, 64, encodes=False)
     assert encode.encode_s > 0 and read.encode_s is None
@@ -48,7 +48,7 @@ def test_indexing_is_timed_with_and_without_a_graph_over_the_cells(
     store, encoder, monkeypatch, tmp_path, capsys, preset, passages, graph
 ):
     assert (cells_for(passages) >= GRAPH_FROM) == graph
-    monkeypatch.setattr(resource_estimate, "_WORTH_TIMING", 1)
+    monkeypatch.setattr(resource_estimate, "_MIN_TIMED_PASSAGES", 1)
     searched = []
     look = resource_estimate.widen_cell_search
     monkeypatch.setattr(

@@ -30,7 +30,7 @@ def test_a_query_alone_and_a_batch_have_their_own_numbers(alone, together, expec
     for queries in (1, 2, 64):
         threads.use_for(queries)
     assert numbers == expected
-    assert threads.differ == (alone != together)
+    assert threads.differs == (alone != together)
 
 
 def test_the_usual_number_is_the_one_from_before_any_was_set():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from retrieval_server.serve.options import parse_args
+from retrieval_server.command_line import parse
+from retrieval_server.serve.options import ServeCommand
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ from retrieval_server.serve.options import parse_args
     ],
 )
 def test_the_level_without_a_flag_of_its_own_is_the_one_at_which_requests_have_lines(flags, level):
-    assert parse_args("", ["--index", "i", *flags]).logs.level == level
+    assert parse(ServeCommand, "", ["--index", "i", *flags]).logs.level == level
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def test_a_probe_that_fails_closes_it_again():
 def test_a_probe_that_was_given_up_leaves_the_way_to_the_next():
     breaker = down()
     assert breaker.hold(5.0) is None
-    breaker.left()
+    breaker.abandoned()
     assert breaker.hold(5.0) is None
 
 

@@ -130,7 +130,7 @@ def test_a_missing_recording_is_an_error_with_its_name(tmp_path):
 def test_a_line_that_is_no_answer_is_named(tmp_path, line):
     path = tmp_path / "run.jsonl"
     path.write_bytes(record(tmp_path / "good.jsonl", "a") + line + b"\n")
-    with pytest.raises(UserError, match="line 2 is no recorded answer"):
+    with pytest.raises(UserError, match="line 2 is not a recorded answer"):
         Recording(replay=path)
 
 

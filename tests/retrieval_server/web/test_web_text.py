@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_server.web.plain_text import contents, plain_text
+from retrieval_server.web.plain_text import document_contents, plain_text
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,6 @@ def test_a_text_that_was_escaped_for_html_comes_back(text):
 
 @given(st.text(), st.text())
 def test_contents_are_a_title_in_quotes_on_one_line_and_a_snippet_on_one_line(title, snippet):
-    lines = contents(title, snippet).split("\n")
+    lines = document_contents(title, snippet).split("\n")
     assert len(lines) == 2 and lines[0].startswith('"') and lines[0].endswith('"')
     "\n".join(lines).encode("utf-8")

@@ -108,7 +108,7 @@ def test_a_shorter_list_is_the_beginning_of_a_longer_one(order, topk, more):
     def search(depth):
         return [Hit(row, 0.0) for row in order[:depth][:: (-1) ** depth]]
 
-    short, long = (search_nested(search, k, len(order), first=10) for k in (topk, topk + more))
+    short, long = (search_nested(search, k, len(order), first_depth=10) for k in (topk, topk + more))
     assert short == long[:topk] and len(short) == min(topk, len(order))
     assert len({hit.row for hit in long}) == len(long)
 

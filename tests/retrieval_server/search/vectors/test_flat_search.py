@@ -19,7 +19,7 @@ DIMENSION = 8
 def small_parts():
     """Parts of a few rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flat_search, "_LEAST_IN_PART", 4 * DIMENSION)
+        patch.setattr(flat_search, "_MIN_PART_VALUES", 4 * DIMENSION)
         yield
 
 
@@ -83,7 +83,7 @@ def test_one_query_and_a_batch_have_their_own_numbers_of_parts(alone, together, 
 
 
 def test_a_small_index_is_not_divided(monkeypatch):
-    monkeypatch.setattr(flat_search, "_LEAST_IN_PART", 2**20)
+    monkeypatch.setattr(flat_search, "_MIN_PART_VALUES", 2**20)
     assert flat_search._parts(flat(np.zeros((1000, DIMENSION), np.float32)), 8) == [None]
 
 
@@ -100,10 +100,10 @@ def test_one_query_is_compared_vector_by_vector_and_a_batch_by_a_matrix_product(
 
     It is that of the largest dimension that was opened."""
     before = faiss.cvar.distance_compute_blas_threshold
-    monkeypatch.setattr(flat_search, "_largest", 0)
+    monkeypatch.setattr(flat_search, "_largest_dimension", 0)
     for dimension, largest in ((DIMENSION, DIMENSION), (16, 16), (DIMENSION, 16)):
         FlatSearch(flat(np.zeros((10, dimension), np.float32))).close()
-        expected = 2 * (largest if flat_search._OF_PRODUCT else 1)
+        expected = 2 * (largest if flat_search._BY_PRODUCT else 1)
         assert faiss.cvar.distance_compute_blas_threshold == expected
     faiss.cvar.distance_compute_blas_threshold = before
 
