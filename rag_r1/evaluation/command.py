@@ -32,7 +32,7 @@ _SUBCOMMANDS = {
     "compare": "rag_r1.evaluation.report.compare_command",
     "modes": "rag_r1.evaluation.modes",
     "groups": "rag_r1.evaluation.groups",
-    "sigma": "rag_r1.evaluation.state_threshold",
+    "sigma": "rag_r1.evaluation.report.state_threshold",
 }
 
 COMMAND = "rag-r1 eval"

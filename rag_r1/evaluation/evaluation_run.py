@@ -9,8 +9,9 @@ from functools import partial
 from rag_r1.corpus.inputs import check_first_rows
 from rag_r1.corpus.reader import Corpus
 from rag_r1.evaluation.baselines import agent_condition, baseline
-from rag_r1.evaluation.condition_run import prepare_evaluation, read_annotations, run_condition
+from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.evaluation_inputs import prepare_evaluation, read_annotations
 from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
 from rag_r1.evaluation.target import check_judge, resolve_model, serve_model
 from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
@@ -39,21 +40,21 @@ async def evaluate(args: EvalArguments) -> int:
             judge()
             args = model()
             args = servers.enter_context(_serve_search(args))
-            ready = prepare_evaluation(args)
+            run_setup = prepare_evaluation(args)
             for check in search:
                 check()
         if args.check_only:
-            return await check_only(args, ready, args.base_url, args.model)
+            return await check_only(args, run_setup, args.base_url, args.model)
         if args.card:
-            passages = gather_passages(args, ready)
+            passages = gather_passages(args, run_setup)
             args = servers.enter_context(serve_model(args))
-            return await make_search_card(args, ready, passages)
+            return await make_search_card(args, run_setup, passages)
         if args.baseline is None:
-            condition = agent_condition(ready.setup)
+            condition = agent_condition(run_setup.setup)
         else:
-            condition = baseline(args.baseline, ready.setup)
+            condition = baseline(args.baseline, run_setup.setup)
         args = servers.enter_context(serve_model(args))
-        return await run_condition(args, ready, condition, args.out)
+        return await run_condition(args, run_setup, condition, args.out)
 
 
 def _check_index(args: EvalArguments) -> None:

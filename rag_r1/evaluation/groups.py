@@ -21,8 +21,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rag_r1.evaluation.baselines import agent_condition
-from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
+from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.evaluation_inputs import prepare_evaluation
 from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.evaluation.target import resolve_model, serve_model
@@ -104,15 +105,15 @@ async def evaluate_groups(args: GroupsArguments) -> int:
     model, search = begin_checks(partial(resolve_model, first), partial(check_search, first, {}))
     with all_problems(args, {}, [model, search]):
         resolved = model()
-        ready = prepare_evaluation(resolved)
+        run_setup = prepare_evaluation(resolved)
         search()
     if args.check_only:
-        return await check_only(resolved, ready, resolved.base_url, resolved.model)
+        return await check_only(resolved, run_setup, resolved.base_url, resolved.model)
     with serve_model(resolved) as served:
         for index, (temperature, run) in enumerate(runs.items(), 1):
             print(f"{index}/{len(runs)} temperature {temperature:g}")
             run_args = served.model_copy(update={"temperature": temperature, "out": run.out})
-            if status := await run_condition(run_args, ready, agent_condition(ready.setup), run.out):
+            if status := await run_condition(run_args, run_setup, agent_condition(run_setup.setup), run.out):
                 return status
     print("\n".join(write_groups(args.out, {temperature: run.out for temperature, run in runs.items()})))
     return 0

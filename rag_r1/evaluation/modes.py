@@ -27,8 +27,9 @@ from pydantic import model_validator
 
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.evaluation.baselines import Condition, agent_condition, baseline
-from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
+from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.evaluation_inputs import prepare_evaluation
 from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.evaluation.report.compare_command import compare, write_comparison
 from rag_r1.evaluation.report.episode_metrics import TERM
@@ -111,24 +112,24 @@ async def evaluate_modes(args: ModesArguments) -> int:
     checks = begin_checks(*checks, partial(check_search, untrained, {}))
     with all_problems(args, {}, checks):
         untrained_args, *_ = (check() for check in checks)
-        ready = prepare_evaluation(untrained_args)
+        run_setup = prepare_evaluation(untrained_args)
     for model_args, modes in ((untrained_args, (ALONE, BEFORE)), (trained, (AFTER,))):
         if model_args is trained:
             model_args = resolve_model(trained)
-            ready = prepare_evaluation(model_args)
+            run_setup = prepare_evaluation(model_args)
         if args.check_only:
-            await check_only(model_args, ready, model_args.base_url, model_args.model)
+            await check_only(model_args, run_setup, model_args.base_url, model_args.model)
             continue
         conditions = [
-            alone_condition(ready.setup, args.alone, args.prompt_alone)
+            alone_condition(run_setup.setup, args.alone, args.prompt_alone)
             if mode == ALONE
-            else agent_condition(ready.setup)
+            else agent_condition(run_setup.setup)
             for mode in modes
         ]
         with serve_model(model_args) as served:
             for mode, condition in zip(modes, conditions, strict=True):
                 print(f"{list(MODE_NAMES).index(mode) + 1}/{len(MODE_NAMES)} {MODE_NAMES[mode]}")
-                if status := await run_condition(served, ready, condition, args.out / mode):
+                if status := await run_condition(served, run_setup, condition, args.out / mode):
                     return status
     for line in [] if args.check_only else write_modes(args.out):
         print(line)

@@ -51,4 +51,4 @@ def test_a_state_of_another_shape_or_size_is_as_none(tmp_path: Path):
     file = StateFile(tmp_path / "state.json", MADE_FROM)
     file.write({"place": 1})
     assert file.read(lambda content: content["place"][0]) is None
-    assert StateFile(file.path, MADE_FROM, most_bytes=10).read(dict) is None
+    assert StateFile(file.path, MADE_FROM, max_bytes=10).read(dict) is None

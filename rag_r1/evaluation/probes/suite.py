@@ -67,28 +67,28 @@ class ProbePlan:
     left_out: dict[str, dict[str, int | None]] = field(default_factory=dict)
 
 
-async def make_search_card(args: EvalArguments, ready: RunSetup, passages: Passages) -> int:
+async def make_search_card(args: EvalArguments, run_setup: RunSetup, passages: Passages) -> int:
     """Play all conditions into folders of `args.out` and write the card; returns 0, or 3 if a run was
     stopped before its end. `args.base_url` is the server; `passages`: from `gather_passages`. Raises
     RunError."""
-    plan = plan_conditions(ready, passages)
+    plan = plan_conditions(run_setup, passages)
     for number, (condition, condition_setup) in enumerate(plan.conditions, 1):
         print(f"{number}/{len(plan.conditions)} {CONDITION_NAMES[condition.name]}")
         if status := await run_condition(args, condition_setup, condition, args.out / condition.name):
             return status
     names = [condition.name for condition, _ in plan.conditions]
-    card = write_card(args.out, names, ready.questions.rows, plan.left_out)
+    card = write_card(args.out, names, run_setup.questions.rows, plan.left_out)
     for line in (*card["sentences"], "", *table_lines(card), "", f"card: {args.out / CARD_MD}"):
         print(line)
     return 0
 
 
-def gather_passages(args: EvalArguments, ready: RunSetup) -> Passages:
+def gather_passages(args: EvalArguments, run_setup: RunSetup) -> Passages:
     """The text of the gold passages and the random ones, as far as they can be had. Raises RunError."""
-    gold = [evidence for row in ready.questions.rows if (evidence := GoldEvidence.of(row.metadata))]
+    gold = [evidence for row in run_setup.questions.rows if (evidence := GoldEvidence.of(row.metadata))]
     if not args.corpus:
-        options = {key: value for key, value in ready.retriever.items() if key != "tool"}
-        uses_server = (ready.retriever.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL
+        options = {key: value for key, value in run_setup.retriever.items() if key != "tool"}
+        uses_server = (run_setup.retriever.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL
         if uses_server and any(evidence.ids for evidence in gold):
             return served_passages(RetrieverConfig.from_config(options).base, gold)
         return Passages()
@@ -102,11 +102,11 @@ def gather_passages(args: EvalArguments, ready: RunSetup) -> Passages:
     return passages
 
 
-def plan_conditions(ready: RunSetup, passages: Passages) -> ProbePlan:
+def plan_conditions(run_setup: RunSetup, passages: Passages) -> ProbePlan:
     """Which conditions can be played with these questions and passages."""
-    rows, topk = ready.questions.rows, probes.topk_of(ready.retriever)
-    deeper = _deeper(ready, topk)
-    agent = ProbeAgent(ready.setup, deeper.setup, topk, passages)
+    rows, topk = run_setup.questions.rows, probes.topk_of(run_setup.retriever)
+    deeper = _deeper(run_setup, topk)
+    agent = ProbeAgent(run_setup.setup, deeper.setup, topk, passages)
     evidence = {row.id: agent.evidence(row.metadata, row.golds) for row in rows}
     plan = ProbePlan()
     for name in probes.PROBES:
@@ -115,7 +115,7 @@ def plan_conditions(ready: RunSetup, passages: Passages) -> ProbePlan:
             continue
         if exclusions := _count_exclusions(name, evidence.values()):
             plan.left_out[name] = exclusions
-        condition_setup = deeper if name in probes.NEED_GOLD else ready
+        condition_setup = deeper if name in probes.NEED_GOLD else run_setup
         plan.conditions.append((_condition(name, agent, evidence), condition_setup))
     return plan
 
@@ -138,11 +138,11 @@ def _count_exclusions(name: Probe, evidence: Iterable[GoldEvidence]) -> dict[str
     return dict(sorted(Counter(_MISSING_GOLD if gold else _NO_EVIDENCE for gold in excluded).items()))
 
 
-def _deeper(ready: RunSetup, topk: int) -> RunSetup:
+def _deeper(run_setup: RunSetup, topk: int) -> RunSetup:
     """The same with a search that returns enough to fill top-k without the passages of gold pages."""
-    retriever = probes.deeper_search(ready.retriever, topk)
-    tools = partial(shared_tools, retriever, ready.config.tools)
-    return replace(ready, retriever=retriever, setup=replace(ready.setup, tools=tools))
+    retriever = probes.deeper_search(run_setup.retriever, topk)
+    tools = partial(shared_tools, retriever, run_setup.config.tools)
+    return replace(run_setup, retriever=retriever, setup=replace(run_setup.setup, tools=tools))
 
 
 def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEvidence]) -> Condition:
