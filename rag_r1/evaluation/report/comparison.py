@@ -1,6 +1,6 @@
 """Computes the comparison of several runs on their shared questions.
 
-A question counts if every run has at least one episode of it that has not failed; the others are counted
+A question is compared if every run has at least one episode of it that has not failed; the others are counted
 and left out of everything, also of the runs' own values, so all columns are about the same questions.
 Samples of a question are averaged first.
 
@@ -35,8 +35,8 @@ from rag_r1.evaluation.report.significance import bootstrap_p, holm, mcnemar, pe
 from rag_r1.rewards.normalise import NormaliserName
 
 #: Data source and question id.
-QuestionKeys = tuple[str, str]
-#: The test of the run `i + 1` against the first.
+QuestionKey = tuple[str, str]
+#: Tests the run `i + 1` against the first; returns the entries of the test in compare.json.
 _Test = Callable[[int], dict[str, Any]]
 
 #: Figures whose differences have an interval and no test.
@@ -46,24 +46,28 @@ _BINARY = ("em", "cover_em")
 
 @dataclass(frozen=True)
 class SharedQuestions:
-    """The questions that all runs have and none has lost, by source in the papers' order; and, for each run,
-    how many others it has. `mismatched`: the same id, but another question or other gold answers."""
+    """The questions that are compared, by source in the papers' order. For each run, `only`: how many
+    questions it has that not all have; `failed`: how many shared ones have failed. `mismatched`: questions
+    with the same id, but another text or other gold answers."""
 
-    shared: dict[str, list[QuestionKeys]]
+    shared: dict[str, list[QuestionKey]]
     only: list[int]
     failed: list[int]
-    mismatched: list[QuestionKeys]
+    mismatched: list[QuestionKey]
 
     @property
     def count(self) -> int:
-        """How many are compared."""
+        """The number of questions that are compared."""
         return sum(map(len, self.shared.values()))
 
 
 def shared_questions(tables: Sequence[RunTable]) -> SharedQuestions:
-    """Which questions can be compared."""
-    texts = [dict(zip([key[:2] for key in t.keys], t.questions, strict=True)) for t in tables]
-    scored = [{key[:2] for key, failed in zip(t.keys, t.failed, strict=True) if not failed} for t in tables]
+    """Returns the questions that can be compared."""
+    texts = [dict(zip([key[:2] for key in table.keys], table.questions, strict=True)) for table in tables]
+    scored = [
+        {key[:2] for key, failed in zip(table.keys, table.failed, strict=True) if not failed}
+        for table in tables
+    ]
     shared_keys = set(texts[0]).intersection(*texts[1:])
     mismatched = sorted(key for key in shared_keys if len({text[key] for text in texts}) > 1)
     common = sorted(shared_keys.intersection(*scored) - set(mismatched))
@@ -83,18 +87,18 @@ class _SourceValues:
     arrays: dict[str, np.ndarray]
 
     def sums(self, changes: bool) -> dict[str, RatioSums]:
-        """For the bootstrap: of the runs' values, or of their differences from the first run. A question
-        without a value in one run counts in none."""
+        """Returns sums for the bootstrap: those of the runs' values, or of their differences from the first
+        run. A question without a value in one run counts in none."""
         sums = {}
         for source, values in self.arrays.items():
             terms = values[..., 1:] - values[..., :1] if changes else values
             is_measured = np.broadcast_to(~np.isnan(values).any(axis=2, keepdims=True), terms.shape)
-            pair = np.where(is_measured, terms, 0.0), is_measured.astype(float)
-            sums[source] = RatioSums(*(array.reshape(len(values), -1) for array in pair))
+            numerators = np.where(is_measured, terms, 0.0).reshape(len(values), -1)
+            sums[source] = RatioSums(numerators, is_measured.astype(float).reshape(len(values), -1))
         return sums
 
     def measured(self, figure: int) -> dict[str, np.ndarray]:
-        """The values of one figure, (questions, runs), of the sources and questions that have it."""
+        """Returns the values of one figure, (questions, runs), of the sources and questions that have it."""
         values = {source: array[:, figure] for source, array in self.arrays.items()}
         measured = {source: array[~np.isnan(array).any(axis=1)] for source, array in values.items()}
         return {source: array for source, array in measured.items() if len(array)}
@@ -107,20 +111,23 @@ def compare_tables(
     normaliser: NormaliserName = "squad",
     bootstrap: Bootstrap | None = None,
 ) -> dict[str, Any]:
-    """The content of compare.json but for the cards. The others are compared with the first run."""
+    """Returns the content of compare.json without the cards. The other runs are compared with the first."""
     bootstrap = bootstrap or Bootstrap()
     measures = _measures(tables, normaliser)
     values = _values(tables, questions, measures)
-    runs, differences = len(tables), len(tables) - 1
-    levels = bootstrap.estimates(values.sums(changes=False), [m.share for m in measures for _ in tables])
+    runs = len(tables)
+    differences = runs - 1
+    levels = bootstrap.estimates(
+        values.sums(changes=False), [measure.share for measure in measures for _ in tables]
+    )
     changes = bootstrap.estimates(values.sums(changes=True), [False] * (len(measures) * differences))
     single = all(_has_single_episodes(table, questions) for table in tables)
     figures = {}
     for n, measure in enumerate(measures):
         if figure_values := values.measured(n):
             tests = _FigureTests(measure.name, figure_values, single and measure.name in _BINARY, bootstrap)
-            places = range(n * runs, (n + 1) * runs), range(n * differences, (n + 1) * differences)
-            figures[measure.name] = _figure(measure, figure_values, levels, changes, places, tests)
+            columns = range(n * runs, (n + 1) * runs), range(n * differences, (n + 1) * differences)
+            figures[measure.name] = _figure(measure, figure_values, levels, changes, columns, tests)
     return {
         "format": 1,
         "runs": list(names),
@@ -142,10 +149,10 @@ def compare_tables(
 
 
 def _measures(tables: Sequence[RunTable], normaliser: NormaliserName) -> list[Measure]:
-    """The scores with this normaliser, the terms that all runs have, and the costs."""
+    """Returns the scores with this normaliser, the terms that all runs have, and the costs."""
     scores = [replace(score(name, normaliser), name=name, label=score(name).label) for name in METRICS]
-    everywhere = set(tables[0].terms).intersection(*(table.terms for table in tables[1:]))
-    terms = [measure for measure in measures_of(tables[0]) if measure.name in everywhere]
+    shared_terms = set(tables[0].terms).intersection(*(table.terms for table in tables[1:]))
+    terms = [measure for measure in measures_of(tables[0]) if measure.name in shared_terms]
     by_name = {measure.name: measure for measure in MEASURES}
     return [*scores, *terms, *(by_name[name] for name in _COSTS)]
 
@@ -153,6 +160,7 @@ def _measures(tables: Sequence[RunTable], normaliser: NormaliserName) -> list[Me
 def _values(
     tables: Sequence[RunTable], questions: SharedQuestions, measures: Sequence[Measure]
 ) -> _SourceValues:
+    """Returns the values of the shared questions in all runs."""
     runs = [by_question(table, measures) for table in tables]
     return _SourceValues(
         {
@@ -163,6 +171,7 @@ def _values(
 
 
 def _has_single_episodes(table: RunTable, questions: SharedQuestions) -> bool:
+    """Whether a run has one episode of each shared question that has not failed."""
     scored = Counter(key[:2] for key, failed in zip(table.keys, table.failed, strict=True) if not failed)
     return all(scored[key] == 1 for keys in questions.shared.values() for key in keys)
 
@@ -170,7 +179,7 @@ def _has_single_episodes(table: RunTable, questions: SharedQuestions) -> bool:
 @dataclass(frozen=True)
 class _FigureTests:
     """The tests of one figure of the run `i + 1` against the first. `values`: (questions, runs) by source;
-    `binary`: McNemar's test can be used."""
+    `binary`: whether they are right or wrong, so that McNemar's test can be used."""
 
     name: str
     values: Mapping[str, np.ndarray]
@@ -178,7 +187,7 @@ class _FigureTests:
     bootstrap: Bootstrap
 
     def of_source(self, source: str, i: int) -> dict[str, Any]:
-        """The test of one source."""
+        """Tests the questions of one source."""
         first, second = self.values[source][:, 0], self.values[source][:, i + 1]
         if not self.binary:
             return self._permutation_test(source, i, second - first)
@@ -188,18 +197,19 @@ class _FigureTests:
         return {"test": "mcnemar", "only_first": only_first, "only_second": only_second, "p": _p(p)}
 
     def of_mean(self, i: int) -> dict[str, Any]:
-        """The test of the mean over the sources."""
+        """Tests the mean over the sources."""
         sources = len(self.values)
         changes = [(run[:, i + 1] - run[:, 0]) / (len(run) * sources) for run in self.values.values()]
         return self._permutation_test("(mean)", i, np.concatenate(changes))
 
     def of_all(self, i: int) -> dict[str, Any]:
-        """The test of all questions."""
+        """Tests all questions together."""
         changes = [run[:, i + 1] - run[:, 0] for run in self.values.values()]
         return self._permutation_test("(all)", i, np.concatenate(changes))
 
     def _permutation_test(self, group: str, i: int, differences: np.ndarray) -> dict[str, Any]:
-        # Draws that depend on the seed and on the name of the test, and on nothing else.
+        """Tests differences of questions, with draws that depend only on the seed and the name of the
+        test."""
         name = repr((self.name, group, i)).encode("utf-8", "surrogatepass")
         seed = int.from_bytes(hashlib.sha256(name).digest()[:8], "big")
         p = permutation(differences, np.random.default_rng([self.bootstrap.seed, seed]))
@@ -211,22 +221,23 @@ def _figure(
     values: Mapping[str, np.ndarray],
     levels: Estimates,
     changes: Estimates,
-    places: tuple[range, range],
+    columns: tuple[range, range],
     tests: _FigureTests,
 ) -> dict[str, Any]:
-    """A figure of compare.json: for each source, the mean and all questions, the runs' values and their
-    differences from the first run. `places`: where they are in the estimates."""
+    """Returns a figure of compare.json: for each source, the mean and all questions, the runs' values and
+    their differences from the first run. `columns`: the columns of the figure in `levels` and in
+    `changes`."""
     tested = measure.section == "scores"
 
     def group(level: Estimate, change: Estimate, count: int, test: _Test) -> dict[str, Any]:
         differences = []
-        for i, column in enumerate(places[1]):
+        for i, column in enumerate(columns[1]):
             difference = figure(change, column, count)
             if tested:
                 p = bootstrap_p(float(change.value[column]), change.replicates[:, column])
                 difference |= {**test(i), "p_bootstrap": _p(p)}
             differences.append(difference)
-        return {"values": [figure(level, i, count) for i in places[0]], "differences": differences}
+        return {"values": [figure(level, column, count) for column in columns[0]], "differences": differences}
 
     groups = {
         source: group(levels[0][source], changes[0][source], len(runs), partial(tests.of_source, source))
@@ -248,5 +259,5 @@ def _figure(
 
 
 def _p(p: float) -> float:
-    """Six significant digits."""
+    """Rounds a p-value to six significant digits."""
     return float(f"{p:.6g}")

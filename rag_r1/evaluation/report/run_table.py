@@ -4,15 +4,15 @@
     columns    one array for each number (episode_metrics.py), nan where it is not known
     failed     whether an episode was lost to the infrastructure
 
-**A failed episode is no wrong answer.** It has no scores: it is counted, by kind, and left out of every
+**A failed episode is not a wrong answer.** It has no scores: it is counted, by kind, and left out of every
 score and cost, and of the tests. An episode has failed if the engine failed, if its row cannot be used or
 if there was a bug; and, if a search or another tool failed, unless the run's failure policy
 (`failures.mask` in its card) shows such failures to the policy and goes on.
 
 A record is of one episode. If the same sample of a question was played twice, because it failed or because a
 run was killed, a record that has not failed replaces one that has; of equal records one is kept; and two
-different answers are a bad row (rag_r1/data/files/bad_rows.py). The question of a record is known by
-`question_id`, or else by the part of `id` before `#<sample>`, or else by its text.
+different answers are a bad row (rag_r1/data/files/bad_rows.py). The id of a record's question is
+`question_id`, or else the part of `id` before `#<sample>`, or else its text.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ from rag_r1.evaluation.report.episode_metrics import TERM, episode_metrics, mask
 from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
 
-#: Data source, question id, sample.
+#: Data source, question id and sample of an episode.
 Key = tuple[str, str, str]
 
 _SAMPLE = re.compile(r"(.+)#(\d+)", re.DOTALL)
-#: What a line that is no trajectory, or holds wrong types, can raise.
+#: The errors of a line that is not a trajectory, or has values of wrong types.
 _UNUSABLE = (TypeError, ValueError, KeyError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True)
 class RunTable:
-    """See the top of the module; all lists and arrays have one entry for each episode.
+    """The episodes of a run; all lists and arrays have one entry for each. `keys`, `columns`, `failed`: see
+    the top of the module.
 
     `questions`: texts and gold answers; `failures`: the kinds of failure that happened, shown or masked;
     `causes`: of wrong answers, None for others (rag_r1/evaluation/failure_causes.py);
@@ -68,19 +69,20 @@ class RunTable:
 
     @property
     def terms(self) -> list[str]:
-        """The columns that hold terms of the reward."""
+        """The names of the columns that hold terms of the reward."""
         return sorted(name for name in self.columns if name.startswith(TERM))
 
-    def question_places(self) -> tuple[list[tuple[str, str]], np.ndarray]:
-        """The questions, as (data source, id), in order; and for each episode the index of its question."""
-        places: dict[tuple[str, str], int] = {}
-        of_episodes = [places.setdefault(key[:2], len(places)) for key in self.keys]
-        return list(places), np.array(of_episodes, dtype=np.int64)
+    def question_indices(self) -> tuple[list[tuple[str, str]], np.ndarray]:
+        """Returns the questions, as (data source, id), in order; and for each episode the index of its
+        question among them."""
+        indices: dict[tuple[str, str], int] = {}
+        of_episodes = [indices.setdefault(key[:2], len(indices)) for key in self.keys]
+        return list(indices), np.array(of_episodes, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class _EpisodeRow:
-    """A row of the table. `step`: of a training; 0 in an evaluation."""
+    """A row of the table. `step`: the training step; 0 in an evaluation."""
 
     key: Key
     step: int
@@ -95,8 +97,8 @@ class _EpisodeRow:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal episodes. It decides which of two contradicting answers is kept: a hash prefers
-        none, and is the same in every run."""
+        """A hash that is equal for equal episodes. It decides which of two contradicting answers is kept: a
+        hash favours none, and is the same in every run."""
         text = f"_Episode({repr(self).partition('(')[2]}"  # a former name, so that the choice stays the same
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -110,7 +112,8 @@ def read_run(
     step: int | None = None,
     skip_bad_rows: bool = False,
 ) -> RunTable:
-    """The table of a run folder (of its subfolder `trajectories`, if there is one) or of a file of records.
+    """Returns the table of a run folder (of its subfolder `trajectories`, if there is one) or of a file of
+    records.
 
     `mask`: the kinds of failure that the run masks, None if that is not known. `answerable`, `supporting`:
     files of annotations. `step`: of a training's validation, only the records of this step. Raises DataError
@@ -142,7 +145,7 @@ def read_run(
 
 
 def has_records(run: Path) -> bool:
-    """Whether there is a record, or something in the place of one, in a run's folder or file."""
+    """Whether a run's folder or file has a record, or a line that should be one."""
     try:
         return next(placed_records(_records_path(run)), None) is not None
     except DataError:
@@ -150,14 +153,14 @@ def has_records(run: Path) -> bool:
 
 
 def no_records(run: Path) -> RunError:
-    """The error for a run without a record."""
+    """Returns the error for a run without a record."""
     return RunError(
         f"{_records_path(run)} has no trajectory records: give a run's folder, or a file of records"
     )
 
 
 def _records_path(run: Path) -> Path:
-    """The folder or file that has a run's records."""
+    """Returns the folder or file that has a run's records."""
     return run / "trajectories" if (run / "trajectories").is_dir() else run
 
 
@@ -168,7 +171,7 @@ def _read_row(
     answerables: Annotations[bool] | None,
     evidence: Annotations[GoldEvidence] | None,
 ) -> _EpisodeRow:
-    """The row of a record; it raises one of _UNUSABLE."""
+    """Returns the row of a record. Raises one of _UNUSABLE."""
     trajectory = trajectory_of(dict(record))
     source, question_id, _ = key = _key(record)
     golds = tuple(as_golds(record.get("golds")))
@@ -176,13 +179,13 @@ def _read_row(
     failed = bool(set(kinds) & set(mask))
     if not golds and not failed:
         raise ValueError("it has no gold answers (`golds`)")
-    annotation = evidence.get(source, question_id) if evidence else None
-    needed = annotation or GoldEvidence.of(record)
+    gold_passages = evidence.get(source, question_id) if evidence else None
+    gold_passages = gold_passages or GoldEvidence.of(record)
     metadata = record.get("metadata")
-    if not needed and isinstance(metadata, Mapping):
-        needed = GoldEvidence.of(metadata)
+    if not gold_passages and isinstance(metadata, Mapping):
+        gold_passages = GoldEvidence.of(metadata)
     answerable = answerables.get(source, question_id) if answerables else None
-    numbers = episode_metrics(trajectory, golds, needed, answerable)
+    numbers = episode_metrics(trajectory, golds, gold_passages, answerable)
     for name, number in numbers.items():
         if number is not None and not math.isfinite(number):
             raise ValueError(f"{name.removeprefix(TERM)} is {number}")
@@ -201,7 +204,7 @@ def _read_row(
 
 
 def _key(record: Mapping[str, Any]) -> Key:
-    """The key of a record's episode."""
+    """Returns the key of a record's episode."""
     record_id = str(record["id"])
     match = _SAMPLE.fullmatch(record_id)
     question_id = record.get("question_id") or (match[1] if match else record["question"])
@@ -215,7 +218,8 @@ def _without_repeats(
     step: int | None,
     bad: BadRows,
 ) -> tuple[list[_EpisodeRow], int]:
-    """The episodes, sorted, each once, and how many records were replaced by others of the same episode."""
+    """Returns the episodes, sorted, each once, and how many records were replaced by others of the same
+    episode. Adds records that cannot be used, or that contradict another one, to `bad`."""
     versions_by_episode: dict[tuple[Key, int], dict[str, _EpisodeRow]] = {}
     count = 0
     for location, record in records:
@@ -241,6 +245,7 @@ def _without_repeats(
 
 
 def _table(episodes: list[_EpisodeRow], bad: BadRows, replaced: int) -> RunTable:
+    """Returns the table of these rows."""
     names = dict.fromkeys(name for episode in episodes for name in episode.numbers)
     columns = {  # None becomes nan
         name: np.array([row.numbers.get(name) for row in episodes], dtype=float) for name in names
