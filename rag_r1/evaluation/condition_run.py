@@ -147,10 +147,7 @@ def _write_report(args: PolicyArguments, out: Path) -> dict[str, Any]:
     """Write the report of the finished run; returns the content of report.json. Raises RunError."""
     try:
         return make_report(
-            out,
-            answerable=args.answerable,
-            supporting=args.supporting,
-            skip_bad_rows=args.skip_bad_rows,
+            out, answerable=args.answerable, supporting=args.supporting, skip_bad_rows=args.skip_bad_rows
         )
     except WRONG_RUN as error:
         raise RunError(f"the records are complete, but not the report: {error_text(error)}") from error

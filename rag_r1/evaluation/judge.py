@@ -20,14 +20,14 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.judge_arguments import JudgeArguments
 from rag_r1.inference.chat import PATH, read_chat
-from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
+from rag_r1.inference.client import Endpoint, EngineFailure
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.inference.judging import ACCURACY_PROMPT, VERDICTS, answer_case, read_verdict, request_body
@@ -35,6 +35,7 @@ from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.inference.strict_replies import with_own_keys
 from rag_r1.rollouts.arguments import EndpointArguments
 from rag_r1.rollouts.concurrency import JobPool
+from rag_r1.rollouts.session import endpoint_options
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache
 
@@ -106,10 +107,7 @@ def description(args: JudgeArguments) -> dict[str, Any]:
 
 
 async def judge(
-    args: JudgeArguments,
-    records: Iterable[Mapping[str, Any]],
-    folder: Path,
-    connection: EndpointArguments,
+    args: JudgeArguments, records: Iterable[Mapping[str, Any]], folder: Path, connection: EndpointArguments
 ) -> JudgeVerdicts:
     """Returns the judge's verdicts on all records. `folder`: where replies are kept; it belongs to one
     process at a time. `connection`: see `judge_endpoint`. Raises RunError."""
@@ -138,15 +136,8 @@ async def judge_endpoint(
     `connection`: its retries, time-out and proxy are the judge's too. Raises RunError."""
     assert args.judge_url is not None  # only a command with a judge gets here
     stop = CancelToken()
-    options = EndpointOptions(
-        args.judge_url,
-        args.judge_api_key_env,
-        timeout_s=connection.timeout_s,
-        retries=connection.retries,
-        backoff_s=connection.backoff_s,
-        in_flight=args.judge_in_flight,
-        trust_env=connection.trust_env,
-    )
+    options = endpoint_options(connection, args.judge_url, args.judge_api_key_env)
+    options = replace(options, in_flight=args.judge_in_flight)
     spending = CostTracker(stop, args.judge_price_in, args.judge_price_out, args.judge_max_cost, cache.usage)
     endpoint = Endpoint(options, stop, spending, RateLimiter(args.judge_rpm))
     try:

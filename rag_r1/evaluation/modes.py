@@ -211,7 +211,7 @@ def figures_of(run: RunTable) -> dict[str, Any]:
         }
         for i, measure in enumerate(measures)
     }
-    questions = len({key[:2] for key in run.keys})
+    questions = len(set(run.question_keys))
     return {"questions": questions, "failed": int(np.sum(run.failed)), "figures": figures}
 
 

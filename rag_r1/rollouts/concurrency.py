@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tqdm import tqdm
@@ -19,15 +20,15 @@ T = TypeVar("T")
 Job = Callable[[], Awaitable[T]]
 
 
+@dataclass
 class JobPool:
     """Runs jobs, at most `in_flight` at a time. `idle` waits until no request is under way; `bar`: the
     progress bar, None while no jobs run."""
 
-    def __init__(self, in_flight: int, stop: CancelToken, idle: Callable[[], Awaitable[None]] | None = None):
-        self.in_flight = in_flight
-        self.stop = stop
-        self.idle = idle
-        self.bar: tqdm | None = None
+    in_flight: int
+    stop: CancelToken
+    idle: Callable[[], Awaitable[None]] | None = None
+    bar: tqdm | None = field(default=None, init=False)
 
     async def run(self, jobs: Iterable[Job[T]], total: int, unit: str) -> list[T | None]:
         """Runs `total` jobs; returns their results in their order, None for those that did not end because

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from rag_r1.agent import Trajectory, sample_paths
@@ -85,38 +85,30 @@ class RunCounts:
         return figures
 
 
+@dataclass
 class EpisodeRunner:
     """Plays requests into a run's folder. `tries`: starts of the command that play a failed episode again,
     the first included; `idle`: see concurrency.py; `spending`: its cost is shown in the progress bar."""
 
-    def __init__(
-        self,
-        setup: AgentSetup,
-        make_engine: MakeEngine,
-        reward: RewardSum,
-        folder: RunFolder,
-        *,
-        right: CorrectnessRule | None = None,
-        in_flight: int = 64,
-        tries: int = 3,
-        stop: CancelToken | None = None,
-        idle: Callable[[], Awaitable[None]] | None = None,
-        spending: CostTracker | None = None,
-    ):
-        self.setup = setup
-        self.make_engine = make_engine
-        self.reward = reward
-        self.folder = folder
-        self.right = right or CorrectnessRule()
-        self.tries = tries
-        self.stop = stop or CancelToken()
-        self.spending = spending
-        self.pool = JobPool(in_flight, self.stop, idle)
-        self.counts = RunCounts()
-        #: Chooses the fields of a record that are written; by default all.
-        self.written_fields: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
-        self._played: set[str] = set()
-        self._failures_in_a_row = 0
+    setup: AgentSetup
+    make_engine: MakeEngine
+    reward: RewardSum
+    folder: RunFolder
+    _: KW_ONLY
+    right: CorrectnessRule = CorrectnessRule()
+    in_flight: int = 64
+    tries: int = 3
+    stop: CancelToken = field(default_factory=CancelToken)
+    idle: Callable[[], Awaitable[None]] | None = None
+    spending: CostTracker | None = None
+    #: Chooses the fields of a record that are written; by default all.
+    written_fields: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    counts: RunCounts = field(default_factory=RunCounts, init=False)
+    _played: set[str] = field(default_factory=set, init=False)
+    _failures_in_a_row: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.pool = JobPool(self.in_flight, self.stop, self.idle)
 
     async def play(self, request: EpisodeRequest) -> EpisodeOutcome:
         """Returns the outcome of a request, from the folder or from an episode that is played now."""

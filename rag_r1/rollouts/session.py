@@ -25,7 +25,7 @@ from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.rewards import RewardSum
-from rag_r1.rollouts.arguments import RolloutArguments, config_of, keys_of
+from rag_r1.rollouts.arguments import EndpointArguments, RolloutArguments, config_of, keys_of
 from rag_r1.rollouts.checks import try_first_search
 from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
@@ -189,7 +189,8 @@ async def open_session(
     stop = CancelToken()
     extra_body = json.loads(args.body)
     spending = CostTracker(stop, args.price_in, args.price_out, args.max_cost)
-    endpoint = Endpoint(endpoint_options(args, url), stop, spending, RateLimiter(args.rpm, args.tpm))
+    options = endpoint_options(args, url, args.api_key_env)
+    endpoint = Endpoint(options, stop, spending, RateLimiter(args.rpm, args.tpm))
     try:
         search = [try_first_search(run_setup.retriever, args.retriever_url)] if searches else []
         sampling = {"model": model, **sampling_of(args)}
@@ -225,11 +226,12 @@ async def open_session(
         await close_tools(run_setup.setup.tools())
 
 
-def endpoint_options(args: RolloutArguments, url: str) -> EndpointOptions:
-    """The options of requests to the model's server at this address."""
+def endpoint_options(args: EndpointArguments, url: str, key_variable: str) -> EndpointOptions:
+    """Returns the options of requests to the server at this address, whose key is in an environment
+    variable."""
     return EndpointOptions(
         url,
-        args.api_key_env,
+        key_variable,
         timeout_s=args.timeout_s,
         retries=args.retries,
         backoff_s=args.backoff_s,
@@ -244,7 +246,7 @@ async def check_only(args: RolloutArguments, run_setup: RunSetup, url: str | Non
     answer."""
     stop = CancelToken()
     attempts: list[Awaitable[Any]] = [try_first_search(run_setup.retriever, args.retriever_url)]
-    endpoint = Endpoint(endpoint_options(args, url), stop) if url is not None else None
+    endpoint = None if url is None else Endpoint(endpoint_options(args, url, args.api_key_env), stop)
     try:
         if endpoint is not None:
             attempts.append(_try_model(args, run_setup, endpoint, model))
@@ -262,9 +264,8 @@ async def _try_model(args: RolloutArguments, run_setup: RunSetup, endpoint: Endp
     """Send at least one request to the model's server, and one for a token if it lists no models."""
     await response_format(args.engine, endpoint, model, json.loads(args.body), run_setup.setup)
     if args.engine == "chat" and not args.trust_env:  # with the other engine it was asked for a token
-        await asyncio.to_thread(
-            check_replies, endpoint.base, args.api_key_env, "model server", "--base-url", model
-        )
+        url, key_variable = endpoint.base, args.api_key_env
+        await asyncio.to_thread(check_replies, url, key_variable, "model server", "--base-url", model)
 
 
 def sampling_of(args: RolloutArguments) -> dict[str, Any]:

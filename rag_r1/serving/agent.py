@@ -116,7 +116,7 @@ class ChatAgent:
 
     def _connect(self) -> Endpoint:
         assert self.args.base_url is not None
-        return Endpoint(endpoint_options(self.args, self.args.base_url), CancelToken())
+        return Endpoint(endpoint_options(self.args, self.args.base_url, self.args.api_key_env), CancelToken())
 
 
 def check_agent(args: EvalArguments, checks: Sequence[Callable[[], Any]] = ()) -> RagR1Config:

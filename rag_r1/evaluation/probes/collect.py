@@ -71,15 +71,8 @@ class _PassageScan:
 
     def fingerprint(self, corpus: Corpus) -> str:
         """A hash of the corpus's files and of all that is looked for in them."""
-        target = [
-            _VERSION,
-            corpus.fingerprint(),
-            sorted(self.ids),
-            sorted(self.titles),
-            self.sample_size,
-            self.seed,
-            MAX_PASSAGES_PER_PAGE,
-        ]
+        target = [_VERSION, corpus.fingerprint(), sorted(self.ids), sorted(self.titles)]
+        target += [self.sample_size, self.seed, MAX_PASSAGES_PER_PAGE]
         return hashlib.sha256(json.dumps(target).encode()).hexdigest()
 
     def add(self, document: Document) -> None:

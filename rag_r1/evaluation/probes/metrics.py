@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from rag_r1.data.rows import QuestionRow
-from rag_r1.evaluation.report.bootstrap import Bootstrap, RatioSums
+from rag_r1.evaluation.report.bootstrap import DEFAULT_BOOTSTRAP, Bootstrap, RatioSums
 from rag_r1.evaluation.report.measures import MEASURES, by_question
 from rag_r1.evaluation.report.published_results import in_paper_order, labels
 from rag_r1.evaluation.report.report import figure
@@ -69,11 +69,10 @@ class ConditionRun:
 
 
 def figures(
-    runs: Mapping[str, ConditionRun], rows: Sequence[QuestionRow], bootstrap: Bootstrap | None = None
+    runs: Mapping[str, ConditionRun], rows: Sequence[QuestionRow], bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
 ) -> dict[str, Any]:
     """The content of search_card.json but for what was left out: groups, conditions, verdict. `runs` has the
     real run."""
-    bootstrap = bootstrap or Bootstrap()
     groups = groups_of(rows)
     all_questions = groups.pop("all")
     conditions = {

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.data.files.bad_rows import HELP, BadRows
-from rag_r1.evaluation.report.bootstrap import Bootstrap
+from rag_r1.evaluation.report.bootstrap import DEFAULT_BOOTSTRAP, Bootstrap
 from rag_r1.evaluation.report.comparison import SharedQuestions, compare_tables, shared_questions
 from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import RunTable, has_records, no_records, read_run
@@ -48,7 +48,7 @@ def compare(
     runs: Sequence[Path],
     differs: Sequence[str] = (),
     normaliser: NormaliserName = "squad",
-    bootstrap: Bootstrap | None = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     skip_bad_rows: bool = False,
 ) -> dict[str, Any]:
     """Returns the content of compare.json, from at least two run folders, the first of which is the baseline.
@@ -70,9 +70,7 @@ class ComparableRuns(NamedTuple):
     differing: dict[str, list[Any]]
 
 
-def compare_runs(
-    runs: ComparableRuns, normaliser: NormaliserName, bootstrap: Bootstrap | None
-) -> dict[str, Any]:
+def compare_runs(runs: ComparableRuns, normaliser: NormaliserName, bootstrap: Bootstrap) -> dict[str, Any]:
     """Returns the content of compare.json, from runs that have been read."""
     facts = next((card.flat() for card in runs.cards if card is not None), {})
     return {

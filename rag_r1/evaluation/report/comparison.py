@@ -21,11 +21,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import numpy as np
 
-from rag_r1.evaluation.report.bootstrap import Bootstrap, Estimate, Estimates, RatioSums
+from rag_r1.evaluation.report.bootstrap import DEFAULT_BOOTSTRAP, Bootstrap, Estimate, Estimates, RatioSums
 from rag_r1.evaluation.report.episode_metrics import METRICS
 from rag_r1.evaluation.report.measures import MEASURES, Measure, by_question, measures_of, score
 from rag_r1.evaluation.report.published_results import in_paper_order
@@ -63,11 +64,8 @@ class SharedQuestions:
 
 def shared_questions(tables: Sequence[RunTable]) -> SharedQuestions:
     """Returns the questions that can be compared."""
-    texts = [dict(zip([key[:2] for key in table.keys], table.questions, strict=True)) for table in tables]
-    scored = [
-        {key[:2] for key, failed in zip(table.keys, table.failed, strict=True) if not failed}
-        for table in tables
-    ]
+    texts = [dict(zip(table.question_keys, table.questions, strict=True)) for table in tables]
+    scored = [set(compress(table.question_keys, ~table.failed)) for table in tables]
     shared_keys = set(texts[0]).intersection(*texts[1:])
     mismatched = sorted(key for key in shared_keys if len({text[key] for text in texts}) > 1)
     common = sorted(shared_keys.intersection(*scored) - set(mismatched))
@@ -109,10 +107,9 @@ def compare_tables(
     tables: Sequence[RunTable],
     questions: SharedQuestions,
     normaliser: NormaliserName = "squad",
-    bootstrap: Bootstrap | None = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> dict[str, Any]:
     """Returns the content of compare.json without the cards. The other runs are compared with the first."""
-    bootstrap = bootstrap or Bootstrap()
     measures = _measures(tables, normaliser)
     values = _values(tables, questions, measures)
     runs = len(tables)
@@ -172,7 +169,7 @@ def _values(
 
 def _has_single_episodes(table: RunTable, questions: SharedQuestions) -> bool:
     """Whether a run has one episode of each shared question that has not failed."""
-    scored = Counter(key[:2] for key, failed in zip(table.keys, table.failed, strict=True) if not failed)
+    scored = Counter(compress(table.question_keys, ~table.failed))
     return all(scored[key] == 1 for keys in questions.shared.values() for key in keys)
 
 

@@ -23,7 +23,7 @@ from pydantic_settings import CliPositionalArg
 
 from rag_r1.data.annotations import read_answerable, read_supporting
 from rag_r1.data.files.bad_rows import HELP, BadRows
-from rag_r1.evaluation.report.bootstrap import Bootstrap, Estimate
+from rag_r1.evaluation.report.bootstrap import DEFAULT_BOOTSTRAP, Bootstrap, Estimate
 from rag_r1.evaluation.report.measures import by_source, measures_of
 from rag_r1.evaluation.report.published_results import in_paper_order
 from rag_r1.evaluation.report.run_table import RunTable, read_run
@@ -44,7 +44,7 @@ WRONG_RUN = (RunError, DataError, OSError)
 def make_report(
     run: Path,
     out: Path | None = None,
-    bootstrap: Bootstrap | None = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     *,
     answerable: Path | None = None,
     supporting: Path | None = None,
@@ -65,7 +65,7 @@ def make_report(
         step=step,
         skip_bad_rows=skip_bad_rows,
     )
-    return write_report(table, card, out or run, bootstrap or Bootstrap())
+    return write_report(table, card, out or run, bootstrap)
 
 
 def write_report(table: RunTable, card: Provenance | None, out: Path, bootstrap: Bootstrap) -> dict[str, Any]:

@@ -72,11 +72,16 @@ class RunTable:
         """The names of the columns that hold terms of the reward."""
         return sorted(name for name in self.columns if name.startswith(TERM))
 
+    @property
+    def question_keys(self) -> list[tuple[str, str]]:
+        """Data source and id of each episode's question."""
+        return [key[:2] for key in self.keys]
+
     def question_indices(self) -> tuple[list[tuple[str, str]], np.ndarray]:
         """Returns the questions, as (data source, id), in order; and for each episode the index of its
         question among them."""
         indices: dict[tuple[str, str], int] = {}
-        of_episodes = [indices.setdefault(key[:2], len(indices)) for key in self.keys]
+        of_episodes = [indices.setdefault(key, len(indices)) for key in self.question_keys]
         return list(indices), np.array(of_episodes, dtype=np.int64)
 
 
