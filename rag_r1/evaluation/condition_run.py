@@ -23,11 +23,12 @@ from rag_r1.evaluation.baselines import Condition
 from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.evaluation.judge import JUDGE_FOLDER, JudgeVerdicts, description, judge
 from rag_r1.evaluation.provenance import write_provenance
-from rag_r1.evaluation.report.report import REPORT_MD, WRONG_RUN, make_report
+from rag_r1.evaluation.report.report import REPORT_MD, WRONG_RUN, write_report
+from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.evaluation.report.summary import headline, stop_message
 from rag_r1.io.atomic_files import error_text, write_json_lines
 from rag_r1.options.command_exit import ExitStatus
-from rag_r1.rollouts.provenance import protocol_part
+from rag_r1.rollouts.provenance import Provenance, protocol_part
 from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.session import RunSession, RunSetup, open_session, settings_of, usage_line
 from rag_r1.runs.errors import RunError
@@ -146,9 +147,15 @@ async def _write_records(
 def _write_report(args: PolicyArguments, out: Path) -> dict[str, Any]:
     """Write the report of the finished run; returns the content of report.json. Raises RunError."""
     try:
-        return make_report(
-            out, answerable=args.answerable, supporting=args.supporting, skip_bad_rows=args.skip_bad_rows
+        card = Provenance.read(out)
+        table = read_run(
+            out,
+            mask=card.mask if card else None,
+            answerable=args.answerable,
+            supporting=args.supporting,
+            skip_bad_rows=args.skip_bad_rows,
         )
+        return write_report(table, card, out)
     except WRONG_RUN as error:
         raise RunError(f"the records are complete, but not the report: {error_text(error)}") from error
 

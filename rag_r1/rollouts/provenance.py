@@ -192,11 +192,9 @@ def make_provenance(
     failures: FailurePolicy | None = None,
     engine: Mapping[str, Any] | None = None,
     seed: int | None = None,
-    normaliser: NormaliserName = "squad",
     retriever: RetrieverConfig | None = None,
     index: Path | None = None,
     data: Sequence[Path] = (),
-    revision: str | None = None,
     started: datetime | None = None,
 ) -> Provenance:
     """Returns the card of a run that starts now (or at `started`), from its settings and what can be found
@@ -213,14 +211,13 @@ def make_provenance(
     return Provenance(
         started=(started or datetime.now(timezone.utc)).astimezone(timezone.utc).isoformat("T", "seconds"),
         condition=condition,
-        model=ModelPart(**provenance_facts.model_facts(model), revision=revision),
+        model=ModelPart(**provenance_facts.model_facts(model)),
         engine=EnginePart(mode=engine_mode, options=without_secrets(engine or {})),
         protocol=protocol_part(protocol),
         budget=_public_values(budget),
         failures=_public_values(failures or FailurePolicy()),
         sampling=_public_values(sampling),
         seed=seed,
-        normaliser=normaliser,
         judge=without_secrets(judge or {}),
         corpus_sha256=_corpus_sha256(server, manifest, index),
         retriever=server,

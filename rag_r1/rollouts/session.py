@@ -99,17 +99,11 @@ def prepare_agent(
 def _prepare_setup(args: RolloutArguments, defaults: Mapping[str, Any], validation: bool) -> RunSetup:
     config, tokens, setup = prepare_agent(args, defaults, validation=validation)
     reward, right = _reward_of(args, config)
-    return RunSetup(
-        questions=read_questions(
-            args.questions, config.protocol, skip_bad_rows=args.skip_bad_rows, limit=args.limit
-        ),
-        config=config,
-        tokens=tokens,
-        setup=setup,
-        retriever=dict(config.validation_retriever if validation else config.retriever),
-        reward=reward,
-        right=right,
+    questions = read_questions(
+        args.questions, config.protocol, skip_bad_rows=args.skip_bad_rows, limit=args.limit
     )
+    retriever = dict(config.validation_retriever if validation else config.retriever)
+    return RunSetup(questions, config, tokens, setup, retriever, reward, right)
 
 
 def _reward_of(args: RolloutArguments, config: RagR1Config) -> tuple[RewardSum, CorrectnessRule]:

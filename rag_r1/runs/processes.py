@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from rag_r1.runs.errors import RunError
@@ -53,8 +54,7 @@ def run_and_wait(
     it cannot be started, or ends with another status than 0."""
     name = name or " ".join(command[:4])
     sys.stdout.flush()
-    output = None if log is None else log.open("ab")
-    try:
+    with nullcontext() if log is None else log.open("ab") as output:
         try:
             process = start(command, output, {**os.environ, **(environment or {})})
         except OSError as error:
@@ -63,9 +63,6 @@ def run_and_wait(
             _wait(process, watch)
         finally:
             stop_session(process)
-    finally:
-        if output is not None:
-            output.close()
     if process.returncode:
         log_end = "" if log is None else f"; the end of {log}:\n{last_lines(log)}\n"
         raise RunError(

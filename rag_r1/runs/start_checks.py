@@ -70,15 +70,16 @@ class StartChecks:
             return check(*args, **kwargs)
         except FAULTS as error:
             self._lacks_package |= isinstance(error, MissingPackageError)
-            self._add(error)
+            self.add(error)
             return None
         except ModuleNotFoundError:
             if not self._lacks_package:
                 raise
             return None
 
-    def _add(self, error: BaseException) -> None:
-        """Add the problems of an error, unless it only follows from an unknown value."""
+    def add(self, error: BaseException) -> None:
+        """Add the problems of an error, as of a check that failed, unless it only follows from an unknown
+        value."""
         if needs_unknown(error):
             return
         texts = error.problems if isinstance(error, StartError) else [error_text(error)]
@@ -100,7 +101,7 @@ class StartChecks:
         one too; any other error is raised as it is."""
         if self._problems and (error is None or isinstance(error, FAULTS)):
             if error is not None:
-                self._add(error)
+                self.add(error)
             raise StartError(self.problems) from error
 
 

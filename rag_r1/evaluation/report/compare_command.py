@@ -84,11 +84,13 @@ def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool)
     """Reads the runs. Raises StartError with all reasons for which they cannot be compared."""
     with StartChecks() as checks:
         if missing := [str(run) for run in runs if not run.exists()]:
-            checks.run(_refuse_missing, missing)
+            checks.add(
+                RunError(f"there is no run in {', '.join(missing)}: give the folders of finished runs")
+            )
         folders = [run for run in runs if run.exists()]
         empty = [run for run in folders if not has_records(run)]
         for run in empty:
-            checks.run(_refuse_empty, run)
+            checks.add(no_records(run))
         folders = [run for run in folders if run not in empty]
         earlier_problems = len(checks.problems)
         cards = [checks.run(Provenance.read, run) for run in folders]
@@ -102,14 +104,6 @@ def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool)
     readable = [table for table in tables if table is not None]
     assert differing is not None  # or the checks have raised
     return ComparableRuns(run_names(runs), cards, readable, _find_shared(readable, skip_bad_rows), differing)
-
-
-def _refuse_missing(runs: Sequence[str]) -> None:
-    raise RunError(f"there is no run in {', '.join(runs)}: give the folders of finished runs")
-
-
-def _refuse_empty(run: Path) -> None:
-    raise no_records(run)
 
 
 def _find_shared(tables: Sequence[RunTable], skip_bad_rows: bool) -> SharedQuestions:

@@ -41,34 +41,16 @@ REPORT_JSON, REPORT_MD = "report.json", "report.md"
 WRONG_RUN = (RunError, DataError, OSError)
 
 
-def make_report(
-    run: Path,
-    out: Path | None = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    *,
-    answerable: Path | None = None,
-    supporting: Path | None = None,
-    step: int | None = None,
-    skip_bad_rows: bool = False,
-) -> dict[str, Any]:
-    """Write the report of a run folder into `out` (default: into the folder); returns the content of
-    report.json. `answerable`, `supporting`, `step`, `skip_bad_rows`: as for `read_run`.
-
-    Raises one of WRONG_RUN, and then writes nothing.
-    """
+def make_report(run: Path, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> dict[str, Any]:
+    """Write the report of a run into its folder; returns the content of report.json. Raises one of WRONG_RUN,
+    and then writes nothing."""
     card = Provenance.read(run)
-    table = read_run(
-        run,
-        mask=card.mask if card else None,
-        answerable=answerable,
-        supporting=supporting,
-        step=step,
-        skip_bad_rows=skip_bad_rows,
-    )
-    return write_report(table, card, out or run, bootstrap)
+    return write_report(read_run(run, mask=card.mask if card else None), card, run, bootstrap)
 
 
-def write_report(table: RunTable, card: Provenance | None, out: Path, bootstrap: Bootstrap) -> dict[str, Any]:
+def write_report(
+    table: RunTable, card: Provenance | None, out: Path, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
+) -> dict[str, Any]:
     """Write the report of a run that has been read; returns the content of report.json. Raises OSError."""
     from rag_r1.evaluation.report.plots import draw_report
     from rag_r1.evaluation.report.report_markdown import markdown
