@@ -25,17 +25,11 @@ class JudgeArguments(Arguments):
     )
     judge_in_flight: Positive = argument("requests to the judge at a time", "N", default=16, rare=JUDGE)
     judge_rpm: Above0 | None = argument(
-        "limit of requests to the judge per minute", "N", default=None, rare=JUDGE
+        "limit of requests to the judge a minute", "N", default=None, rare=JUDGE
     )
-    judge_price_in: From0 = argument(
-        "price of a million prompt tokens of the judge, in any currency", default=0.0, rare=JUDGE
-    )
-    judge_price_out: From0 = argument(
-        "price of a million tokens that the judge generates", default=0.0, rare=JUDGE
-    )
-    judge_max_cost: Above0 | None = argument(
-        "cost at which the judge is stopped, in the currency of its prices", default=None, rare=JUDGE
-    )
+    judge_price_in: From0 = argument("judge's price of a million prompt tokens", default=0.0, rare=JUDGE)
+    judge_price_out: From0 = argument("judge's price of a million generated tokens", default=0.0, rare=JUDGE)
+    judge_max_cost: Above0 | None = argument("cost at which the judge is stopped", default=None, rare=JUDGE)
 
     @model_validator(mode="after")
     def _judge_is_complete(self) -> JudgeArguments:

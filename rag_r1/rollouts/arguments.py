@@ -77,12 +77,8 @@ class EndpointArguments(Arguments):
         "seconds before the first retry; doubled each time", default=1.0, rare=MODEL_SERVER
     )
     price_in: From0 = argument("price of a million prompt tokens, in any currency", default=0.0, rare=COST)
-    price_out: From0 = argument(
-        "price of a million generated tokens, in that currency", default=0.0, rare=COST
-    )
-    max_cost: Above0 | None = argument(
-        "cost at which the run is stopped, in the currency of the prices", default=None, rare=COST
-    )
+    price_out: From0 = argument("price of a million generated tokens", default=0.0, rare=COST)
+    max_cost: Above0 | None = argument("cost at which the run is stopped", default=None, rare=COST)
     trust_env: bool = argument(
         "use HTTPS_PROXY and the like for the endpoint", default=False, rare=MODEL_SERVER
     )

@@ -180,30 +180,24 @@ async def open_session(
     """Open everything that a run needs, after one request to the endpoint and one search, and close it after
     the block. `url`, `model`: the endpoint; `out`: the run's folder, if it is not `--out`; `searches`: false
     for a run without a search. Raises RunError."""
+    setup, extra_body = run_setup.setup, json.loads(args.body)
     stop = CancelToken()
-    extra_body = json.loads(args.body)
     spending = CostTracker(stop, args.price_in, args.price_out, args.max_cost)
     options = endpoint_options(args, url, args.api_key_env)
     endpoint = Endpoint(options, stop, spending, RateLimiter(args.rpm, args.tpm))
     try:
         search = [try_first_search(run_setup.retriever, args.retriever_url)] if searches else []
         sampling = {"model": model, **sampling_of(args)}
-        model_server = response_format(args.engine, endpoint, model, extra_body, run_setup.setup)
+        model_server = response_format(args.engine, endpoint, model, extra_body, setup)
         answers, *_ = await try_servers(unless_cancelled(stop, model_server), *search)
-        needs_logprobs = requires_token_ids(run_setup.setup, answers)
+        needs_logprobs = requires_token_ids(setup, answers)
         with RunFolder(out or args.out, {**settings, "model": model, "answers": answers}) as folder:
             spending.add(folder.cache.usage)
             make_engine = engine_maker(
-                answers,
-                run_setup.setup,
-                endpoint,
-                folder.cache,
-                sampling,
-                extra_body,
-                logprobs=needs_logprobs,
+                answers, setup, endpoint, folder.cache, sampling, extra_body, logprobs=needs_logprobs
             )
             runner = EpisodeRunner(
-                run_setup.setup,
+                setup,
                 make_engine,
                 run_setup.reward,
                 folder,
@@ -217,7 +211,7 @@ async def open_session(
             yield RunSession(run_setup, folder, runner, endpoint, spending, stop, answers)
     finally:
         await endpoint.close()
-        await close_tools(run_setup.setup.tools())
+        await close_tools(setup.tools())
 
 
 def endpoint_options(args: EndpointArguments, url: str, key_variable: str) -> EndpointOptions:

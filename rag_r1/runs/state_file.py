@@ -58,15 +58,12 @@ class StateFile:
         also TooLargeError, before anything is written, for a file that `read` would not take."""
         content = json.dumps({**self.made_from, **(state or {})}, ensure_ascii=False, default=str) + "\n"
         if refuses_too_large:
-            self._check_size(content.encode("utf-8", "surrogatepass"))
+            data = content.encode("utf-8", "surrogatepass")
+            if len(data) > self.max_bytes:
+                raise TooLargeError(f"it has more than {self.max_bytes:,} bytes")
+            check_json(data, self.max_values)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.path, content, private=private, durable=durable)
-
-    def _check_size(self, data: bytes) -> None:
-        """Raises TooLargeError for more bytes or JSON values than the limits."""
-        if len(data) > self.max_bytes:
-            raise TooLargeError(f"it has more than {self.max_bytes:,} bytes")
-        check_json(data, self.max_values)
 
     def remove(self) -> None:
         """Remove the file, if there is one: the work begins again."""

@@ -111,15 +111,10 @@ def _add_differences(page: Page, comparison: Comparison, figure: Mapping[str, An
             if group is None:
                 continue
             difference = group["differences"][i]
-            rows.append(
-                [
-                    group_name,
-                    integer(difference["questions"]),
-                    with_interval(difference, figure["decimals"], signed=True),
-                    *(integer(difference.get(key)) for key in ("only_first", "only_second")),
-                    *(p_value(difference.get(key)) for key in ("p", "p_holm", "p_bootstrap")),
-                ]
-            )
+            texts = [with_interval(difference, figure["decimals"], signed=True)]
+            texts += [integer(difference.get(key)) for key in ("only_first", "only_second")]
+            texts += [p_value(difference.get(key)) for key in ("p", "p_holm", "p_bootstrap")]
+            rows.append([group_name, integer(difference["questions"]), *texts])
         page.text(f"{cell(name)} against {cell(comparison['runs'][0])}:").table(head, rows)
 
 

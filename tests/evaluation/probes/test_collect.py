@@ -113,7 +113,9 @@ def test_a_scan_of_more_passages_than_a_file_may_hold_ends_with_a_remedy(corpus,
         find_passages(
             Corpus([corpus]), [], tmp_path / "out.json", sample_size=60, save_interval=20, progress=False
         )
-    assert not json.loads((tmp_path / "out.json").read_text())["done"], "it ends before the corpus does"
+    state = json.loads((tmp_path / "out.json").read_text())
+    assert not state["done"], "it ends before the corpus does"
+    assert state["place"][2] == len(state["drawn"]) == 20, "the last file that can be read stays"
 
 
 def test_bad_rows_are_refused_and_the_file_is_unfinished_until_they_are_left_out(tmp_path):
