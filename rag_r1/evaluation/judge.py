@@ -1,4 +1,4 @@
-"""A language model as a judge of answers, beside EM and F1.
+"""Judges answers with a language model, in addition to EM and F1.
 
 Exact match misses paraphrases. The judge gets the question, the accepted answers and the policy's answer, and
 replies with one word, `correct` or `incorrect`. Each distinct triple is asked about once: replies are kept in

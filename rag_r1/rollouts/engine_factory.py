@@ -47,7 +47,7 @@ MakeEngine = Callable[[EpisodeRequest], MeteredEngine]
 
 @dataclass(frozen=True)
 class TokenUnit:
-    """What counts as a token: one of a Hugging Face tokenizer, or a character."""
+    """The unit in which lengths are counted: a token of a Hugging Face tokenizer, or a character."""
 
     name: str
     tokenizer: Any = None

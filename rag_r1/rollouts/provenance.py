@@ -97,9 +97,9 @@ class CommitPart(_ProvenancePart):
 
 
 class Provenance(_ProvenancePart):
-    """What the result of a run depends on. `started`: UTC; `condition`: how the questions were asked
-    (rag_r1/evaluation/baselines.py); `judge`: the model that judged answers, if there was one; `data`: by
-    file name; `index`: the fields of the index's manifest but for its list of files."""
+    """Everything that the result of a run depends on. `started`: UTC; `condition`: how the questions were
+    asked (rag_r1/evaluation/baselines.py); `judge`: the model that judged answers, if there was one; `data`:
+    by file name; `index`: the fields of the index's manifest but for its list of files."""
 
     format: Literal[1] = 1
     started: str

@@ -57,8 +57,8 @@ _DEFAULT_TERMS = ("em", "f1", "cover_em")
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What a command has read and checked before anything is asked. `setup`: the agent; `retriever`: the keys
-    of the search; `right`: when an answer counts as right."""
+    """The inputs of a run, read and checked before anything is asked. `setup`: the agent; `retriever`: the
+    keys of the search; `right`: when an answer counts as right."""
 
     questions: QuestionSet
     config: RagR1Config
@@ -154,8 +154,8 @@ def search_settings(retriever: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class RunSession:
-    """What a run under way has open. `answers`: what the endpoint returns, token ids or text
-    (response_format.py)."""
+    """A run under way, with everything that it has open. `answers`: what the endpoint returns, token ids or
+    text (response_format.py)."""
 
     run_setup: RunSetup
     folder: RunFolder

@@ -97,6 +97,7 @@ class JsonLinesFile:
         os.ftruncate(self._file, self._end)
 
     def _read_line(self, line: bytes, number: int) -> None:
+        """Pass a line on. Raises RunError, with its number, if it was not written by this command."""
         try:
             self._on_line(read_json_line(line), (self._end, len(line)))
         except _PARSE_ERRORS as error:

@@ -112,7 +112,8 @@ def gather_passages(args: EvalArguments, run_setup: RunSetup) -> Passages:
 
 def plan_conditions(run_setup: RunSetup, passages: Passages) -> ProbePlan:
     """Returns the conditions that can be played with these questions and passages."""
-    rows, topk = run_setup.questions.rows, probes.topk_of(run_setup.retriever)
+    rows = run_setup.questions.rows
+    topk = probes.topk_of(run_setup.retriever)
     deeper = _deeper(run_setup, topk)
     agent = ProbeAgent(run_setup.setup, deeper.setup, topk, passages)
     evidence = {row.id: agent.evidence(row.metadata, row.golds) for row in rows}

@@ -20,8 +20,8 @@ values of all figures at once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -87,18 +87,16 @@ class Bootstrap:
             name: self._bounded_estimate(_divide(*totals[name]), _divide(*draws[name]), sums, shares)
             for name, sums in sources.items()
         }
-        # One array for each field of Estimate, with the sources on an axis of its own.
-        values, lows, highs, replicates = (
-            np.stack([getattr(estimate, field.name) for estimate in by_source.values()], axis=-2)
-            for field in fields(Estimate)
-        )
+        estimates = by_source.values()
+        values = np.stack([estimate.value for estimate in estimates])
+        replicates = np.stack([estimate.replicates for estimate in estimates], axis=1)
         mean = self._estimate(_mean(values, values), _mean(values, replicates))
         certain = np.array(shares) & ((mean.value == 0.0) | (mean.value == 1.0))
-        mean.low[certain] = _mean(values, lows)[certain]
-        mean.high[certain] = _mean(values, highs)[certain]
+        mean.low[certain] = _mean(values, np.stack([estimate.low for estimate in estimates]))[certain]
+        mean.high[certain] = _mean(values, np.stack([estimate.high for estimate in estimates]))[certain]
         overall = self._bounded_estimate(
-            _divide(*map(sum, zip(*totals.values(), strict=True))),
-            _divide(*map(sum, zip(*draws.values(), strict=True))),
+            _divide(*_sums_of(totals.values())),
+            _divide(*_sums_of(draws.values())),
             RatioSums(
                 np.concatenate([sums.numerators for sums in sources.values()]),
                 np.concatenate([sums.denominators for sums in sources.values()]),
@@ -152,6 +150,12 @@ class Bootstrap:
 
 #: Intervals as the reports have them by default.
 DEFAULT_BOOTSTRAP = Bootstrap()
+
+
+def _sums_of(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the sum of all first and that of all second arrays."""
+    firsts, seconds = zip(*pairs, strict=True)
+    return sum(firsts), sum(seconds)
 
 
 def _totals(sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:

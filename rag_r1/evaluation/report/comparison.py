@@ -227,6 +227,7 @@ def _figure(
     tested = measure.section == "scores"
 
     def group(level: Estimate, change: Estimate, count: int, test: _Test) -> dict[str, Any]:
+        """The runs' values and differences for one group of `count` questions."""
         differences = []
         for i, column in enumerate(columns[1]):
             difference = figure(change, column, count)

@@ -131,14 +131,7 @@ def roc_area(states: AnswerStates) -> float:
 
 def report(states: AnswerStates, share: float) -> list[str]:
     """Returns the lines to be printed: the distributions, the proposals, and warnings about them."""
-    rows = []
-    for name, group in (("right", states.right), ("wrong", states.wrong)):
-        facts = [None] * (1 + len(_QUANTILES))
-        if len(group):
-            facts = [group.mean(), *np.quantile(group, _QUANTILES)]
-        rows.append([name, integer(len(group)), *(number(value, 2) for value in facts)])
-    head = ["state at the answer (nats)", "answers", "mean", *(f"{q:.0%}" for q in _QUANTILES)]
-    lines = [*table(head, rows), ""]
+    lines = [*_distributions(states), ""]
     lines += [f"left out: {integer(count)} records {why}" for why, count in states.excluded.items()]
     thresholds = thresholds_of(states)
     if not thresholds:
@@ -146,6 +139,32 @@ def report(states: AnswerStates, share: float) -> list[str]:
             *lines,
             "no max_state is proposed: play questions until there are right and wrong answers with a state",
         ]
+    lines += _proposals(thresholds, share)
+    area = roc_area(states)
+    lines += ["", f"chance that a wrong answer has a higher state than a right one: {area:.3f}"]
+    if area < 0.5 + _MIN_AREA_GAIN:
+        lines.append("the state does not tell right answers from wrong ones here: leave max_state at null")
+    if min(len(states.right), len(states.wrong)) < MIN_ANSWERS:
+        lines.append(
+            f"fewer than {MIN_ANSWERS} answers of a kind: play more questions before relying on this"
+        )
+    return lines
+
+
+def _distributions(states: AnswerStates) -> list[str]:
+    """Returns the table of the states of right and of wrong answers."""
+    rows = []
+    for name, group in (("right", states.right), ("wrong", states.wrong)):
+        facts = [None] * (1 + len(_QUANTILES))
+        if len(group):
+            facts = [group.mean(), *np.quantile(group, _QUANTILES)]
+        rows.append([name, integer(len(group)), *(number(value, 2) for value in facts)])
+    quantiles = (f"{quantile:.0%}" for quantile in _QUANTILES)
+    return table(["state at the answer (nats)", "answers", "mean", *quantiles], rows)
+
+
+def _proposals(thresholds: Sequence[Threshold], share: float) -> list[str]:
+    """Returns the table of the two proposed thresholds."""
     proposals = {
         f"{share:.0%} of the right answers": quantile_threshold(thresholds, share),
         "best balanced accuracy": best_balanced(thresholds),
@@ -155,16 +174,7 @@ def report(states: AnswerStates, share: float) -> list[str]:
         accepted = (f"{threshold.right_accepted:.1%}", f"{threshold.wrong_accepted:.1%}")
         accuracy = number(threshold.balanced_accuracy, 3)
         rows.append([name, number(threshold.sigma, 3), *accepted, accuracy])
-    area = roc_area(states)
-    lines += table(["proposed", "max_state", "right accepted", "wrong accepted", "balanced accuracy"], rows)
-    lines += ["", f"chance that a wrong answer has a higher state than a right one: {area:.3f}"]
-    if area < 0.5 + _MIN_AREA_GAIN:
-        lines.append("the state does not tell right answers from wrong ones here: leave max_state at null")
-    if min(len(states.right), len(states.wrong)) < MIN_ANSWERS:
-        lines.append(
-            f"fewer than {MIN_ANSWERS} answers of a kind: play more questions before relying on this"
-        )
-    return lines
+    return table(["proposed", "max_state", "right accepted", "wrong accepted", "balanced accuracy"], rows)
 
 
 class SigmaArguments(Arguments):
