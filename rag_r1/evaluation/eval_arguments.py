@@ -82,8 +82,8 @@ class EvalArguments(PolicyArguments):
         return self
 
     def refuse_other_conditions(self) -> None:
-        """For a command that plays several runs of the agent. Raises ValueError for a flag that it cannot
-        use."""
+        """Raises ValueError for a flag of other conditions than the agent's, for a command that has its
+        own."""
         if self.card or self.baseline is not None or self.corpus or self.serve_index is not None:
             flags = "--card, --corpus, --serve-index and --baseline"
             raise ValueError(f"{flags} are for `rag-r1 eval`: leave them out")

@@ -34,8 +34,12 @@ async def evaluate(args: EvalArguments) -> int:
         *([partial(check_search, args, {})] if searches else []),
     )
     with ExitStack() as servers:
-        files = [partial(read_annotations, args), partial(_check_corpus, args), partial(_check_index, args)]
-        with all_problems(args, {}, [judge_check, model_check, *files, *search_checks]):
+        file_checks = [
+            partial(read_annotations, args),
+            partial(_check_corpus, args),
+            partial(_check_index, args),
+        ]
+        with all_problems(args, {}, [judge_check, model_check, *file_checks, *search_checks]):
             _check_corpus(args)
             judge_check()
             args = model_check()

@@ -114,22 +114,22 @@ def plan_conditions(run_setup: RunSetup, passages: Passages) -> ProbePlan:
     """Returns the conditions that can be played with these questions and passages."""
     rows = run_setup.questions.rows
     topk = probes.topk_of(run_setup.retriever)
-    deeper = _deeper(run_setup, topk)
-    agent = ProbeAgent(run_setup.setup, deeper.setup, topk, passages)
+    deeper_setup = _with_deeper_search(run_setup, topk)
+    agent = ProbeAgent(run_setup.setup, deeper_setup.setup, topk, passages)
     evidence = {row.id: agent.evidence(row.metadata, row.golds) for row in rows}
     plan = ProbePlan()
     for name in probes.PROBES:
-        if reason := _impossible(name, evidence, agent):
+        if reason := _reason_not_to_play(name, evidence, agent):
             plan.left_out[name] = {reason: None}
             continue
         if exclusions := _count_exclusions(name, evidence.values()):
             plan.left_out[name] = exclusions
-        condition_setup = deeper if name in probes.NEED_GOLD else run_setup
+        condition_setup = deeper_setup if name in probes.NEED_GOLD else run_setup
         plan.conditions.append((_condition(name, agent, evidence), condition_setup))
     return plan
 
 
-def _impossible(name: Probe, evidence: Mapping[str, GoldEvidence], agent: ProbeAgent) -> str | None:
+def _reason_not_to_play(name: Probe, evidence: Mapping[str, GoldEvidence], agent: ProbeAgent) -> str | None:
     """Returns why a condition cannot be played at all; None if it can."""
     if name in probes.NEED_PASSAGES and not agent.topk:
         return "rag_r1.retriever.topk is not a number, so it is not known how many passages a search shows"
@@ -148,7 +148,7 @@ def _count_exclusions(name: Probe, evidence: Iterable[GoldEvidence]) -> dict[str
     return dict(sorted(Counter(_MISSING_GOLD if gold else _NO_EVIDENCE for gold in excluded).items()))
 
 
-def _deeper(run_setup: RunSetup, topk: int) -> RunSetup:
+def _with_deeper_search(run_setup: RunSetup, topk: int) -> RunSetup:
     """Returns the setup with a search that returns enough to fill top-k without the passages of gold
     pages."""
     retriever = probes.deeper_search(run_setup.retriever, topk)
