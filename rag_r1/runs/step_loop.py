@@ -25,8 +25,8 @@ def run_steps(
     before it begins, `after` with each step when it is done, and whether it was done now. Raises RunError,
     and what the steps raise."""
     mark_children(folder.out)
-    if ended := stop_leftovers(folder.out):
-        print(f"ended {ended} processes that an earlier start had left behind")
+    if leftovers := stop_leftovers(folder.out):
+        print(f"ended {leftovers} processes that an earlier start had left behind")
     for number, step in enumerate(steps, 1):
         progress = f"{number}/{len(steps)} {step.name}"
         print(progress, flush=True)

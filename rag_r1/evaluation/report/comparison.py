@@ -191,7 +191,7 @@ class _FigureTests:
         only_first = int(((first == 1) & (second == 0)).sum())
         only_second = int(((first == 0) & (second == 1)).sum())
         p = mcnemar(only_first, only_second)
-        return {"test": "mcnemar", "only_first": only_first, "only_second": only_second, "p": _p(p)}
+        return {"test": "mcnemar", "only_first": only_first, "only_second": only_second, "p": _rounded_p(p)}
 
     def of_mean(self, i: int) -> dict[str, Any]:
         """Tests the mean over the sources."""
@@ -210,7 +210,7 @@ class _FigureTests:
         name = repr((self.name, group, i)).encode("utf-8", "surrogatepass")
         seed = int.from_bytes(hashlib.sha256(name).digest()[:8], "big")
         p = permutation(differences, np.random.default_rng([self.bootstrap.seed, seed]))
-        return {"test": "permutation", "p": _p(p)}
+        return {"test": "permutation", "p": _rounded_p(p)}
 
 
 def _figure(
@@ -233,7 +233,7 @@ def _figure(
             difference = figure(change, column, count)
             if tested:
                 p = bootstrap_p(float(change.value[column]), change.replicates[:, column])
-                difference |= {**test(i), "p_bootstrap": _p(p)}
+                difference |= {**test(i), "p_bootstrap": _rounded_p(p)}
             differences.append(difference)
         return {"values": [figure(level, column, count) for column in columns[0]], "differences": differences}
 
@@ -242,9 +242,10 @@ def _figure(
         for source, runs in values.items()
     }
     if tested:
-        differences = [difference for row in groups.values() for difference in row["differences"]]
-        for difference, p in zip(differences, holm([row["p"] for row in differences]), strict=True):
-            difference["p_holm"] = _p(p)
+        differences = [difference for entry in groups.values() for difference in entry["differences"]]
+        adjusted = holm([difference["p"] for difference in differences])
+        for difference, p in zip(differences, adjusted, strict=True):
+            difference["p_holm"] = _rounded_p(p)
     count = sum(map(len, values.values()))
     return {
         "label": measure.label,
@@ -256,6 +257,6 @@ def _figure(
     }
 
 
-def _p(p: float) -> float:
+def _rounded_p(p: float) -> float:
     """Rounds a p-value to six significant digits."""
     return float(f"{p:.6g}")

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -127,26 +127,31 @@ def read_run(
     bad = BadRows()
     answerables = read_answerable(answerable, bad) if answerable else None
     evidence = read_supporting(supporting, bad) if supporting else None
-    path = _records_path(run)
-    records = placed_records(path, skip_broken=bad.add)
+    records = placed_records(_records_path(run), skip_broken=bad.add)
     bar = tqdm(records, f"reading {run.name}", unit=" records", disable=None, delay=2)
     read_row = partial(_read_row, mask=masked_kinds(mask), answerables=answerables, evidence=evidence)
     episodes, replaced = _without_repeats(bar, read_row, step, bad)
     if bad.count and not skip_bad_rows:
         raise RunError(f"{run}: nothing was written, because of {bad.refusal()}")
-    if not episodes and step is not None:
-        raise RunError(f"{path} has no records of --step {step}: see `rag-r1 view {run}` for its steps")
-    if not episodes:
-        raise no_records(run)
-    steps = sorted({episode.step for episode in episodes})
-    if len(steps) > 1:
-        raise RunError(
-            f"{path} has records of the steps {', '.join(map(str, steps))}: choose one with --step"
-        )
+    _check_step(episodes, run, step)
     for side_file in (answerables, evidence):
         if side_file is not None:
             side_file.check()
     return _table(episodes, bad, replaced)
+
+
+def _check_step(episodes: Sequence[_EpisodeRow], run: Path, step: int | None) -> None:
+    """Raises RunError without an episode, or for episodes of several steps."""
+    if not episodes and step is None:
+        raise no_records(run)
+    if not episodes:
+        raise RunError(
+            f"{_records_path(run)} has no records of --step {step}: see `rag-r1 view {run}` for its steps"
+        )
+    steps = sorted({episode.step for episode in episodes})
+    if len(steps) > 1:
+        names = ", ".join(map(str, steps))
+        raise RunError(f"{_records_path(run)} has records of the steps {names}: choose one with --step")
 
 
 def has_records(run: Path) -> bool:

@@ -132,7 +132,7 @@ def roc_area(states: AnswerStates) -> float:
 def report(states: AnswerStates, share: float) -> list[str]:
     """Returns the lines to be printed: the distributions, the proposals, and warnings about them."""
     lines = [*_distributions(states), ""]
-    lines += [f"left out: {integer(count)} records {why}" for why, count in states.excluded.items()]
+    lines += [f"left out: {integer(count)} records {reason}" for reason, count in states.excluded.items()]
     thresholds = thresholds_of(states)
     if not thresholds:
         return [
