@@ -138,7 +138,7 @@ def _counts(table: RunTable, episodes: Sequence[int]) -> dict[str, Any]:
         "failed_by_kind": _tally(kind for i in failed for kind in table.failures[i]),
         # A spent budget does not count as a failure: it shows in the statuses.
         "scored_with_failure": _tally(k for i in scored for k in table.failures[i] if k != "budget"),
-        "causes": _tally(cause for i in episodes if table.causes and (cause := table.causes[i]) is not None),
+        "causes": _tally(cause for i in episodes if (cause := table.causes[i]) is not None),
         "statuses": _tally(table.statuses[i] for i in episodes),
     }
 

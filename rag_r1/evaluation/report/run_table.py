@@ -63,9 +63,9 @@ class RunTable:
     failures: list[tuple[str, ...]]
     failed: np.ndarray
     columns: dict[str, np.ndarray]
-    causes: list[str | None] = field(default_factory=list)
-    bad: BadRows = field(default_factory=BadRows)
-    replaced: int = 0
+    causes: list[str | None]
+    bad: BadRows
+    replaced: int
 
     @property
     def terms(self) -> list[str]:
@@ -121,13 +121,14 @@ def read_run(
     records.
 
     `mask`: the kinds of failure that the run masks, None if that is not known. `answerable`, `supporting`:
-    files of annotations. `step`: of a training's validation, only the records of this step. Raises DataError
-    for a path that does not exist or a file that cannot be read, and RunError for records that make no table.
+    files of annotations. `step`: the step of a training whose validation is read; None if there is only one.
+    Raises DataError for a path that does not exist or a file that cannot be read, and RunError for records
+    that do not make a table.
     """
     bad = BadRows()
     answerables = read_answerable(answerable, bad) if answerable else None
     evidence = read_supporting(supporting, bad) if supporting else None
-    records = placed_records(_records_path(run), skip_broken=bad.add)
+    records = placed_records(records_path(run), skip_broken=bad.add)
     bar = tqdm(records, f"reading {run.name}", unit=" records", disable=None, delay=2)
     read_row = partial(_read_row, mask=masked_kinds(mask), answerables=answerables, evidence=evidence)
     episodes, replaced = _without_repeats(bar, read_row, step, bad)
@@ -146,18 +147,18 @@ def _check_step(episodes: Sequence[_EpisodeRow], run: Path, step: int | None) ->
         raise no_records(run)
     if not episodes:
         raise RunError(
-            f"{_records_path(run)} has no records of --step {step}: see `rag-r1 view {run}` for its steps"
+            f"{records_path(run)} has no records of --step {step}: see `rag-r1 view {run}` for its steps"
         )
     steps = sorted({episode.step for episode in episodes})
     if len(steps) > 1:
         names = ", ".join(map(str, steps))
-        raise RunError(f"{_records_path(run)} has records of the steps {names}: choose one with --step")
+        raise RunError(f"{records_path(run)} has records of the steps {names}: choose one with --step")
 
 
 def has_records(run: Path) -> bool:
     """Whether a run's folder or file has a record, or a line that should be one."""
     try:
-        return next(placed_records(_records_path(run)), None) is not None
+        return next(placed_records(records_path(run)), None) is not None
     except DataError:
         return True
 
@@ -165,11 +166,11 @@ def has_records(run: Path) -> bool:
 def no_records(run: Path) -> RunError:
     """Returns the error for a run without a record."""
     return RunError(
-        f"{_records_path(run)} has no trajectory records: give a run's folder, or a file of records"
+        f"{records_path(run)} has no trajectory records: give a run's folder, or a file of records"
     )
 
 
-def _records_path(run: Path) -> Path:
+def records_path(run: Path) -> Path:
     """Returns the folder or file that has a run's records."""
     return run / "trajectories" if (run / "trajectories").is_dir() else run
 

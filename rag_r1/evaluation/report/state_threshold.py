@@ -34,7 +34,7 @@ from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.agent.records import placed_records, trajectory_of
-from rag_r1.evaluation.report.run_table import no_records
+from rag_r1.evaluation.report.run_table import no_records, records_path
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
@@ -232,8 +232,7 @@ def _check_run(run: Path) -> None:
 def _located_trajectories(runs: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the records of runs with their places in the files. Raises DataError, with the place, for one
     that is not a trajectory."""
-    folders = [run / "trajectories" if (run / "trajectories").is_dir() else run for run in runs]
-    for location, record in placed_records(*folders):
+    for location, record in placed_records(*map(records_path, runs)):
         try:
             trajectory_of(record)
         except DataError as error:
