@@ -39,8 +39,9 @@ from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import World, demo_protocol, make_questions, make_world, to_row
 from rag_r1.evaluation.baselines import agent_condition
-from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
+from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.evaluation_inputs import prepare_evaluation
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.protocols import Answer, Document, Search
 from rag_r1.rollouts.session import RunSetup

@@ -36,10 +36,10 @@ from rag_r1.agent.records import records_by_step, trajectory_of
 from rag_r1.config.recipes import Recipe
 from rag_r1.demo import r1_searcher_traces
 from rag_r1.demo.policy import POLICIES, load_policy
-from rag_r1.demo.report import mean
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts
 from rag_r1.demo.world import demo_data, demo_protocol, write_demo
+from rag_r1.evaluation.report.statistics import mean
 from rag_r1.options.command_exit import command_main
 from rag_r1.rewards import RewardSum, token_f1
 from rag_r1.runs.errors import RunError

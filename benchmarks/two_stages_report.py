@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.demo.report import mean
+from rag_r1.evaluation.report.statistics import mean
 from rag_r1.runs import markdown, pictures
 
 PAGE = """\

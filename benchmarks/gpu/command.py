@@ -17,12 +17,11 @@ from benchmarks.gpu.phases import PHASES
 from benchmarks.gpu.plan import Plan
 from benchmarks.gpu.report import section, write_section
 from benchmarks.gpu.runner import cells_of, run_phase
-from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_exit import ExitStatus, command_main
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
 from rag_r1.runs.processes import mark_children, stop_leftovers
 from rag_r1.runs.start_checks import StartChecks
-from rag_r1.training.time_limit import STOPPED
 
 
 def main(description: str, arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +62,7 @@ def _measure(plan: Plan, phases: Sequence[str], minutes: float) -> int:
     store = CellStore(plan.out)
     results = [store.read(cell) for name in phases for cell in cells_of(PHASES[name], plan)]
     if None in results:
-        return STOPPED
+        return ExitStatus.STOPPED
     return int(any(result.error for result in results if result))
 
 

@@ -20,8 +20,8 @@ from rag_r1.data.rows import QuestionRow
 from rag_r1.data.sft_rows import Piece, SftRow, write_sft_rows
 from rag_r1.demo.traces.turns import turn
 from rag_r1.evaluation.baselines import Condition, baseline
-from rag_r1.evaluation.condition_run import prepare_evaluation
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.evaluation_inputs import prepare_evaluation
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments

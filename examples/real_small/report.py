@@ -21,7 +21,7 @@ from typing import Any
 
 from data_process.passage_questions.questions import KINDS
 from rag_r1.agent.records import read_records, records_by_step
-from rag_r1.demo.report import mean, wilson
+from rag_r1.evaluation.report.statistics import mean, wilson_interval
 from rag_r1.io.atomic_files import write_text
 from rag_r1.io.bounded_json import read_json_line
 from rag_r1.io.errors import DataError
@@ -180,7 +180,7 @@ def kinds_table(rows: Mapping[str, list[Record]]) -> tuple[list[str], list[list[
     table = []
     for name, records in rows.items():
         share, parts = exact_match(records), by_kind(records)
-        low, high = wilson(share, len(records))
+        low, high = wilson_interval(share, len(records))
         ems = [number(exact_match(parts[kind]), 2) if kind in parts else "–" for kind in KINDS]
         interval = f"{number(share)} [{number(low)}, {number(high)}]"
         table.append([cell(name), integer(len(records)), interval, *ems, number(queries(records), 2)])

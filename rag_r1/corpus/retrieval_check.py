@@ -21,7 +21,7 @@ from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.options.server_address import search_fault
 from rag_r1.protocols import Failure
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.json_lines import JsonLinesFile, Place
+from rag_r1.runs.json_lines import JsonLinesFile, LinePosition
 from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 from rag_r1.tools.retrieval.options import first_search
 
@@ -60,7 +60,7 @@ def retrieve(
     digests = {question.key: _digest(question) for question in questions}
     results: dict[tuple[str, str], RetrievalResult] = {}
 
-    def load(row: dict[str, Any], position: Place) -> None:
+    def load(row: dict[str, Any], position: LinePosition) -> None:
         key = row["source"], row["id"]
         if digests.get(key) == row["of"]:
             results[key] = RetrievalResult(row["rank"], tuple(row["ids"]))

@@ -8,7 +8,6 @@ time.
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from rag_r1.agent.records import records_by_step, summary, trajectory_of
 from rag_r1.demo.world import KINDS
+from rag_r1.evaluation.report.statistics import mean, wilson_interval
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
@@ -93,7 +93,9 @@ def draw(results: dict[str, Any], path: Path) -> list[Path]:
             name = kind.removeprefix("EM ").replace("_", "-")
             pictures.line(match, [*zip(steps, [row[kind] for row in held_out], strict=True)], name, color)
         overall = [row["EM all"] for row in held_out]
-        low, high = zip(*(wilson(share, results["held_out_questions"]) for share in overall), strict=True)
+        low, high = zip(
+            *(wilson_interval(share, results["held_out_questions"]) for share in overall), strict=True
+        )
         pictures.line(match, [*zip(steps, overall, strict=True)], "all", "black", "s--")
         match.fill_between(steps, low, high, color="black", alpha=0.12, linewidth=0, label="all, 95 %")
         match.set(title="Held-out questions, greedy", ylabel="exact match", ylim=(0, 1.03))
@@ -110,19 +112,6 @@ def draw(results: dict[str, Any], path: Path) -> list[Path]:
             pictures.whole_steps(axes)
 
     return pictures.draw(path, paint, size=(9.6, 3.4), panels=3, ratios=[4, 3, 3])
-
-
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share of `count` questions (Wilson, 1927)."""
-    z, center = 1.96, share + 1.96**2 / (2 * count)
-    half_width = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return (center - half_width) / (1 + z * z / count), (center + half_width) / (1 + z * z / count)
-
-
-def mean(values: Sequence[float | None]) -> float:
-    """The mean over the known values: a trajectory that ended with a failure has no reward."""
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) / len(numbers) if numbers else float("nan")
 
 
 class ReportArguments(Arguments):

@@ -1,6 +1,6 @@
 """The conditions of a run: the agent as it was trained, or a baseline.
 
-    agent       the run itself: it may search
+    agent       the agent as it was trained: it may search
     direct      the model answers at once, without search and without reasoning
     cot         the model reasons step by step, then answers, without search (chain of thought)
     one_shot    one search with the question itself; the passages stand in the prompt (RAG)
@@ -24,9 +24,10 @@ from rag_r1.evaluation.eval_arguments import BaselineName
 from rag_r1.rollouts.one_shot import PASSAGES_FIELD
 from rag_r1.runs.errors import RunError
 
-#: The run itself.
+#: The name of the condition in which the agent itself plays.
 AGENT = "agent"
 
+#: Parts of the prompts; `{answer}` and `{/answer}` become the tags of the protocol.
 _ANSWER = "give the answer between {answer} and {/answer}, short and without explanation, for example "
 _EXAMPLE = "{answer} Beijing {/answer}."
 PROMPTS: dict[str, str] = {
@@ -45,10 +46,9 @@ class Condition:
     """How the questions of a run are asked.
 
     `setup` makes the agent of a question; it may raise ValueError with the reason if that is not possible.
-    `applies`: which questions are asked at all. `searches`: whether the retrieval server is needed.
-    `search_first`: see rag_r1/rollouts/one_shot.py. `options`: what else the answers depend on, as JSON
-    values; a run is resumed only with equal ones.
-    """
+    `applies`: whether a question is asked. `searches`: whether the retrieval server is needed.
+    `search_first`: search before the episode (rag_r1/rollouts/one_shot.py). `options`: what else the answers
+    depend on, as JSON values; a run is resumed only with equal ones."""
 
     name: str
     setup: Callable[[QuestionRow], AgentSetup]
@@ -59,22 +59,23 @@ class Condition:
 
 
 def agent_condition(setup: AgentSetup) -> Condition:
-    """The run itself."""
+    """Returns the condition in which the agent itself plays."""
     return Condition(AGENT, lambda row: setup)
 
 
 def baseline(name: BaselineName, setup: AgentSetup) -> Condition:
-    """A baseline in the place of the agent `setup`. Raises RunError for a prompt that does not fit."""
-    # The one turn that is left may only answer.
+    """Returns a baseline with the model and the limits of the agent `setup`. Raises RunError for a prompt
+    that does not fit."""
+    # In its only turn the model may only answer.
     budget = replace(setup.budget, max_turns=0, final_turn=True)
     if name == "no_search":
         searchless = replace(setup, budget=budget)
         return Condition(name, lambda row: searchless, searches=False)
     prompt = setup.protocol.user_prompt if setup.own_prompt else _with_protocol_tags(PROMPTS[name], setup)
     if name == "one_shot" and PASSAGES_FIELD not in prompt:
-        raise RunError(f"--prompt has no {PASSAGES_FIELD}: the place where one_shot puts the passages")
+        raise RunError(f"--prompt has no {PASSAGES_FIELD}: write it where one_shot puts the passages")
     protocol = replace(setup.protocol, user_prompt=prompt, system_prompt=None)
-    if name == "direct":  # nothing of the policy's first turn is written for it
+    if name == "direct":  # the opening of a turn, such as <think>, would ask for reasoning
         protocol = replace(protocol, opening="")
     turn_setup = replace(setup, protocol=protocol, budget=budget, own_prompt=True, schemas=())
     with_search = name == "one_shot"
@@ -82,8 +83,8 @@ def baseline(name: BaselineName, setup: AgentSetup) -> Condition:
 
 
 def _with_protocol_tags(prompt: str, setup: AgentSetup) -> str:
-    """The prompt with the tags of the protocol. A plain-text prompt ends with a newline, after which the
-    policy writes."""
+    """Returns the prompt with the tags of the protocol. A plain-text prompt ends with a newline, after which
+    the policy writes."""
     for role in ("think", "answer"):
         tag = getattr(setup.protocol.tags, role)
         prompt = prompt.replace(f"{{{role}}}", tag.open).replace(f"{{/{role}}}", tag.close)

@@ -7,8 +7,8 @@
     rag-r1 eval modes --model BEFORE --trained AFTER ...
 
 The agent is that of training: the same core, protocol and search, with the limits of a validation
-(validation_limits.py). condition_run.py plays one condition and says what its folder has. Where the model
-runs (`--base-url`, or a server that is started here) is target.py's matter.
+(validation_limits.py). condition_run.py plays one condition and says what its folder has; target.py starts a
+server for the model if there is no `--base-url`.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from rag_r1.options.command_line import read_arguments
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
 
-#: The subcommands and their modules. These, and what plays, are imported when they are needed: `--help` and
-#: wrong arguments are answered at once.
+#: The modules of the subcommands. These, and the modules that play, are imported when they are needed, so
+#: that `--help` and wrong arguments are answered at once.
 _SUBCOMMANDS = {
     "report": "rag_r1.evaluation.report.report",
     "compare": "rag_r1.evaluation.report.compare_command",
     "modes": "rag_r1.evaluation.modes",
     "groups": "rag_r1.evaluation.groups",
-    "sigma": "rag_r1.evaluation.state_threshold",
+    "sigma": "rag_r1.evaluation.report.state_threshold",
 }
 
 COMMAND = "rag-r1 eval"
 _DESCRIPTION = """\
 Evaluate a policy on questions: EM, cover-EM, F1, a judge if there is one, searches, time, failures, with
 intervals. The policy is a folder (Hugging Face's, or a checkpoint of veRL), which is served here with vLLM,
-or a model behind --base-url. Run again, the same command goes on where it was interrupted, and asks nothing
-twice.
+or a model behind --base-url. Run again, the same command goes on where it was interrupted, and repeats no
+request.
 
 example:
   rag-r1 eval --model outputs/rag-r1/grpo-mq --questions data/mq/test.parquet \\
@@ -66,8 +66,8 @@ also: rag-r1 eval report RUN         make the report of a finished run again
 
 @command_main()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when all questions are answered or have failed, 3 if the run was stopped before (the reason
-    is printed), 1 if it could not begin."""
+    """Returns 0 when the report is written, 3 if the run was stopped before its end (the reason is printed),
+    1 if it could not begin or all episodes have failed."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments and arguments[0] in _SUBCOMMANDS:
         return import_module(_SUBCOMMANDS[arguments[0]]).main(arguments[1:])
@@ -93,7 +93,7 @@ def _is_run(word: str) -> bool:
 
 
 def run(args: EvalArguments) -> int:
-    """Evaluate; returns the command's exit status, after an error is printed."""
+    """Evaluate; returns the exit status. An error that a user can correct is printed."""
     from rag_r1.evaluation.evaluation_run import evaluate
     from rag_r1.rollouts.command_run import run_command
 
@@ -101,6 +101,7 @@ def run(args: EvalArguments) -> int:
 
 
 def _check(args: EvalArguments) -> None:
+    """Do all checks of an evaluation. Raises StartError."""
     from rag_r1.evaluation.evaluation_run import evaluate
     from rag_r1.rollouts.command_run import check_command
 

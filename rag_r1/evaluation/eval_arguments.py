@@ -1,4 +1,4 @@
-"""The arguments of `rag-r1 eval`, and of the commands that evaluate a policy on their way."""
+"""The arguments of `rag-r1 eval`, and of the commands that also evaluate a policy."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rag_r1.options.command_line import Positive, argument
 from rag_r1.rollouts.agent_arguments import SAMPLING, SCORING, ServedModel
 from rag_r1.rollouts.arguments import From0, RolloutArguments
 
-#: Other ways to ask (baselines.py).
+#: The baselines, other ways to ask a policy (baselines.py).
 BaselineName = Literal["direct", "cot", "one_shot", "no_search"]
 BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
 
 
 class PolicyArguments(JudgeArguments, ServedModel, RolloutArguments):
-    """A policy, its server, and the questions that it is asked."""
+    """A policy, its server, and the questions for it."""
 
     finds_tokenizer: ClassVar[bool] = True
 
@@ -38,7 +38,10 @@ class PolicyArguments(JudgeArguments, ServedModel, RolloutArguments):
         "ids of the answerable questions, from `rag-r1 corpus check`", "FILE", default=None, rare=SCORING
     )
     supporting: Path | None = argument(
-        "passages that each question needs, for their recall and --card", "FILE", default=None, rare=SCORING
+        "passages that each question needs, for their recall and for --card",
+        "FILE",
+        default=None,
+        rare=SCORING,
     )
     index: Path | None = argument(
         "folder of the retrieval server's index, which the card describes", "DIR", default=None, rare=SCORING
@@ -52,7 +55,7 @@ class PolicyArguments(JudgeArguments, ServedModel, RolloutArguments):
 
 
 class EvalArguments(PolicyArguments):
-    """Other ways to ask the policy."""
+    """The arguments of `rag-r1 eval`: a policy, and the ways to ask it."""
 
     baseline: BaselineName | None = argument(
         "another way to ask than the agent: at once, with a chain of thought, with one search for the "
@@ -75,5 +78,12 @@ class EvalArguments(PolicyArguments):
         if self.card and self.baseline is not None:
             raise ValueError("--card is about the agent: leave out --baseline")
         if self.corpus and not self.card:
-            raise ValueError("--corpus is for --card")
+            raise ValueError("--corpus is for --card: add --card, or leave out --corpus")
         return self
+
+    def refuse_other_conditions(self) -> None:
+        """Raises ValueError for a flag of other conditions than the agent's, for a command that has its
+        own."""
+        if self.card or self.baseline is not None or self.corpus or self.serve_index is not None:
+            flags = "--card, --corpus, --serve-index and --baseline"
+            raise ValueError(f"{flags} are for `rag-r1 eval`: leave them out")

@@ -1,4 +1,4 @@
-"""Plays an evaluation: the agent, a baseline or the conditions of a search card, with the model served."""
+"""Plays an evaluation of the agent, of a baseline or for a search card, and starts the servers for it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from functools import partial
 from rag_r1.corpus.inputs import check_first_rows
 from rag_r1.corpus.reader import Corpus
 from rag_r1.evaluation.baselines import agent_condition, baseline
-from rag_r1.evaluation.condition_run import prepare_evaluation, read_annotations, run_condition
+from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.evaluation_inputs import prepare_evaluation, read_annotations
 from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
 from rag_r1.evaluation.target import check_judge, resolve_model, serve_model
 from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
@@ -20,65 +21,69 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
-#: In the run's folder: what the retrieval server prints.
+#: The log of a retrieval server that is started here, in the run's folder.
 SEARCH_LOG = "retriever.log"
 
 
 async def evaluate(args: EvalArguments) -> int:
     """Evaluate as the arguments say; returns the exit status. Raises RunError."""
     searches = args.serve_index is None and args.baseline is None
-    judge, model, *search = begin_checks(
+    judge_check, model_check, *search_checks = begin_checks(
         partial(check_judge, args),
         partial(resolve_model, args),
         *([partial(check_search, args, {})] if searches else []),
     )
     with ExitStack() as servers:
-        files = [partial(read_annotations, args), partial(_check_corpus, args), partial(_check_index, args)]
-        with all_problems(args, {}, [judge, model, *files, *search]):
+        file_checks = [
+            partial(read_annotations, args),
+            partial(_check_corpus, args),
+            partial(_check_index, args),
+        ]
+        with all_problems(args, {}, [judge_check, model_check, *file_checks, *search_checks]):
             _check_corpus(args)
-            judge()
-            args = model()
+            judge_check()
+            args = model_check()
             args = servers.enter_context(_serve_search(args))
-            ready = prepare_evaluation(args)
-            for check in search:
-                check()
+            run_setup = prepare_evaluation(args)
+            for search_check in search_checks:
+                search_check()
         if args.check_only:
-            return await check_only(args, ready, args.base_url, args.model)
+            return await check_only(args, run_setup, args.base_url, args.model)
         if args.card:
-            passages = gather_passages(args, ready)
+            passages = gather_passages(args, run_setup)
             args = servers.enter_context(serve_model(args))
-            return await make_search_card(args, ready, passages)
+            return await make_search_card(args, run_setup, passages)
         if args.baseline is None:
-            condition = agent_condition(ready.setup)
+            condition = agent_condition(run_setup.setup)
         else:
-            condition = baseline(args.baseline, ready.setup)
+            condition = baseline(args.baseline, run_setup.setup)
         args = servers.enter_context(serve_model(args))
-        return await run_condition(args, ready, condition, args.out)
+        return await run_condition(args, run_setup, condition, args.out)
 
 
 def _check_index(args: EvalArguments) -> None:
+    """Raises RunError for an --index without a manifest."""
     if args.index is not None:
         manifest_facts(args.index)
 
 
 def _check_corpus(args: EvalArguments) -> None:
     """Raises StartError for files of a corpus whose first rows cannot be read."""
-    with StartChecks() as checks:
-        checks.run_on_all(
-            lambda paths: paths and check_first_rows(Corpus(paths), args.skip_bad_rows), args.corpus
-        )
+    if args.corpus:
+        with StartChecks() as checks:
+            checks.run_on_all(lambda paths: check_first_rows(Corpus(paths), args.skip_bad_rows), args.corpus)
 
 
 @contextmanager
 def _serve_search(args: EvalArguments) -> Iterator[EvalArguments]:
-    """The arguments with the address of a retrieval server, which is started for the block if an index is to
-    be served. Raises RunError if it does not start."""
+    """Gives the block the arguments with the address of a retrieval server, which is started for the block if
+    --serve-index names an index. Raises RunError if it does not start."""
     if args.serve_index is None:
         yield args
         return
     if not (args.serve_index / "manifest.json").is_file():
         raise RunError(
-            f"--serve-index {args.serve_index}: no manifest.json in it: give the folder of a finished index "
+            f"--serve-index {args.serve_index} has no manifest.json: give the folder of a finished index "
             "(`rag-r1 index build`)"
         )
     args.out.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ CAUSES = {
     "retrieved_and_misread": "A gold answer stood in a shown passage, and the answer is another.",
     "not_traceable": "The gold answer is yes or no, so passages do not show whether it was retrieved.",
 }
-#: Statuses of episodes that have no answer of the policy, so nothing to judge.
+#: Statuses of episodes without an answer of the policy, which are not judged.
 _FAILED = frozenset({"engine_failure", "bad_row", "error"})
 _STOP_WORDS = frozenset(
     "and are as at be been by did do does for from had has have he her his how in is it its many much of on "
@@ -52,17 +52,17 @@ _STOP_WORDS = frozenset(
 )
 _PARTS = re.compile(r",\s*(?:and\s+)?|\s+and\s+|;\s*")
 
-#: Characters of a passage that is remembered.
-_REMEMBERED = 2000
+#: The longest passage, in characters, whose lower case is cached.
+_CACHED_CHARS = 2000
 
 Record = Mapping[str, Any]
 #: Turn, call and document, each counted from 0.
-Place = tuple[int, int, int]
+DocumentPosition = tuple[int, int, int]
 
 
 def verdict(record: Record) -> bool | None:
-    """Was the answer right? The record's own `right`; else by EM, of its rewards or of its golds. None: not
-    judged, such as a masked trajectory."""
+    """Whether the answer was right: by the record's `right`, else by EM, that of its rewards or of its golds.
+    None for a trajectory that was not judged, such as a masked one."""
     if "right" in record:
         return record["right"] if isinstance(record["right"], bool) else None
     rewards = record.get("rewards")
@@ -76,8 +76,8 @@ def verdict(record: Record) -> bool | None:
 
 
 def cause_of(record: Record) -> str | None:
-    """The cause of a wrong answer, one of CAUSES; None if the answer was not judged wrong. Raises TypeError,
-    AttributeError or KeyError for a record that is no trajectory."""
+    """Returns the cause of a wrong answer, one of CAUSES; None if the answer was not judged wrong. Raises
+    TypeError, AttributeError or KeyError for a record that is not a trajectory."""
     if verdict(record) is not False:
         return None
     turns = record.get("turns") or []
@@ -98,18 +98,19 @@ def cause_of(record: Record) -> str | None:
     return "asked_for_wrong_thing" if _misses_question(record, searches) else "gold_never_retrieved"
 
 
-def gold_places(record: Record) -> list[Place]:
-    """Where passages were shown that contain a gold answer, or a part of one, or are gold passages."""
+def gold_positions(record: Record) -> list[DocumentPosition]:
+    """Returns the positions of the shown passages that contain a gold answer, or a part of one, or are gold
+    passages."""
     golds, evidence = _Golds.of(record), _evidence(record)
     return [
-        place
-        for place, document in _documents(record)
+        position
+        for position, document in _documents(record)
         if golds.within(document.get("contents")) or (evidence and evidence.holds(_document(document)))
     ]
 
 
 def _was_retrieved(record: Record) -> bool | None:
-    """Was a gold retrieved? None if passages cannot tell."""
+    """Whether a gold was retrieved; None if passages cannot show it."""
     evidence = _evidence(record)
     if evidence and evidence.recall([_document(document) for _, document in _documents(record)]) == 1.0:
         return True
@@ -123,6 +124,7 @@ def _was_retrieved(record: Record) -> bool | None:
 
 
 def _misses_question(record: Record, searches: Sequence[Record]) -> bool:
+    """Whether several queries are all the same, or none has a content word of the question."""
     queries = [str((call.get("arguments") or {}).get("query", "")) for call in searches]
     if len(queries) > 1 and len(set(map(query_key, queries))) == 1:
         return True
@@ -132,8 +134,8 @@ def _misses_question(record: Record, searches: Sequence[Record]) -> bool:
 
 @dataclass(frozen=True)
 class _Golds:
-    """The gold answers that can be looked for. `answers`: of each, the numbers of its parts in the matcher;
-    `words`: one word of each part, for a fast look at a text."""
+    """The gold answers that can be found in a text. `answers`: for each, the numbers of its parts in the
+    matcher; `words`: one word of each part, with which a text is checked first, since that is fast."""
 
     matcher: AnswerMatcher
     answers: list[frozenset[int]]
@@ -141,6 +143,7 @@ class _Golds:
 
     @classmethod
     def of(cls, record: Record) -> _Golds:
+        """The gold answers of a record; yes, no and empty ones are left out."""
         matcher, answers, words = AnswerMatcher(), [], set()
         for gold in as_golds(record.get("golds")):
             for parts in {(gold,), tuple(filter(None, _PARTS.split(gold)))}:
@@ -151,11 +154,11 @@ class _Golds:
         return cls(matcher, answers, frozenset(words))
 
     def within(self, text: object) -> set[int]:
-        """The numbers of the parts in a text."""
+        """Returns the numbers of the parts that stand in a text."""
         if not self.answers or not isinstance(text, str):
             return set()
-        if text.isascii():  # most passages have none of the words, and are done with here
-            lowered = _lower(text) if len(text) <= _REMEMBERED else joined(text).lower()
+        if text.isascii():  # most passages have none of the words
+            lowered = _lower(text) if len(text) <= _CACHED_CHARS else joined(text).lower()
             if not any(word in lowered for word in self.words):
                 return set()
         return self.matcher.matches_in(text)
@@ -163,12 +166,13 @@ class _Golds:
 
 @lru_cache(maxsize=4096)
 def _lower(text: str) -> str:
-    """Remembered, since the trajectories of a question are shown the same passages."""
+    """Returns a text in lower case; cached, since the trajectories of a question are shown the same
+    passages."""
     return joined(text).lower()
 
 
 def _evidence(record: Record) -> GoldEvidence | None:
-    """The gold passages that the record names."""
+    """Returns the gold passages that the record names; None if it names none."""
     metadata = record.get("metadata")
     evidence = GoldEvidence.of(record)
     if not evidence and isinstance(metadata, Mapping):
@@ -176,8 +180,8 @@ def _evidence(record: Record) -> GoldEvidence | None:
     return evidence or None
 
 
-def _documents(record: Record) -> Iterator[tuple[Place, Record]]:
-    """The passages of searches, with their places."""
+def _documents(record: Record) -> Iterator[tuple[DocumentPosition, Record]]:
+    """Yields the passages of all calls, with their positions."""
     for turn_number, turn in enumerate(record.get("turns") or ()):
         for call_number, call in enumerate(turn.get("calls") or ()):
             for number, document in enumerate(call.get("documents") or ()):

@@ -1,10 +1,10 @@
-"""`rag-r1 eval groups`: would a group of answers teach anything, and at which temperature?
+"""`rag-r1 eval groups`: at which temperature can GRPO learn from groups of answers?
 
 GRPO learns from the differences within a group of answers to one question: a group whose rewards are all
 equal has no advantage. Before a training this plays each question several times at several temperatures:
 
     OUT/t0.6, OUT/t1   a run for each temperature, as `rag-r1 eval` makes it
-    OUT/groups.md, .json   for each: mixed groups, EM, the best of a group, searches, answered
+    OUT/groups.md, .json   for each temperature: mixed groups, EM, the best of a group, searches, answered
 
 A run goes on where it was interrupted. Failed episodes count as wrong, as in a training without masks.
 """
@@ -21,12 +21,14 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rag_r1.evaluation.baselines import agent_condition
-from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
+from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.evaluation_inputs import prepare_evaluation
 from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import Positive, argument
 from rag_r1.options.declare import Constraint
 from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
@@ -65,12 +67,12 @@ Temperature = Annotated[
 
 
 class GroupsArguments(EvalArguments):
-    """The arguments of `rag-r1 eval`, and the temperatures."""
+    """The arguments of `rag-r1 eval`, with several temperatures."""
 
     temperatures: list[Temperature] = argument(
-        "temperature of a run; may be repeated", "T", default=[0.6, 0.8, 1.0]
+        "sampling temperature of a run; may be repeated", "T", default=[0.6, 0.8, 1.0]
     )
-    samples: Positive = argument("answers in a group", "N", default=5)
+    samples: Positive = argument("answers in a group, the episodes of a question", "N", default=5)
 
     @model_validator(mode="after")
     def _samples_differ(self) -> GroupsArguments:
@@ -78,17 +80,17 @@ class GroupsArguments(EvalArguments):
             raise ValueError("--samples must be at least 2: a group of one has nothing to compare")
         if self.temperature:
             raise ValueError("--temperature: give --temperatures, which may be repeated")
-        if self.card or self.baseline is not None or self.corpus or self.serve_index is not None:
-            flags = "--card, --corpus, --serve-index and --baseline"
-            raise ValueError(f"{flags} are for `rag-r1 eval`: leave them out")
+        self.refuse_other_conditions()
         return self
 
     def runs(self) -> dict[float, EvalArguments]:
-        """The arguments of `rag-r1 eval` for each temperature, in order."""
+        """Returns the arguments of `rag-r1 eval` for each temperature, the lowest first."""
         common = {name: getattr(self, name) for name in EvalArguments.model_fields}
         return {
-            t: EvalArguments(**common | {"temperature": t, "out": self.out / f"t{t:g}"})
-            for t in sorted(set(self.temperatures))
+            temperature: EvalArguments(
+                **{**common, "temperature": temperature, "out": self.out / f"t{temperature:g}"}
+            )
+            for temperature in sorted(set(self.temperatures))
         }
 
 
@@ -100,26 +102,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def evaluate_groups(args: GroupsArguments) -> int:
     """Play the runs and write the table; returns the exit status. Raises RunError."""
     runs = args.runs()
-    first = next(iter(runs.values()))
-    model, search = begin_checks(partial(resolve_model, first), partial(check_search, first, {}))
-    with all_problems(args, {}, [model, search]):
-        resolved = model()
-        ready = prepare_evaluation(resolved)
-        search()
+    first_args = next(iter(runs.values()))
+    model_check, search_check = begin_checks(
+        partial(resolve_model, first_args), partial(check_search, first_args, {})
+    )
+    with all_problems(args, {}, [model_check, search_check]):
+        model_args = model_check()
+        run_setup = prepare_evaluation(model_args)
+        search_check()
     if args.check_only:
-        return await check_only(resolved, ready, resolved.base_url, resolved.model)
-    with serve_model(resolved) as served:
-        for index, (temperature, run) in enumerate(runs.items(), 1):
-            print(f"{index}/{len(runs)} temperature {temperature:g}")
-            run_args = served.model_copy(update={"temperature": temperature, "out": run.out})
-            if status := await run_condition(run_args, ready, agent_condition(ready.setup), run.out):
+        return await check_only(model_args, run_setup, model_args.base_url, model_args.model)
+    folders = {temperature: run.out for temperature, run in runs.items()}
+    condition = agent_condition(run_setup.setup)
+    with serve_model(model_args) as served_args:
+        for number, (temperature, out) in enumerate(folders.items(), 1):
+            print(f"{number}/{len(folders)} temperature {temperature:g}")
+            run_args = served_args.model_copy(update={"temperature": temperature, "out": out})
+            if status := await run_condition(run_args, run_setup, condition, out):
                 return status
-    print("\n".join(write_groups(args.out, {temperature: run.out for temperature, run in runs.items()})))
-    return 0
+    print("\n".join(write_groups(args.out, folders)))
+    return ExitStatus.DONE
 
 
 def write_groups(out: Path, runs: dict[float, Path]) -> list[str]:
-    """Write the table of finished runs, by temperature; the lines to be printed. Raises RunError."""
+    """Write the table of finished runs, by temperature; returns the lines to be printed. Raises RunError."""
     try:
         figures = {temperature: group_figures(read_run(folder)) for temperature, folder in runs.items()}
     except WRONG_RUN as error:
@@ -135,9 +141,9 @@ def write_groups(out: Path, runs: dict[float, Path]) -> list[str]:
 
 
 def group_figures(run: RunTable) -> dict[str, float]:
-    """Shares of the groups of a run, and means over its episodes, by the names of the columns."""
-    questions, indices = run.question_places()
-    right = np.nan_to_num(run.columns["em:squad"])  # a failed episode has none
+    """Returns shares of the groups of a run, and means over its episodes, by the names of the columns."""
+    questions, indices = run.question_indices()
+    right = np.nan_to_num(run.columns["em:squad"])  # a failed episode has nan, and counts as wrong
     sizes = np.bincount(indices, minlength=len(questions))
     hits = np.bincount(indices, weights=right, minlength=len(questions))
     shares = {

@@ -1,10 +1,11 @@
-"""A language model as a judge of answers, beside EM and F1.
+"""Judges answers with a language model, in addition to EM and F1.
 
 Exact match misses paraphrases. The judge gets the question, the accepted answers and the policy's answer, and
 replies with one word, `correct` or `incorrect`. Each distinct triple is asked about once: replies are kept in
 the run's folder (rag_r1/runs/response_cache.py), so neither a resumed run nor a second sample with the same
-answer pays again. An episode without an answer is wrong without asking. Any other reply than the two words is
-no value: it is counted and not guessed at. So is a request that fails; the next start sends it again.
+answer pays again. An episode without an answer is wrong, and the judge is not asked. A reply that is not one
+of the two words is no verdict: it is counted, and its value is None. A request that fails is sent again by
+the next start.
 
 The three texts are data. They are sent as JSON, and the judge is instructed to ignore instructions in them
 (rag_r1/inference/judging.py has the wording); but a policy that is trained on such a verdict can still learn
@@ -19,28 +20,30 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.judge_arguments import JudgeArguments
 from rag_r1.inference.chat import PATH, read_chat
-from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
+from rag_r1.inference.client import Endpoint, EngineFailure
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.inference.judging import ACCURACY_PROMPT, VERDICTS, answer_case, read_verdict, request_body
 from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.inference.strict_replies import with_own_keys
+from rag_r1.rollouts.arguments import EndpointArguments
 from rag_r1.rollouts.concurrency import JobPool
+from rag_r1.rollouts.session import endpoint_options
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache
 
-#: The name of its figure among the terms of a record.
+#: The name of the judge's value among the terms of a record.
 TERM = "judge"
-#: The folder of its verdicts and requests, in a run's folder.
+#: The folder of the judge's replies, in a run's folder.
 JUDGE_FOLDER = "judge"
-#: Tokens of a reply, unless --judge-body says otherwise.
+#: Limit of a reply in tokens, unless --judge-body says otherwise.
 _MAX_TOKENS = 16
 
 
@@ -54,14 +57,14 @@ class JudgeCase:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> JudgeCase | None:
-        """Of a record whose episode has an answer and has not failed."""
+        """Returns the case of a record; None if its episode has failed or has no answer."""
         if record["right"] is None or not record["answer"]:
             return None
         return cls(record["question"], tuple(record["golds"]), record["answer"])
 
     @property
     def key(self) -> str:
-        """Equal for equal cases."""
+        """A hash that is equal for equal cases."""
         text = json.dumps([self.question, self.golds, self.answer])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -69,8 +72,8 @@ class JudgeCase:
 @dataclass
 class JudgeVerdicts:
     """The judge's verdicts. `values`: 1, 0 or None by the case's key. In `counts`, `no_verdict` are replies
-    that are neither word, and `unanswered` cases without a reply. `stopped`: why the judge is not asked any
-    more."""
+    that are neither word, and `unanswered` cases without a reply. `stopped`: why the judge was
+    stopped before the last case; None if it was not."""
 
     values: dict[str, float | None] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -78,13 +81,15 @@ class JudgeVerdicts:
     stopped: str | None = None
 
     def add_to_record(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """The record with the judge's term; without a value if the episode has failed."""
-        case = JudgeCase.of(record)
-        value = self.values.get(case.key) if case else None if record["right"] is None else 0.0
+        """Returns the record with the judge's term: the verdict, 0 without an answer, None if failed."""
+        if (case := JudgeCase.of(record)) is not None:
+            value = self.values.get(case.key)
+        else:
+            value = None if record["right"] is None else 0.0
         return {**record, "rewards": {**record["rewards"], TERM: value}}
 
     def summary(self) -> str:
-        """A line about the judge."""
+        """A line with the numbers of verdicts, and the cost."""
         counts = self.counts
         line = f"judge: {counts['asked']:,} distinct answers, {counts['correct']:,} correct"
         for name, text in (("no_verdict", "without a verdict"), ("unanswered", "without a reply")):
@@ -94,7 +99,7 @@ class JudgeVerdicts:
 
 
 def description(args: JudgeArguments) -> dict[str, Any]:
-    """The judge as the card has it; empty without one."""
+    """Returns the judge as the provenance of a run names it; empty without a judge."""
     if args.judge_model is None:
         return {}
     prompt = hashlib.sha256(ACCURACY_PROMPT.encode()).hexdigest()
@@ -102,36 +107,37 @@ def description(args: JudgeArguments) -> dict[str, Any]:
 
 
 async def judge(
-    args: JudgeArguments, records: Iterable[Mapping[str, Any]], folder: Path, **connection: Any
+    args: JudgeArguments, records: Iterable[Mapping[str, Any]], folder: Path, connection: EndpointArguments
 ) -> JudgeVerdicts:
-    """The verdicts on all records. `folder`: where replies are kept; it belongs to one process at a time.
-    `connection`: see `judge_endpoint`. Raises RunError."""
+    """Returns the judge's verdicts on all records. `folder`: where replies are kept; it belongs to one
+    process at a time. `connection`: see `judge_endpoint`. Raises RunError."""
     cases = {case.key: case for record in records if (case := JudgeCase.of(record)) is not None}
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    verdicts, cache = JudgeVerdicts(), ResponseCache.open(folder)
+    verdicts = JudgeVerdicts()
+    cache = ResponseCache.open(folder)
     try:
-        async with judge_endpoint(args, cache, **connection) as endpoint:
+        async with judge_endpoint(args, cache, connection) as endpoint:
             pool = JobPool(args.judge_in_flight, endpoint.stop, endpoint.idle)
             jobs = (partial(_judge_case, args, case, endpoint, cache, verdicts) for case in cases.values())
             await pool.run(jobs, len(cases), "verdict")
     finally:
         cache.close()
-    verdicts.cost, verdicts.stopped = endpoint.spending.cost, endpoint.stop.reason
+    verdicts.cost = endpoint.spending.cost
+    verdicts.stopped = endpoint.stop.reason
     verdicts.counts["asked"] = len(cases)
     return verdicts
 
 
 @asynccontextmanager
 async def judge_endpoint(
-    args: JudgeArguments, cache: ResponseCache, **connection: Any
+    args: JudgeArguments, cache: ResponseCache, connection: EndpointArguments
 ) -> AsyncIterator[Endpoint]:
-    """The judge's endpoint while the block runs. Cached responses count as spent. `connection`: `retries`,
-    `timeout_s`, `backoff_s` and `trust_env` of EndpointOptions. Raises RunError."""
-    assert args.judge_url is not None
+    """Gives the block the judge's endpoint, and closes it at the end. Cached responses count as spent.
+    `connection`: its retries, time-out and proxy are the judge's too. Raises RunError."""
+    assert args.judge_url is not None  # only a command with a judge gets here
     stop = CancelToken()
-    options = EndpointOptions(
-        args.judge_url, args.judge_api_key_env, in_flight=args.judge_in_flight, **connection
-    )
+    options = endpoint_options(connection, args.judge_url, args.judge_api_key_env)
+    options = replace(options, in_flight=args.judge_in_flight)
     spending = CostTracker(stop, args.judge_price_in, args.judge_price_out, args.judge_max_cost, cache.usage)
     endpoint = Endpoint(options, stop, spending, RateLimiter(args.judge_rpm))
     try:
@@ -143,8 +149,8 @@ async def judge_endpoint(
 def judge_request(
     args: JudgeArguments, instructions: str, case: Mapping[str, Any], max_tokens: int, **extra_keys: Any
 ) -> tuple[dict[str, Any], int]:
-    """The body of a request about a case, and how many tokens its reply may have: `max_tokens`, unless
-    --judge-body says otherwise. `extra_keys`: further keys."""
+    """Returns the body of a request about a case, and how many tokens its reply may have: `max_tokens`,
+    unless --judge-body says otherwise. `extra_keys`: further keys of the body."""
     # 0.0, not 0: the bytes of a request are its key in the caches of earlier runs.
     extra_keys = {"temperature": 0.0, **extra_keys}
     body = request_body(args.judge_model, instructions, case, max_tokens, **extra_keys)
@@ -154,6 +160,7 @@ def judge_request(
 async def _judge_case(
     args: JudgeArguments, case: JudgeCase, endpoint: Endpoint, cache: ResponseCache, verdicts: JudgeVerdicts
 ) -> None:
+    """Ask about one case, and add its verdict to `verdicts`."""
     texts = answer_case(case.question, case.golds, case.answer)
     body, max_tokens = judge_request(args, ACCURACY_PROMPT, texts, _MAX_TOKENS)
     try:

@@ -11,23 +11,25 @@ from rag_r1.rollouts.arguments import Above0, From0, json_body
 
 
 class JudgeArguments(Arguments):
-    """The judge, and what it may cost."""
+    """The address, the model and the limits of a judge of answers."""
 
     judge_url: Address | None = argument(
         "chat endpoint of a judge of the answers, up to and with /v1", "URL", default=None, rare=JUDGE
     )
     judge_model: str | None = argument("name of the judge at its endpoint", "NAME", default=None, rare=JUDGE)
     judge_api_key_env: str = argument(
-        "environment variable with the judge's key", "NAME", default="OPENAI_API_KEY", rare=JUDGE
+        "environment variable with the API key of the judge", "NAME", default="OPENAI_API_KEY", rare=JUDGE
     )
     judge_body: str = argument(
         "further keys of each request to the judge; null leaves a key out", "JSON", default="{}", rare=JUDGE
     )
     judge_in_flight: Positive = argument("requests to the judge at a time", "N", default=16, rare=JUDGE)
-    judge_rpm: Above0 | None = argument("most requests to the judge a minute", "N", default=None, rare=JUDGE)
-    judge_price_in: From0 = argument("price of a million prompt tokens of the judge", default=0.0, rare=JUDGE)
-    judge_price_out: From0 = argument("price of a million tokens that it generates", default=0.0, rare=JUDGE)
-    judge_max_cost: Above0 | None = argument("most that the judge may cost", default=None, rare=JUDGE)
+    judge_rpm: Above0 | None = argument(
+        "limit of requests to the judge a minute", "N", default=None, rare=JUDGE
+    )
+    judge_price_in: From0 = argument("judge's price of a million prompt tokens", default=0.0, rare=JUDGE)
+    judge_price_out: From0 = argument("judge's price of a million generated tokens", default=0.0, rare=JUDGE)
+    judge_max_cost: Above0 | None = argument("cost at which the judge is stopped", default=None, rare=JUDGE)
 
     @model_validator(mode="after")
     def _judge_is_complete(self) -> JudgeArguments:

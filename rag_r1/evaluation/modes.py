@@ -9,14 +9,15 @@ These are the three modes of Agentic RAG-R1's evaluation:
 
 Each is a run as `rag-r1 eval` makes it, and goes on where it was interrupted. All have the same questions and
 may generate as many tokens: what the agent may write in all of its turns, the model alone may write in its
-only one. (There the base model had one generation of another length, and accuracy was that of the answers
-that could be extracted, so that whoever answered less looked better. The table has both denominators.)
+only one. (In Agentic RAG-R1 the base model had one generation of another length, and accuracy was that of the
+answers that could be extracted, so a model that answered less looked better. The table has both
+denominators.)
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,8 +28,9 @@ from pydantic import model_validator
 
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.evaluation.baselines import Condition, agent_condition, baseline
-from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
+from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.evaluation_inputs import prepare_evaluation
 from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.evaluation.report.compare_command import compare, write_comparison
 from rag_r1.evaluation.report.episode_metrics import TERM
@@ -37,13 +39,14 @@ from rag_r1.evaluation.report.report import WRONG_RUN, figure
 from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import argument
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import ProtocolError, read_prompt
 from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
 from rag_r1.rollouts.command_run import read_and_run
 from rag_r1.rollouts.provenance import Provenance
-from rag_r1.rollouts.session import check_only
+from rag_r1.rollouts.session import RunSetup, check_only
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import Page, cell, integer, table, with_interval
 
@@ -54,7 +57,7 @@ MODE_NAMES = {
     BEFORE: "before training, with search",
     AFTER: "after training, with search",
 }
-#: What the modes differ in, as keys of the cards.
+#: The keys of the cards in which the modes may differ.
 _DIFFERS = ("model", "condition", "protocol", "budget", "retriever", "corpus_sha256", "index")
 COMMAND = "rag-r1 eval modes"
 _DESCRIPTION = """\
@@ -73,7 +76,7 @@ class ModesArguments(EvalArguments):
 
     trained: str = argument("the model after training, named as --model names the model before it", "MODEL")
     trained_url: Address | None = argument(
-        "server of the trained model, if it is another than that of --base-url", "URL", default=None
+        "server of the trained model, if it differs from --base-url", "URL", default=None
     )
     alone: Literal["cot", "direct", "no_search"] = argument(
         "how the model answers without search: as the baseline of that name", default="cot"
@@ -84,9 +87,7 @@ class ModesArguments(EvalArguments):
 
     @model_validator(mode="after")
     def _modes_only(self) -> ModesArguments:
-        if self.card or self.baseline is not None or self.corpus or self.serve_index is not None:
-            flags = "--card, --corpus, --serve-index and --baseline"
-            raise ValueError(f"{flags} are for `rag-r1 eval`: leave them out")
+        self.refuse_other_conditions()
         if self.trained_url is not None and self.base_url is None:
             raise ValueError("--trained-url needs --base-url, the server of the model before training")
         if self.prompt_alone is not None and self.alone == "no_search":
@@ -101,49 +102,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def evaluate_modes(args: ModesArguments) -> int:
     """Play the three runs and write the table; returns the exit status. Raises RunError."""
-    untrained = args.changed(out=args.out / BEFORE)
-    trained = args.changed(
+    untrained_args = args.changed(out=args.out / BEFORE)
+    trained_args = args.changed(
         model=args.trained, base_url=args.trained_url or args.base_url, out=args.out / AFTER
     )
-    checks = [partial(resolve_model, untrained)]
-    if trained.base_url is None:  # else its server may take the place of the first one later
-        checks.append(partial(resolve_model, trained))
-    checks = begin_checks(*checks, partial(check_search, untrained, {}))
+    model_checks = [partial(resolve_model, untrained_args)]
+    if trained_args.base_url is None:  # else its server may be started when the first model is done
+        model_checks.append(partial(resolve_model, trained_args))
+    checks = begin_checks(*model_checks, partial(check_search, untrained_args, {}))
     with all_problems(args, {}, checks):
         untrained_args, *_ = (check() for check in checks)
-        ready = prepare_evaluation(untrained_args)
-    for model_args, modes in ((untrained_args, (ALONE, BEFORE)), (trained, (AFTER,))):
-        if model_args is trained:
-            model_args = resolve_model(trained)
-            ready = prepare_evaluation(model_args)
-        if args.check_only:
-            await check_only(model_args, ready, model_args.base_url, model_args.model)
-            continue
-        conditions = [
-            alone_condition(ready.setup, args.alone, args.prompt_alone)
-            if mode == ALONE
-            else agent_condition(ready.setup)
-            for mode in modes
-        ]
-        with serve_model(model_args) as served:
-            for mode, condition in zip(modes, conditions, strict=True):
-                print(f"{list(MODE_NAMES).index(mode) + 1}/{len(MODE_NAMES)} {MODE_NAMES[mode]}")
-                if status := await run_condition(served, ready, condition, args.out / mode):
-                    return status
-    for line in [] if args.check_only else write_modes(args.out):
-        print(line)
-    return 0
+        run_setup = prepare_evaluation(untrained_args)
+    if status := await _play_modes(args, untrained_args, run_setup, (ALONE, BEFORE)):
+        return status
+    trained_args = resolve_model(trained_args)
+    if status := await _play_modes(args, trained_args, prepare_evaluation(trained_args), (AFTER,)):
+        return status
+    if not args.check_only:
+        print("\n".join(write_modes(args.out)))
+    return ExitStatus.DONE
+
+
+async def _play_modes(
+    args: ModesArguments, model_args: ModesArguments, run_setup: RunSetup, modes: Sequence[str]
+) -> int:
+    """Play modes of one model, that of `model_args`, into their folders; returns the exit status."""
+    if args.check_only:
+        return await check_only(model_args, run_setup, model_args.base_url, model_args.model)
+    setup = run_setup.setup
+    conditions = {mode: agent_condition(setup) for mode in modes}
+    if ALONE in conditions:
+        conditions[ALONE] = alone_condition(setup, args.alone, args.prompt_alone)
+    with serve_model(model_args) as served_args:
+        for mode, condition in conditions.items():
+            print(f"{list(MODE_NAMES).index(mode) + 1}/{len(MODE_NAMES)} {MODE_NAMES[mode]}")
+            if status := await run_condition(served_args, run_setup, condition, args.out / mode):
+                return status
+    return ExitStatus.DONE
 
 
 def alone_condition(
     setup: AgentSetup, name: Literal["cot", "direct", "no_search"], prompt: Path | None = None
 ) -> Condition:
-    """The model without search, in one turn of as many tokens as the agent `setup` may generate in all of
-    its turns. Raises RunError for a prompt that cannot be read or has no place for the question."""
+    """Returns the model without search, in one turn of as many tokens as the agent `setup` may generate in
+    all of its turns. Raises RunError for a prompt that cannot be read or lacks {question}."""
     budget = setup.budget
-    max_tokens = (budget.max_turns + budget.final_turn) * budget.max_turn_tokens
-    totals = (budget.max_response_tokens, budget.max_episode_tokens)
-    max_tokens = min(max_tokens, *(total for total in totals if total is not None))
+    all_turns_tokens = (budget.max_turns + budget.final_turn) * budget.max_turn_tokens
+    episode_limits = (budget.max_response_tokens, budget.max_episode_tokens)
+    max_tokens = min(all_turns_tokens, *(limit for limit in episode_limits if limit is not None))
     long_turn = replace(setup, budget=replace(budget, max_turn_tokens=max_tokens))
     if prompt is not None:
         try:
@@ -151,14 +157,14 @@ def alone_condition(
         except ProtocolError as error:
             raise RunError(str(error)) from error
         if "{question}" not in text:
-            raise RunError(f"--prompt-alone {prompt} has no {{question}}: the place of the question")
+            raise RunError(f"--prompt-alone {prompt} has no {{question}}: write it where the question goes")
         protocol = replace(setup.protocol, user_prompt=text)
         return baseline(name, replace(long_turn, protocol=protocol, own_prompt=True))
     return baseline(name, long_turn if name == "no_search" else replace(long_turn, own_prompt=False))
 
 
-def write_modes(out: Path) -> Iterator[str]:
-    """Write the table and the comparison of the three finished runs; the lines to be printed. Raises
+def write_modes(out: Path) -> list[str]:
+    """Write the table and the comparison of the three finished runs; returns the lines to be printed. Raises
     RunError."""
     tables = {}
     try:
@@ -172,12 +178,12 @@ def write_modes(out: Path) -> Iterator[str]:
     write_json(out / MODES_JSON, {"format": 1, "modes": modes})
     write_text(out / MODES_MD, markdown(modes) + "\n")
     write_comparison(comparison, out)
-    yield from table_lines(modes)
-    yield f"\ntable: {out / MODES_MD}; differences with intervals: {out / 'compare.md'}"
+    files = f"table: {out / MODES_MD}; differences with intervals: {out / 'compare.md'}"
+    return [*table_lines(modes), "", files]
 
 
 def _accuracies(label: str, name: str) -> tuple[Measure, ...]:
-    """Means of the column `name`: over all answers, over those with an answer, and over the well-formed."""
+    """Three means of the column `name`: over all episodes, those with an answer, and the well-formed ones."""
     return (
         Measure(label, label, "scores", column(name)),
         among(label, f"{label} of the answered", "form", name, "answered"),
@@ -186,8 +192,8 @@ def _accuracies(label: str, name: str) -> tuple[Measure, ...]:
 
 
 def figures_of(run: RunTable) -> dict[str, Any]:
-    """The figures of a mode over all its questions: questions, failed episodes, and by name of the figure its
-    label and its value with an interval."""
+    """Returns the figures of a mode over all its questions: `questions`, `failed` episodes, and `figures`, by
+    name, with label and value with an interval."""
     correct = [("EM", "em:squad"), *((name.removeprefix(TERM), name) for name in run.terms)]
     measures = [
         *(measure for measure in MEASURES if measure.name in ("answered", "formatted")),
@@ -205,12 +211,12 @@ def figures_of(run: RunTable) -> dict[str, Any]:
         }
         for i, measure in enumerate(measures)
     }
-    questions = len({key[:2] for key in run.keys})
+    questions = len(set(run.question_keys))
     return {"questions": questions, "failed": int(np.sum(run.failed)), "figures": figures}
 
 
 def markdown(modes: Mapping[str, Mapping[str, Any]]) -> str:
-    """The page with the table."""
+    """Returns the page with the table."""
     page = Page("Before and after training").text("\n".join(table_lines(modes)))
     page.text(
         "Accuracy is given three times: over all questions, over those that got an answer, as Agentic "
@@ -222,7 +228,7 @@ def markdown(modes: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def table_lines(modes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The table: a row for each figure, a column for each mode."""
+    """Returns the lines of the table: a row for each figure, a column for each mode."""
     rows = [
         ["questions", *(integer(mode["questions"]) for mode in modes.values())],
         ["failed episodes", *(integer(mode["failed"]) for mode in modes.values())],

@@ -21,15 +21,15 @@ from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval.client import RetrieverConfig
 
-#: Keys that must not change within a run, beside its settings (rag_r1/runs/folder.py), and those whose change
-#: is only printed.
+#: Keys that must not change within a run, besides its settings (rag_r1/runs/folder.py), and those whose
+#: change is only printed.
 _FIXED = ("model.", "protocol.", "corpus_sha256", "retriever.ready.", "index.", "data.")
 _REPORTED = ("versions.", "commit.", "machine.")
 
 
 def write_provenance(
     args: RolloutArguments,
-    run: RunSession,
+    session: RunSession,
     model: str,
     *,
     condition: str = "agent",
@@ -38,22 +38,23 @@ def write_provenance(
     index: Path | None = None,
     **parts: Any,
 ) -> Provenance:
-    """Write the provenance of a run of this model. `setup`: the agent of its first question, if it is not the
-    run's; `parts`: further parts of `make_provenance`, such as `sampling`.
+    """Write the provenance of a run of this model; returns it. `setup`: the agent of its first question, if
+    it is not the session's; `parts`: further arguments of `make_provenance`, such as `sampling`.
 
-    A run that resumes keeps its start. Raises RunError if something that the result depends on has changed
-    since."""
-    setup, folder = setup or run.ready.setup, Path(model)
-    retriever = dict(run.ready.retriever)
+    A run that resumes keeps its time of start. Raises RunError if something that the result depends on has
+    changed since."""
+    setup = setup or session.run_setup.setup
+    folder = Path(model)
+    retriever = dict(session.run_setup.retriever)
     tool = retriever.pop("tool", None) or DEFAULT_TOOL
     provenance = make_provenance(
         model=folder if folder.is_dir() else model,
         protocol=setup.protocol,
         budget=setup.budget,
-        engine_mode="tokens" if run.answers == IDS else "text",
+        engine_mode="tokens" if session.answers == IDS else "text",
         condition=condition,
         failures=setup.failures,
-        engine=_engine_options(args, run, model),
+        engine=_engine_options(args, session, model),
         seed=args.seed,
         retriever=RetrieverConfig.from_config(retriever) if searches and tool == DEFAULT_TOOL else None,
         index=index if searches else None,
@@ -63,20 +64,21 @@ def write_provenance(
     if folder.is_dir() and (name := checkpoint_name(folder)) is not None:
         model_part = provenance.model.model_copy(update={"name": name})
         provenance = provenance.model_copy(update={"model": model_part})
-    provenance = _resumed(run.folder.out, provenance)
-    provenance.write(run.folder.out)
+    provenance = _resumed(session.folder.out, provenance)
+    provenance.write(session.folder.out)
     return provenance
 
 
 def _resumed(out: Path, current: Provenance) -> Provenance:
-    """With the start of the run that resumes. Raises RunError for a change that the result depends on; prints
-    a line for one of the software or the machine."""
+    """Returns the provenance with the time of start of the run that resumes, if there is one in `out`. Raises
+    RunError for a change that the result depends on; prints a line for one of the software or the machine."""
     if (earlier := Provenance.read(out)) is None:
         return current
-    # A value that only one of the two starts could find out is no change.
+    # A value that only one of the two starts could find out does not count as a change.
     changes = {key: pair for key, pair in find_differences([earlier, current]).items() if None not in pair}
     fixed = {key: pair for key, pair in changes.items() if _is_fixed(key)}
-    earlier_values, current_values = ({key: pair[i] for key, pair in fixed.items()} for i in range(2))
+    earlier_values = {key: earlier_value for key, (earlier_value, _) in fixed.items()}
+    current_values = {key: current_value for key, (_, current_value) in fixed.items()}
     refuse_changes(out, earlier_values, current_values, "Restore them to go on, or choose another --out")
     if reported_keys := [key for key in changes if key.startswith(_REPORTED)]:
         print(f"{out} goes on, but these differ from its start: {', '.join(reported_keys)}", file=sys.stderr)
@@ -84,29 +86,31 @@ def _resumed(out: Path, current: Provenance) -> Provenance:
 
 
 def _is_fixed(key: str) -> bool:
-    """Whether a run must not go on if this changes."""
+    """Whether a run must not go on if the value of this key changes."""
     return key.startswith(_FIXED) and key not in {f"retriever.ready.{name}" for name in VOLATILE_KEYS}
 
 
-def _engine_options(args: RolloutArguments, run: RunSession, model: str) -> dict[str, Any]:
-    tokenizer = run.ready.tokens.name
+def _engine_options(args: RolloutArguments, session: RunSession, model: str) -> dict[str, Any]:
+    """Returns what is known of the engine, besides its mode."""
+    tokenizer = session.run_setup.tokens.name
     options: dict[str, Any] = {
         "api": args.engine,
-        "answers": run.answers,
-        "tokenizer": "the model's" if tokenizer == model else _name_of(tokenizer),
+        "answers": session.answers,
+        "tokenizer": "the model's" if tokenizer == model else _public_name(tokenizer),
         "body": json.loads(args.body),
     }
-    with suppress(RunError):  # behind a proxy the endpoint answers only its client
-        if version := vllm_version(run.endpoint.options.url, args.api_key_env):
+    with suppress(RunError):  # behind a proxy only the run's own client reaches the endpoint
+        if version := vllm_version(session.endpoint.options.url, args.api_key_env):
             options["vllm"] = version
     if vllm_options := getattr(args, "vllm_options", None):
         options["vllm_options"] = vllm_options
-    if (tool := run.ready.retriever.get("tool") or DEFAULT_TOOL) != DEFAULT_TOOL:
-        options["search_tool"] = {"tool": tool, **run.ready.retriever}
+    if (tool := session.run_setup.retriever.get("tool") or DEFAULT_TOOL) != DEFAULT_TOOL:
+        options["search_tool"] = {"tool": tool, **session.run_setup.retriever}
     return options
 
 
-def _name_of(tokenizer: str) -> str:
-    """The name of a tokenizer's folder, not its path on this machine, or its name on the Hub."""
+def _public_name(tokenizer: str) -> str:
+    """The name of a tokenizer's folder without its path on this machine, or the tokenizer's name on the
+    Hub."""
     folder = Path(tokenizer)
     return folder.resolve().name if folder.is_dir() else tokenizer

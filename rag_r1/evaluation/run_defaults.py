@@ -2,8 +2,8 @@
 
 A training (`rag-r1 train`, `stages`, `demo`) leaves its composed configuration in RUN/hydra. Its newest
 checkpoint is evaluated with the limits, prompt, search and questions of its validation, and with a retrieval
-server for RUN/index if there is one. An evaluation leaves RUN/settings.yaml, which is repeated but
-for the folder. Flags replace what is taken.
+server for RUN/index if there is one. An evaluation leaves RUN/settings.yaml, all of which is taken except the
+folder. Flags replace what is taken.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rag_r1.options.settings_file import SETTINGS, read_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.system.installation import pip_command
 
-#: Where Hydra writes the composed configuration, in the folder of a training.
+#: The file in which Hydra writes the composed configuration, in the folder of a training.
 CONFIG = Path("hydra", ".hydra", "config.yaml")
-#: Keys of a search that decide what it finds, with the values that need not be named.
+#: Keys of a search that decide what it finds, with the default values, which are left out; None: never.
 _SEARCH_KEYS = {"tool": "retrieval", "wire": "retrieve", "topk": None, "agentic_input": False, "mode": None}
-#: Limits of an episode, with the values that need not be named; None: always.
+#: Limits of an episode, with the default values, which are left out; None: never.
 _LIMITS = {
     "max_turns": None,
     "final_turn": True,
@@ -41,15 +41,17 @@ SEARCH_URL = "http://127.0.0.1:8000"
 
 @dataclass(frozen=True)
 class RunDefaults:
-    """What a run says about an evaluation: `values` of EvalArguments by name, and the file or folder that
-    each is from. `tokenizer`: of the newest checkpoint, for a model that is served elsewhere."""
+    """Arguments of an evaluation from a run: `values` of EvalArguments by name, and `sources`, the file or
+    folder of each. `tokenizer`: that of the newest checkpoint, for a model that is served elsewhere."""
 
     values: dict[str, Any]
     sources: dict[str, Path]
     tokenizer: Path | None = None
 
     def complete(self, args: EvalArguments, words: Sequence[str]) -> EvalArguments:
-        """The arguments that a command line, `words`, has made with these defaults."""
+        """Returns the arguments that a command line, `words`, has made with these defaults: without the index
+        of the run if it names a retrieval server, and with the tokenizer of the run if the model is
+        served."""
         if args.serve_index is not None and any(word.startswith("--retriever-url") for word in words):
             args = args.changed(serve_index=None)
         if args.base_url is not None and args.tokenizer is None and self.tokenizer is not None:
@@ -57,20 +59,24 @@ class RunDefaults:
         return args
 
     def lines(self, args: EvalArguments) -> list[str]:
-        """What the arguments have taken from the run: a line for each source, with names and values."""
+        """Returns what the arguments have taken from the run: a line for each source, with names and
+        values."""
         used: dict[Path, list[str]] = {}
         for name, source in self.sources.items():
-            value, default = getattr(args, name), self.values[name]
-            items = value if isinstance(value, list) else [value]
-            defaults = default if isinstance(default, list) else [default]
-            if list(map(str, items))[: len(defaults)] == list(map(str, defaults)):
-                used.setdefault(source, []).append(f"{name} {' '.join(map(str, defaults))}")
+            texts, defaults = _texts(getattr(args, name)), _texts(self.values[name])
+            if texts[: len(defaults)] == defaults:
+                used.setdefault(source, []).append(f"{name} {' '.join(defaults)}")
         return [f"from {source}: {', '.join(values)}" for source, values in used.items()]
 
 
+def _texts(value: Any) -> list[str]:
+    """The items of an argument's value as texts."""
+    return list(map(str, value if isinstance(value, list) else [value]))
+
+
 def defaults_of(run: Path) -> RunDefaults:
-    """The defaults of an evaluation by the folder of a run. Raises RunError if the folder is of neither a
-    training nor an evaluation, or cannot be read."""
+    """Returns the defaults of an evaluation from the folder of a run. Raises RunError if the folder belongs
+    neither to a training nor to an evaluation, or cannot be read."""
     if (config := config_file(run)) is not None:
         return _of_training(run, config)
     path = run / SETTINGS
@@ -79,7 +85,7 @@ def defaults_of(run: Path) -> RunDefaults:
         raise RunError(f"{run} is neither the folder of a run nor a subcommand of `rag-r1 eval`: {remedy}")
     if not path.is_file():
         raise RunError(
-            f"{run} is no run that can be evaluated: it has neither {CONFIG}, as a training has, nor "
+            f"{run} is not a run that can be evaluated: it has neither {CONFIG}, as a training has, nor "
             f"{SETTINGS}, as an evaluation has: give the folder of one"
         )
     try:
@@ -91,14 +97,15 @@ def defaults_of(run: Path) -> RunDefaults:
 
 
 def config_file(run: Path) -> Path | None:
-    """The composed configuration of a training, by its folder or that of its checkpoints in it."""
+    """Returns the file of a training's composed configuration, from its folder or that of its checkpoints in
+    it; None if there is none."""
     folders = [run] if newest_checkpoint(run) is None else [run, run.parent]
     return next((path for folder in folders if (path := folder / CONFIG).is_file()), None)
 
 
 def validation_arguments(config: Any) -> dict[str, Any]:
-    """The arguments of an evaluation that plays as the validation of a training with this composed
-    configuration, an OmegaConf; without model and folder."""
+    """Returns the arguments of an evaluation that plays as the validation of a training does, without model
+    and folder. `config`: the composed configuration, an OmegaConf."""
     from omegaconf import OmegaConf  # here, because the base installation does not have it
 
     ours = config.rag_r1
@@ -125,6 +132,7 @@ def validation_arguments(config: Any) -> dict[str, Any]:
 
 
 def _of_training(run: Path, path: Path) -> RunDefaults:
+    """Returns the defaults from the configuration `path` of a training. Raises RunError."""
     try:  # here, because the base installation does not have it
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
@@ -132,7 +140,6 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
         raise RunError(
             f"{path} is read with omegaconf, which is not installed: {pip_command('cpu')}"
         ) from error
-
     try:
         config = OmegaConf.create(read_yaml(path))
         if "rag_r1" not in config:
@@ -148,7 +155,7 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
     index = folder / "index"
     if (index / "manifest.json").is_file():
         values["serve_index"], sources["serve_index"] = index, index
-        del values["retriever_url"], sources["retriever_url"]  # of a server that has ended
+        del values["retriever_url"], sources["retriever_url"]  # that server has ended
     tokenizer = None
     for checkpoints in (run, folder / "checkpoints", configured_folder):
         if (newest := newest_checkpoint(checkpoints)) is not None:
@@ -160,11 +167,11 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
 
 
 def _word(value: Any) -> str:
-    """A value as the override of a key has it."""
+    """Returns a value as the word of an override."""
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def _find_moved(file: Path, run: Path) -> Path:
-    """A file of a run, also if the run's folder has been moved or renamed since."""
+    """Returns the path of a run's file, also if the run's folder has been moved or renamed since."""
     candidate = run / file.parent.name / file.name
     return candidate if not file.exists() and candidate.exists() else file

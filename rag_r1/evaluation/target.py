@@ -23,23 +23,23 @@ from rag_r1.runs.markdown import one_line_text
 
 Args = TypeVar("Args", bound=PolicyArguments)
 
-#: In the run's folder: what the server prints, and a model that was merged from a checkpoint's shards.
+#: In the run's folder: the log of the server, and a model that was merged from a checkpoint's shards.
 LOG, MODEL = "vllm.log", "model"
 
 
 def resolve_model(args: Args) -> Args:
-    """The arguments with the model's folder, its tokenizer and the length of its context. A chat endpoint
-    needs no tokenizer. Raises RunError if the model is no folder and no server is named, or if the server
-    does not have it."""
+    """Returns the arguments with the model's folder, its tokenizer and the length of its context. With a chat
+    endpoint they stay as they are. Raises RunError if the model is not a folder and no server is named, or if
+    the server does not have it."""
     if args.base_url is not None:
         if args.engine == "chat":
-            # A run asks for the model itself, and may use a name that the server does not list.
+            # The first request of a run shows whether it has the model; its list may lack the name.
             name = args.model if args.check_only else None
             check_endpoint(args.base_url, args.api_key_env, "model server", "--base-url", name)
             return args
-        longest = _context_of_server(args.base_url, args.model, args.api_key_env)
-        return _with_limits(args, longest, tokenizer=args.tokenizer or args.model)
-    _vllm_options(args)
+        model_tokens = _context_of_server(args.base_url, args.model, args.api_key_env)
+        return _with_limits(args, model_tokens, tokenizer=args.tokenizer or args.model)
+    _vllm_options(args)  # for its error
     folder = model_folder(local_model(args.model), args.out / MODEL)
     tokenizer = args.tokenizer or (str(folder) if args.engine == "completions" else None)
     return _with_limits(args, _context_of_model(folder), model=str(folder), tokenizer=tokenizer)
@@ -47,19 +47,22 @@ def resolve_model(args: Args) -> Args:
 
 @contextmanager
 def serve_model(args: Args) -> Iterator[Args]:
-    """The arguments with the address of a server, which is started for the block if they have none. `args`:
-    as `resolve_model` returns them. Raises RunError if the server does not start."""
+    """Gives the block the arguments with the address of a server, which is started for the block if they have
+    none. `args`: as `resolve_model` returns them. Raises RunError if the server does not start."""
     if args.base_url is not None:
         yield args
         return
     options = ["--max-model-len", str(args.max_context_tokens), *_vllm_options(args)]
-    keys = [str(value) for field, value in args if field.endswith("key_env")]
-    server = vllm_server(Path(args.model), args.out / LOG, name=args.model, options=options, without=keys)
+    key_variables = [str(value) for field, value in args if field.endswith("key_env")]
+    server = vllm_server(
+        Path(args.model), args.out / LOG, name=args.model, options=options, without=key_variables
+    )
     with server as url:
         yield args.model_copy(update={"base_url": url})
 
 
 def _vllm_options(args: PolicyArguments) -> list[str]:
+    """Returns the words of --vllm-options. Raises RunError for unbalanced quotation marks."""
     try:
         return shlex.split(args.vllm_options)
     except ValueError as error:
@@ -68,24 +71,27 @@ def _vllm_options(args: PolicyArguments) -> list[str]:
         ) from error
 
 
-def _with_limits(args: Args, longest: int | None, **updates: Any) -> Args:
-    """The arguments with limits that fit into a context of `longest` tokens: no request is too long."""
-    context = args.max_context_tokens or args.max_prompt_tokens + args.max_response_tokens
-    context = context if longest is None else min(context, longest)
-    prompt = max(1, min(args.max_prompt_tokens, context - 1))
-    return args.model_copy(update={"max_context_tokens": context, "max_prompt_tokens": prompt, **updates})
+def _with_limits(args: Args, model_tokens: int | None, **updates: Any) -> Args:
+    """Returns the arguments with the updates and with limits that fit into the model's context, so that no
+    request is too long; `model_tokens`: its length, None if it is not known."""
+    context_tokens = args.max_context_tokens or args.max_prompt_tokens + args.max_response_tokens
+    if model_tokens is not None:
+        context_tokens = min(context_tokens, model_tokens)
+    prompt_tokens = max(1, min(args.max_prompt_tokens, context_tokens - 1))
+    limits = {"max_context_tokens": context_tokens, "max_prompt_tokens": prompt_tokens}
+    return args.model_copy(update={**limits, **updates})
 
 
 def _context_of_server(url: str, model: str, key_variable: str) -> int | None:
-    """Tokens of the model's context, as vLLM names it in its list of models; None if there is no such list.
-    Raises RunError if the list lacks the model."""
+    """Returns the length of the model's context in tokens, as vLLM's list of models has it; None without such
+    a list. Raises RunError if the list lacks the model."""
     models = check_endpoint(url, key_variable, "model server", "--base-url", model)
     entry = models.get(model)
-    return _length(entry.get("max_model_len")) if isinstance(entry, Mapping) else None
+    return _context_tokens(entry.get("max_model_len")) if isinstance(entry, Mapping) else None
 
 
 def vllm_version(url: str, key_variable: str) -> str | None:
-    """The version of the vLLM at this address; None for another server."""
+    """Returns the version of the vLLM at this address; None for another server."""
     answer = get_answer(f"{base_address(url).removesuffix('/v1')}/version", key_variable)
     version = answer.get("version") if isinstance(answer, dict) else None
     return one_line_text(version) if isinstance(version, str) else None
@@ -98,19 +104,21 @@ def check_tokens(args: PolicyArguments, tokens: TokenUnit) -> None:
 
 
 def check_judge(args: JudgeArguments) -> None:
-    """Raises RunError if there is to be a judge and no server answers at its address, or one without it."""
+    """Raises RunError if --judge-url is given and no server answers there, or one that lacks the judge."""
     if args.judge_url is not None:
         check_endpoint(args.judge_url, args.judge_api_key_env, "judge", "--judge-url", args.judge_model)
 
 
 def _context_of_model(folder: Path) -> int | None:
-    """Tokens of the model's context by its configuration; None if it does not name them. Raises RunError."""
+    """Returns the length of the model's context in tokens, from its configuration; None if it has none.
+    Raises RunError for a configuration that cannot be read."""
     try:
-        return _length(read_json_file(folder / "config.json").get("max_position_embeddings"))
+        return _context_tokens(read_json_file(folder / "config.json").get("max_position_embeddings"))
     except (OSError, ValueError, RecursionError, AttributeError) as error:
         remedy = "copy or download the model again, or give another folder"
         raise RunError(f"{folder / 'config.json'} cannot be read: {reason_of(error)}: {remedy}") from error
 
 
-def _length(value: Any) -> int | None:
+def _context_tokens(value: Any) -> int | None:
+    """Returns a foreign value if it is a length of a context that has room for a prompt; else None."""
     return value if isinstance(value, int) and value > 1 else None

@@ -1,4 +1,4 @@
-"""The limits of an episode in an evaluation: those of the published evaluations, by protocol."""
+"""The limits of an episode in an evaluation, by protocol: those of the published evaluations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 #: r1_searcher/_common): RAG-R1's five searches and 1,024 tokens a turn, and those of the other dialects.
 _RAG_R1 = {"agent": {"max_turns": 5, "max_turn_tokens": 1024}}
 _R1_SEARCHER = {"agent": {"max_turns": 8, "max_turn_tokens": 512}, "retriever": {"topk": 5}}
-#: Agentic RAG-R1 generates eight times, at most 500 tokens each: seven turns and the one that answers.
+#: Agentic RAG-R1 generates eight times, at most 500 tokens each: in seven turns and in the one that answers.
 _AGENTIC_RAG = {"agent": {"max_turns": 7, "max_turn_tokens": 500}}
 _LIMITS: dict[str, dict[str, dict[str, int]]] = {
     "search_r1": {"agent": {"max_turns": 4, "max_turn_tokens": 500, "max_query_observation_tokens": 500}},
@@ -20,5 +20,6 @@ _LIMITS: dict[str, dict[str, dict[str, int]]] = {
 
 
 def validation_limits(protocol: str) -> dict[str, dict[str, int]]:
-    """Keys of the block rag_r1 for a protocol's evaluation; RAG-R1's for a protocol of the user's own."""
+    """Returns keys of the block rag_r1, by section, for a protocol's evaluation; those of RAG-R1 for a
+    protocol of the user's own."""
     return _LIMITS.get(protocol, _RAG_R1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import duckdb
 
-from rag_r1.evaluation.failure_causes import CAUSES, gold_places
+from rag_r1.evaluation.failure_causes import CAUSES, gold_positions
 from rag_r1.explorer.lines import line_at
 from rag_r1.explorer.queries import rows
 from rag_r1.explorer.rows import COLUMNS, json_row
@@ -45,7 +45,7 @@ def trajectory(connection: duckdb.DuckDBPyConnection, tid: int) -> dict[str, Any
         record = read_json_line(line_at(Path(path), (base, offset), length))
         if str(record.get("id", "")).encode("utf-8", "replace").decode() != row["id"]:
             raise ValueError("it has another record at this place")
-        places = gold_places(record)
+        places = gold_positions(record)
     except (OSError, zlib.error, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise DataError(f"{path} has changed since it was read ({error}); try again") from error
     record = _without_nan(record)

@@ -124,9 +124,12 @@ def _plan_of(recipe: Path, overrides: Sequence[str]) -> LoopPlan:
 def _run_steps(steps: Sequence[LoopStep], folder: PipelineFolder, service: LoopServer) -> None:
     names = [step.name for step in steps]
     runnable = [replace(step, work=partial(_run_step, step, service)) for step in steps]
-    for step, is_new in run_steps(folder, runnable, lambda step: _write_state(folder, steps, step.name)):
+
+    def show_result(step: LoopStep, is_new: bool) -> None:
         if is_new and "em" in folder.facts(step.name):
             print("\n".join(["", *write_table(folder.out, rows_of(folder, names)), ""]), flush=True)
+
+    run_steps(folder, runnable, lambda step: _write_state(folder, steps, step.name), show_result)
     _write_state(folder, steps, None)
     write_table(folder.out, rows_of(folder, names))  # a kill may have come between a step and its row
     print(f"{len(steps)} steps are done: {folder.out / MARKDOWN}")

@@ -24,6 +24,7 @@ import select
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
+from enum import IntEnum
 from functools import wraps
 from typing import ParamSpec
 
@@ -31,16 +32,24 @@ from rag_r1.io.atomic_files import is_disk_error
 from rag_r1.io.terminal_text import print_error
 from rag_r1.system.child_processes import exit_on_sigterm
 
-#: The status after Ctrl-C.
-INTERRUPTED = 130
 _P = ParamSpec("_P")
 _is_within_command: ContextVar[bool] = ContextVar("is_within_command", default=False)
+
+
+class ExitStatus(IntEnum):
+    """The status with which a command ends. STOPPED: before its end, for a reason that it printed; the same
+    command goes on. INTERRUPTED: by Ctrl-C."""
+
+    DONE = 0
+    FAILED = 1
+    STOPPED = 3
+    INTERRUPTED = 130
 
 
 class CommandError(Exception):
     """Ends a command with this message and status."""
 
-    def __init__(self, message: object, status: int = 1):
+    def __init__(self, message: object, status: int = ExitStatus.FAILED):
         super().__init__(str(message))
         self.status = status
 
@@ -68,7 +77,7 @@ def command_main(
                 if is_output or not (isinstance(error, errors) or is_disk_error(error)):
                     raise
                 print_error(error)
-                return 1
+                return ExitStatus.FAILED
 
         @wraps(main)
         def ending(*args: _P.args, **kwargs: _P.kwargs) -> int:
@@ -92,13 +101,13 @@ def _run_outermost(main: Callable[[], int]) -> int:
             finally:  # also after --help, which ends the process
                 _flush()
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return ExitStatus.INTERRUPTED
     except BrokenPipeError:
         if not _is_output_broken():
             raise
         # Python flushes again at its end, and would print a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return ExitStatus.FAILED
     finally:
         _is_within_command.reset(token)
 

@@ -211,8 +211,7 @@ def run(artifacts: OwnArtifacts, until: str) -> None:
     out, plan = artifacts.out, artifacts.plan
     with PipelineFolder.held(out) as folder:
         write_text(out / PLAN, plan_text(plan), private=True)
-        for _ in run_steps(folder, steps_until(artifacts, folder, until)):
-            pass
+        run_steps(folder, steps_until(artifacts, folder, until))
         if until != STEP_NAMES[-1]:
             print(f"ended after {until}: without --until the same command goes on")
             return

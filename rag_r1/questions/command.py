@@ -22,6 +22,7 @@ from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.inference.client import base_address
 from rag_r1.io.terminal_text import terminal_text
+from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import Positive, argument
 from rag_r1.options.declare import Constraint
 from rag_r1.options.server_address import Address
@@ -205,7 +206,7 @@ async def make_questions(args: QuestionsArguments) -> int:
         return 0
     result = await write_questions(spec)
     _print(args.out, result)
-    return 3 if result.stopped or result.card["open"] else 0
+    return ExitStatus.STOPPED if result.stopped or result.card["open"] else ExitStatus.DONE
 
 
 async def check_start(spec: QuestionsSpec, check_server: Callable[..., Any] = check_endpoint) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rag_r1.protocols import Document, Failure
 from rag_r1.questions.documents import SourcePassage, is_copy
-from rag_r1.runs.json_lines import JsonLinesFile, Place
+from rag_r1.runs.json_lines import JsonLinesFile, LinePosition
 from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 
 
@@ -22,7 +22,7 @@ class JournaledSearch:
     """The first `config.topk` passages for a query. Raises RunError for a journal that cannot be used."""
 
     def __init__(self, config: RetrieverConfig, path: Path):
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, LinePosition] = {}
         self._lines = JsonLinesFile(path, self._note)
         self._client = RetrievalClient(config)
 
@@ -45,7 +45,7 @@ class JournaledSearch:
         await self._client.close()
         self._lines.close()
 
-    def _note(self, line: Mapping[str, Any], place: Place) -> None:
+    def _note(self, line: Mapping[str, Any], place: LinePosition) -> None:
         if not isinstance(line["documents"], list):
             raise TypeError("`documents` is no list")
         self._places[line["query"]] = place

@@ -35,12 +35,13 @@ Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
 Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
 
-
+#: The example in messages about a body.
 _BODY = '{"top_k": 20}'
 
 
 def json_body(flag: str, text: str) -> dict[str, Any]:
-    """The keys of a request that a flag gives. Raises ValueError, which names the flag."""
+    """Returns the JSON object that a flag gives, keys of a request. Raises ValueError, which names the
+    flag."""
     try:
         body = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -51,7 +52,7 @@ def json_body(flag: str, text: str) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 class EndpointArguments(Arguments):
@@ -75,9 +76,9 @@ class EndpointArguments(Arguments):
     backoff_s: From0 = argument(
         "seconds before the first retry; doubled each time", default=1.0, rare=MODEL_SERVER
     )
-    price_in: From0 = argument("price of a million prompt tokens", default=0.0, rare=COST)
+    price_in: From0 = argument("price of a million prompt tokens, in any currency", default=0.0, rare=COST)
     price_out: From0 = argument("price of a million generated tokens", default=0.0, rare=COST)
-    max_cost: Above0 | None = argument("cost at which the run ends", default=None, rare=COST)
+    max_cost: Above0 | None = argument("cost at which the run is stopped", default=None, rare=COST)
     trust_env: bool = argument(
         "use HTTPS_PROXY and the like for the endpoint", default=False, rare=MODEL_SERVER
     )
@@ -91,7 +92,7 @@ class EndpointArguments(Arguments):
 
 
 class _QuestionArguments(Arguments):
-    """What is asked, and where what comes back is kept."""
+    """The files of questions, and the folder of the run."""
 
     questions: list[Path] = argument(
         "veRL parquet as `rag-r1 data` writes it, or question and answers as JSON, JSON lines, CSV, TSV or "
@@ -103,8 +104,8 @@ class _QuestionArguments(Arguments):
 
 
 class RolloutArguments(EndpointArguments, AgentSelection, EpisodeTokens, _QuestionArguments):
-    """The arguments that all of these commands have. Each adds the address and the model of its endpoint.
-    `finds_tokenizer`: without --tokenizer the command takes that of the model."""
+    """The arguments of every command that plays many episodes. Each adds the address and the model of its
+    endpoint. `finds_tokenizer`: without --tokenizer the command takes that of the model."""
 
     finds_tokenizer: ClassVar[bool] = False
 
@@ -148,7 +149,8 @@ class RolloutArguments(EndpointArguments, AgentSelection, EpisodeTokens, _Questi
 
 
 def keys_of(args: RolloutArguments) -> dict[str, Any]:
-    """The overrides, read as YAML. Raises ValueError."""
+    """Returns the values of the overrides, read as YAML, by their keys. Raises ValueError for a key outside
+    rag_r1 or a value that is not YAML."""
     keys = {}
     for override in args.overrides:
         key, _, value = override.partition("=")
@@ -165,8 +167,8 @@ def keys_of(args: RolloutArguments) -> dict[str, Any]:
 
 
 def config_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> RagR1Config:
-    """The block rag_r1 of this run, checked with the keys of its search. Raises ValueError with all that is
-    wrong."""
+    """Returns the block rag_r1 of this run, checked with the keys of its search. `defaults`: as for
+    `block_of`. Raises ValueError or StartError with all that is wrong."""
     settings, faults = RagR1Config.read(block_of(args, defaults))
     if settings is not None:
         faults += search_faults(settings)
@@ -176,12 +178,13 @@ def config_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> RagR1Confi
 
 
 def block_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The block rag_r1 of this run."""
+    """Returns the block rag_r1 of this run, unchecked: the flags, then the `defaults` of the command, by
+    section, then the overrides; later ones replace earlier ones. Raises ValueError."""
     block: dict[str, Any] = {
         "protocol": args.protocol,
         "prompt": args.prompt,
         "retriever": {"url": args.retriever_url},
-        # Each client retries by itself, and a wait for one's turn is not a time-out.
+        # The clients retry by themselves, and waiting for a free request must not time out.
         "failures": {"retries": 0, "engine_timeout_s": None},
     }
     for section, values in defaults.items():
@@ -192,6 +195,6 @@ def block_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> dict[str, A
         for name in sections:
             target = target.setdefault(name, {})
             if not isinstance(target, dict):
-                raise ValueError(f"{key}: {name} is no section")
+                raise ValueError(f"{key}: {name} is not a section: give a key of a section")
         target[last_name] = value
     return block

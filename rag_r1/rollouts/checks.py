@@ -1,8 +1,8 @@
 """Checks of a command that plays episodes: all problems at once, before anything is asked.
 
-A command reads its arguments in the usual way, within `all_problems`. Only if that fails, every part is tried
-by itself (the protocol, the prompt, each key, each file of questions, the tokenizer, the folder), so that one
-error lists all that a user has to correct (rag_r1/runs/start_checks.py).
+A command reads its arguments in the usual way, within `all_problems`. Only if that fails, every part is
+checked by itself (the protocol, the prompt, each key, each file of questions, the tokenizer, the folder), so
+that one error lists all that a user has to correct (rag_r1/runs/start_checks.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rag_r1.agent import Tool
@@ -32,7 +33,7 @@ from rag_r1.tools import close_tools, shared_searcher
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval.options import first_search
 
-#: Takes the place of a protocol that cannot be read, so that the rest is checked.
+#: Replaces a protocol that cannot be read, so that the other parts are checked.
 _FALLBACK_PROTOCOL = "rag_r1_mq"
 
 
@@ -40,8 +41,9 @@ _FALLBACK_PROTOCOL = "rag_r1_mq"
 def all_problems(
     args: RolloutArguments, defaults: Mapping[str, Any], extra_checks: Sequence[Callable[[], Any]] = ()
 ) -> Iterator[None]:
-    """Around what reads the arguments of a command: if that fails, RunError with all problems. `defaults`:
-    as for `prepare` (session.py); `extra_checks`: of the command, each raising for what is wrong."""
+    """A block that reads and checks the arguments of a command. If it fails, raises the error, or StartError
+    if there are several problems. `defaults`: as for `prepare` (session.py); `extra_checks`: those of the
+    command, each raising for what is wrong."""
     try:
         yield
     except FAULTS as error:
@@ -54,8 +56,8 @@ def all_problems(
 def start_problems(
     args: RolloutArguments, defaults: Mapping[str, Any], extra_checks: Sequence[Callable[[], Any]] = ()
 ) -> list[str]:
-    """What is wrong in the arguments and in the files that they name; nothing is asked of a server. The
-    arguments are as for `all_problems`."""
+    """Returns all that is wrong in the arguments and in the files that they name, and what the extra checks
+    find; no server is asked but by these. The arguments are as for `all_problems`."""
     checks = StartChecks()
 
     def check_config(**changes: Any) -> RagR1Config:
@@ -79,13 +81,14 @@ def start_problems(
     return checks.problems
 
 
-def _check_questions(args: RolloutArguments, path: Any, protocol: str) -> None:
+def _check_questions(args: RolloutArguments, path: Path, protocol: str) -> None:
+    """Raises ValueError or DataError for a file of questions that cannot be used."""
     read_questions([path], load_protocol(protocol), skip_bad_rows=args.skip_bad_rows)
 
 
 def begin_checks(*checks: Callable[[], Any]) -> list[Callable[[], Any]]:
-    """These checks of servers, which begin now and at the same time, each in a thread. What is returned waits
-    for their results or errors, and may be called again: each server is asked once, also if all hang."""
+    """Starts these checks of servers at once, each in a thread. Returns a function for each that waits for
+    its result or raises its error; it may be called again, and the server is asked only once."""
     pool = ThreadPoolExecutor(len(checks))
     futures = [pool.submit(check) for check in checks]
     pool.shutdown(wait=False)
@@ -93,9 +96,9 @@ def begin_checks(*checks: Callable[[], Any]) -> list[Callable[[], Any]]:
 
 
 def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
-    """One search, for `all_problems` of a command whose reading of the arguments asks the model's server: if
-    that fails, a search that fails too is reported beside it, unless its own keys are wrong. Raises
-    RunError."""
+    """Search once, as a check of `all_problems` for a command that asks the model's server while it reads its
+    arguments: so one error reports both servers. Does nothing if the search's own keys are wrong, which are
+    reported by themselves. Raises RunError."""
     try:
         config = config_of(args, defaults)
     except FAULTS:  # reported key by key
@@ -108,6 +111,7 @@ def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
 
 
 def _is_valid(args: RolloutArguments, defaults: Mapping[str, Any]) -> bool:
+    """Whether the block rag_r1 of these arguments can be made."""
     try:
         return bool(config_of(args, defaults))
     except FAULTS:
@@ -115,12 +119,14 @@ def _is_valid(args: RolloutArguments, defaults: Mapping[str, Any]) -> bool:
 
 
 def check_servers(args: RolloutArguments, defaults: Mapping[str, Any], url: str, model: str) -> None:
-    """One request each to the search and to the model's server, for `all_problems` of a command whose reading
-    of the arguments asks none: they are tried beside what is wrong with the files. Raises StartError."""
+    """Send one request each to the search and to the model's server, as a check of `all_problems` for a
+    command that asks no server while it reads its arguments. Raises StartError."""
     server_checks = [partial(check_search, args, defaults)]
-    if not args.trust_env:  # through a proxy, the server may be unknown here
-        server = (url, args.api_key_env, "model server", "--base-url", model)
-        server_checks.append(partial(check_replies, *server, args.engine))
+    if not args.trust_env:  # behind a proxy, this machine may not reach the server itself
+        key_variable, engine = args.api_key_env, args.engine
+        server_checks.append(
+            partial(check_replies, url, key_variable, "model server", "--base-url", model, engine)
+        )
     with StartChecks() as checks:
         for check in begin_checks(*server_checks):
             checks.run(check)
@@ -133,7 +139,7 @@ def run_in_thread(work: Coroutine[Any, Any, Any]) -> None:
 
 
 async def try_first_search(retriever: Mapping[str, Any], url: str) -> None:
-    """One search with one request, as it is configured by the keys `retriever`. Raises as `try_search`."""
+    """Search once with a tool that has the keys `retriever`. Raises what `try_search` raises."""
     # A tool of the user's own has its own keys.
     options = first_search(retriever) if retriever.get("tool", DEFAULT_TOOL) == DEFAULT_TOOL else {}
     searcher = shared_searcher({**retriever, **options})
@@ -144,13 +150,16 @@ async def try_first_search(retriever: Mapping[str, Any], url: str) -> None:
 
 
 async def try_search(tool: Tool, url: str) -> None:
-    """One search, before any episode is played. Raises RunError if it fails, which is an OtherServerError if
-    no retrieval server answers but something else; `url`: of the server, for the message."""
+    """Search once, before any episode is played. Raises RunError if that fails, OtherServerError if it is not
+    a retrieval server that answers. `url`: the server's address, for the message."""
     query = "Which river flows through Paris?"
     try:
         [result] = await call_tool(tool, [{"query": query}], Context(lambda: CallContext(query)))
     except Exception as error:  # a tool of the user's own may raise anything
-        raise RunError(f"the search does not work: {type(error).__name__}: {error}") from error
+        raise RunError(
+            f"the search does not work: {type(error).__name__}: {error}: correct the tool or its keys in "
+            "rag_r1.retriever"
+        ) from error
     if isinstance(result, Failure):
         detail = result.detail or result.reason
         error_type = OtherServerError if is_other_server(detail) else RunError

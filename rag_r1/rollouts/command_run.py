@@ -2,8 +2,8 @@
 
     return read_and_run(COMMAND, TracesArguments, make_traces, words, _DESCRIPTION)
 
-The work begins with its checks, and ends after them with `--check-only`. So these are also what is done
-beside wrong arguments, or a wrong folder, to report all problems at once.
+The work begins with its checks, and ends after them with `--check-only`. The same checks run, in a temporary
+folder, if the arguments or the folder are wrong, so that one error reports all problems.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def read_and_run(
     description: str,
     epilog: str | None = None,
 ) -> int:
-    """Read a command's words (None: those of the process) and run its coroutine; returns its exit status, as
-    `run_command`."""
+    """Read a command's words (None: those of the process) and run its coroutine; returns the exit status that
+    `run_command` returns."""
     check = partial(check_command, command, work)
     args = read_arguments(arguments, words, prog=command, description=description, epilog=epilog, check=check)
     return run_command(command, work, args)
@@ -57,8 +57,8 @@ def run_command(command: str, work: Work, args: Arguments) -> int:
 
 
 def check_command(command: str, work: Work, args: Arguments) -> None:
-    """All checks of a command, its folder first. Nothing is printed or written. Raises StartError with all
-    that is wrong."""
+    """Do all checks of a command, its folder first. Nothing is printed, or written but to a temporary folder.
+    Raises StartError with all that is wrong."""
     with StartChecks() as checks, TemporaryDirectory() as folder, redirect_stdout(None):
         checks.run(check_out, args.out, command)
         rehearsal = args.changed(out=Path(folder), check_only=True)

@@ -1,7 +1,7 @@
 """Runs jobs with a fixed concurrency until they are done or the run is cancelled.
 
-If `stop` is called, nothing more begins, what is under way at the endpoint is waited for (`idle`), so that
-its responses are cached, and the remaining jobs are cancelled.
+If `stop` is called, no further job begins. The pool then waits for the requests under way at the endpoint
+(`idle`), so that their responses are cached, and cancels the remaining jobs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tqdm import tqdm
@@ -19,18 +20,20 @@ T = TypeVar("T")
 Job = Callable[[], Awaitable[T]]
 
 
+@dataclass
 class JobPool:
-    """See the top of the module. `idle` waits until no request is under way; `bar`: the progress bar, while
-    jobs are worked on."""
+    """Runs jobs, at most `in_flight` at a time. `idle` waits until no request is under way; `bar`: the
+    progress bar, None while no jobs run."""
 
-    def __init__(self, in_flight: int, stop: CancelToken, idle: Callable[[], Awaitable[None]] | None = None):
-        self.in_flight, self.stop, self.idle = in_flight, stop, idle
-        self.bar: tqdm | None = None
+    in_flight: int
+    stop: CancelToken
+    idle: Callable[[], Awaitable[None]] | None = None
+    bar: tqdm | None = field(default=None, init=False)
 
     async def run(self, jobs: Iterable[Job[T]], total: int, unit: str) -> list[T | None]:
-        """The results of `total` jobs, in their order; None for those that did not end because the run was
-        stopped (`stop.reason` says why). Raises what a job raises, after the responses under way are
-        cached."""
+        """Runs `total` jobs; returns their results in their order, None for those that did not end because
+        the run was stopped (`stop.reason` says why). `unit`: the noun of the progress bar. Raises what a job
+        raises, after the responses under way are cached."""
         results: list[T | None] = [None] * total
         queue = enumerate(jobs)
         with tqdm(total=total, unit=unit, mininterval=1.0) as self.bar:
@@ -61,6 +64,7 @@ class JobPool:
         return results
 
     async def _work(self, jobs: Iterator[tuple[int, Job[T]]], results: list[T | None]) -> None:
+        """Run one job after the other from the shared iterator, until it is empty or the run is stopped."""
         for number, job in jobs:
             if self.stop.reason is not None:
                 return

@@ -47,14 +47,14 @@ MakeEngine = Callable[[EpisodeRequest], MeteredEngine]
 
 @dataclass(frozen=True)
 class TokenUnit:
-    """What a token is: that of a Hugging Face tokenizer, or a character."""
+    """The unit in which lengths are counted: a token of a Hugging Face tokenizer, or a character."""
 
     name: str
     tokenizer: Any = None
 
     @classmethod
     def of(cls, tokenizer: str | None) -> TokenUnit:
-        """From `--tokenizer`. Raises RunError if it cannot be loaded."""
+        """The unit of `--tokenizer`, characters for None. Raises RunError if it cannot be loaded."""
         if tokenizer is None:
             return cls("characters")
         try:
@@ -75,8 +75,9 @@ class TokenUnit:
 def agent_setup(
     config: RagR1Config, tokens: TokenUnit, limits: RowLimits, *, validation: bool = False
 ) -> AgentSetup:
-    """The agent in these tokens, with the limits and the search of training or of validation. `limits` are
-    tokens, also where the agent counts characters. Raises RunError for a protocol without its template."""
+    """Returns the agent in these tokens, with the limits and the search of training or of validation.
+    `limits` are tokens, also where the agent counts characters. Raises RunError for a protocol whose chat
+    template is missing or does not work."""
     if tokens.tokenizer is None:
         return _setup_in_characters(config, limits, validation)
     if config.protocol.prompt_form == "chat" and not tokens.tokenizer.chat_template:
@@ -92,6 +93,7 @@ def agent_setup(
 
 
 def _setup_in_characters(config: RagR1Config, limits: RowLimits, validation: bool) -> AgentSetup:
+    """Returns the agent that counts characters, with the limits converted from tokens."""
     if config.protocol.turns == "chat":
         raise RunError(
             f"the protocol {config.protocol.name} takes its turns from the model's chat template: give the "
@@ -122,9 +124,9 @@ def engine_maker(
     logprobs: bool = False,
     on_text: OnText | None = None,
 ) -> MakeEngine:
-    """A function that makes the engine of an episode. `answers`: see `response_format`; `sampling`: keys of
-    each request, besides the episode's temperature and seed; `extra_body`: the user's own keys; `on_text`
-    sees completions grow (rag_r1/inference/streaming.py)."""
+    """Returns a function that makes the engine of an episode. `answers`: from `response_format`; `sampling`:
+    keys of each request, besides the episode's temperature and seed; `extra_body`: the user's own keys;
+    `on_text` is called with each piece of a completion (rag_r1/inference/streaming.py)."""
 
     def make(request: EpisodeRequest) -> MeteredEngine:
         client = EpisodeClient(request.id, endpoint, cache, on_text)

@@ -1,10 +1,9 @@
 """One-shot RAG: searches for the question once and puts the passages into the prompt.
 
 The search goes through the same guard, failure policy and token limit as a search of the agent, and it
-becomes the record's first turn, so retrievals and recall are counted as everywhere. It is a turn without a
-text: the policy has not written it, and its passages are tokens of the prompt. The prompt is the protocol's,
-with the passages in place of `{documents}`.
-"""
+becomes the first turn of the trajectory, so retrievals and recall are counted as everywhere. It is a turn
+without a text: the policy has not written it, and its passages are tokens of the prompt. The prompt is the
+protocol's, with the passages in place of `{documents}`."""
 
 from __future__ import annotations
 
@@ -33,14 +32,14 @@ PASSAGES_FIELD = "{documents}"
 _FORMAT = ObservationFormat(
     template="{body}", body="text", document="Doc {rank}: {contents}", separator="\n", trim="ends"
 )
-#: A prompt is tokenized as a whole, so its parts' tokens may not add up exactly.
-_MARGIN = 32
+#: Tokens that stay free: a prompt is tokenized as a whole, so its parts' tokens may not add up exactly.
+_MARGIN_TOKENS = 32
 
 
 @dataclass(frozen=True)
 class OneShotRequest:
-    """A request whose messages have the passages, the agent for it, and the turn that found them. `failure`:
-    what went wrong; `is_masked`: whether that ends the episode."""
+    """A request whose messages have the passages, the agent for it, and the turn that searched for them.
+    `failure`: what went wrong in the search."""
 
     request: EpisodeRequest
     setup: AgentSetup
@@ -50,32 +49,34 @@ class OneShotRequest:
 
     @property
     def is_masked(self) -> bool:
+        """Whether the search failed in a way that ends the episode."""
         return self.failure is not None and self.failure.kind in self.setup.failures.mask
 
-    def failed_record(self) -> Trajectory:
-        """The record of an episode that ended with the search."""
-        record = Trajectory(self.request.id, self.request.question, self.setup.protocol.name, [self.turn])
-        assert self.failure is not None
-        record.status = "error" if self.failure.kind == "error" else "tool_failure"
-        record.seconds, record.retries = self.turn.tool_s, self.retries
-        record.failed(self.failure.kind, self.failure.detail)
-        return record
+    def failed_trajectory(self) -> Trajectory:
+        """Returns the trajectory of an episode that ended with the search; only for a masked one."""
+        assert self.failure is not None  # as `is_masked` says
+        protocol = self.setup.protocol.name
+        trajectory = Trajectory(self.request.id, self.request.question, protocol, [self.turn])
+        trajectory.status = "error" if self.failure.kind == "error" else "tool_failure"
+        trajectory.seconds, trajectory.retries = self.turn.tool_s, self.retries
+        trajectory.failed(self.failure.kind, self.failure.detail)
+        return trajectory
 
-    def prepend_search_turn(self, record: Trajectory) -> None:
-        """Make the search the first turn of the record."""
-        record.turns.insert(0, self.turn)
-        record.failures = [
-            FailureRecord(failure.kind, failure.turn + 1, failure.detail) for failure in record.failures
+    def prepend_search_turn(self, trajectory: Trajectory) -> None:
+        """Make the search the first turn of the trajectory."""
+        trajectory.turns.insert(0, self.turn)
+        trajectory.failures = [
+            FailureRecord(failure.kind, failure.turn + 1, failure.detail) for failure in trajectory.failures
         ]
         if self.failure is not None:
-            record.failures.insert(0, FailureRecord(self.failure.kind, 0, self.failure.detail[:200]))
-        record.seconds += self.turn.tool_s
-        record.retries += self.retries
+            trajectory.failures.insert(0, FailureRecord(self.failure.kind, 0, self.failure.detail[:200]))
+        trajectory.seconds += self.turn.tool_s
+        trajectory.retries += self.retries
 
 
 async def prepare_one_shot(request: EpisodeRequest, setup: AgentSetup) -> OneShotRequest:
-    """Search for the question and put what is found into the messages. Raises nothing but its own
-    cancellation."""
+    """Search for the question and put the passages into the messages; a failure is in the result. Raises only
+    its own cancellation."""
     retries = 0
 
     async def wait(attempt: int) -> None:
@@ -109,34 +110,34 @@ async def prepare_one_shot(request: EpisodeRequest, setup: AgentSetup) -> OneSho
 def _fit_passages(
     request: EpisodeRequest, setup: AgentSetup, documents: Sequence[Document]
 ) -> tuple[str, list[Document]]:
-    """The passages' text, and the documents that fit into it."""
+    """Returns the text of the passages that fit into the prompt, and these documents."""
     protocol = replace(setup.protocol, format=_FORMAT, turns="text", chat_turns=None)
-    room = _room(request, setup)
+    limit = _passage_tokens(request, setup)
     fitted = None
-    if room > 0:
-        fitted = fit_observation(protocol, [request.question], [documents], setup.codec.encode, room, room)
+    if limit > 0:
+        fitted = fit_observation(protocol, [request.question], [documents], setup.codec.encode, limit, limit)
     shown = fitted.documents[0] if fitted else []
     return protocol.observation([request.question], [shown]), shown
 
 
-def _room(request: EpisodeRequest, setup: AgentSetup) -> int:
-    """Tokens that the passages may take: no more than those of a search of the agent, or than the prompt has
-    room for."""
-    room = setup.budget.max_query_observation_tokens
-    limit = setup.budget.prompt_limit
-    if limit is None:
-        return room
+def _passage_tokens(request: EpisodeRequest, setup: AgentSetup) -> int:
+    """Returns how many tokens the passages may take: as many as those of a search of the agent, but no more
+    than the prompt has room for."""
+    search_tokens = setup.budget.max_query_observation_tokens
+    prompt_limit = setup.budget.prompt_limit
+    if prompt_limit is None:
+        return search_tokens
     plain_setup = replace(setup, own_prompt=False)
     try:
         prompt_ids = plain_setup.prompt_ids(request.question, _messages(request, setup, ""))
     except ValueError:  # a question that is too long: the episode begins with it, and says so
         return 0
-    return min(room, limit - len(prompt_ids) - _MARGIN)
+    return min(search_tokens, prompt_limit - len(prompt_ids) - _MARGIN_TOKENS)
 
 
 def _messages(request: EpisodeRequest, setup: AgentSetup, passages: str) -> tuple[dict[str, str], ...]:
-    """The prompt's messages. Question and passages are put in at once, so that neither is searched for the
-    place of the other."""
+    """Returns the messages of the prompt. Question and passages are put in at once, so that neither is
+    searched for the field of the other."""
     protocol = setup.protocol
     parts = {"{question}": protocol.neutralise(request.question), PASSAGES_FIELD: passages}
     text = re.sub("|".join(map(re.escape, parts)), lambda match: parts[match[0]], protocol.user_prompt)

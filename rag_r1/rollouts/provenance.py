@@ -2,11 +2,11 @@
 
 A result without the corpus, the retriever, the prompt and the budgets behind it cannot be compared with
 another: a repaired corpus changes EM by more than one algorithm differs from the next (arXiv 2605.27881). So
-a run writes a card when it starts (`make_provenance`), a report shows it, and `rag-r1 eval compare` refuses
-runs whose cards differ in anything that was not named as intended.
+a run writes its provenance, in messages and reports its card, when it starts (`make_provenance`), a report
+shows it, and `rag-r1 eval compare` refuses runs whose cards differ in anything that is not named as intended.
 
-What can be asked for is asked for (provenance_facts.py): the retrieval server describes itself, files are
-hashed, packages have versions. What cannot be found out is null. Nothing secret is kept: addresses lose their
+The facts come from provenance_facts.py: the retrieval server describes itself, files are hashed, packages
+have versions. What cannot be found out is null. Nothing secret is kept: addresses lose their
 credentials and parameters, and keys that name a secret lose their values.
 """
 
@@ -35,11 +35,13 @@ from rag_r1.tools.retrieval.client import RetrieverConfig
 
 #: The file of earlier versions.
 _OLD_FILE = "card.json"
-#: Differs between any two runs.
+#: Keys that differ between any two runs.
 _NOT_COMPARED = ("started",)
 
 
 class _ProvenancePart(BaseModel):
+    """A section of the file; other keys and infinite numbers are refused."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -53,16 +55,16 @@ class ModelPart(_ProvenancePart):
 
 
 class EnginePart(_ProvenancePart):
-    """How the policy was asked: `tokens`, token ids in and out, or `text`, an endpoint that tokenizes itself;
-    what else is known of the engine, such as its name."""
+    """How the policy was asked. `mode`: `tokens`, token ids in and out, or `text`, an endpoint that tokenizes
+    itself; `options`: what else is known of the engine, such as its name."""
 
     mode: Literal["tokens", "text"]
     options: dict[str, Any] = Field(default_factory=dict)
 
 
 class ProtocolPart(_ProvenancePart):
-    """`prompt_sha256`: of the system prompt, the user prompt and the opening; `sha256`: of the whole
-    definition, with tags and templates."""
+    """The protocol. `prompt_sha256`: a hash of the system prompt, the user prompt and the opening; `sha256`:
+    of the whole definition, with tags and templates."""
 
     name: str
     sha256: str
@@ -95,9 +97,9 @@ class CommitPart(_ProvenancePart):
 
 
 class Provenance(_ProvenancePart):
-    """See the top of the module. `started`: UTC; `condition`: how the questions were asked
-    (rag_r1/evaluation/baselines.py); `judge`: the model that judged answers, if there was one; `data`: by
-    file name; `index`: the fields of the index's manifest but for its list of files."""
+    """Everything that the result of a run depends on. `started`: UTC; `condition`: how the questions were
+    asked (rag_r1/evaluation/baselines.py); `judge`: the model that judged answers, if there was one; `data`:
+    by file name; `index`: the fields of the index's manifest but for its list of files."""
 
     format: Literal[1] = 1
     started: str
@@ -132,7 +134,7 @@ class Provenance(_ProvenancePart):
         return None if not counts or None in counts else sum(count for count in counts if count is not None)
 
     def flat(self) -> dict[str, Any]:
-        """All values by their full key, as in `retriever.ready.encoder`; no empty sections."""
+        """Returns all values by their full key, as in `retriever.ready.encoder`, without empty sections."""
         return {key: value for key, value in flatten(self.model_dump(mode="json")).items() if value != {}}
 
     def write(self, folder: Path) -> Path:
@@ -142,7 +144,7 @@ class Provenance(_ProvenancePart):
 
     @classmethod
     def read(cls, folder: Path) -> Provenance | None:
-        """The card in a run's folder; None if it has none. Raises RunError for a file that is no
+        """Returns the card in a run's folder; None if it has none. Raises RunError for a file that is not a
         card."""
         for path in (folder / PROVENANCE, folder / _OLD_FILE):
             if path.is_file() and (card := cls._read(path)) is not None:
@@ -151,7 +153,7 @@ class Provenance(_ProvenancePart):
 
     @classmethod
     def _read(cls, path: Path) -> Provenance | None:
-        """The card in a file; None if it has only the settings of a run (rag_r1/runs/folder.py)."""
+        """Returns the card in a file; None if it has only the settings of a run (rag_r1/runs/folder.py)."""
         try:
             content = read_json_file(path)
             if isinstance(content, dict) and content.pop("settings", None) is not None and not content:
@@ -168,7 +170,8 @@ class Provenance(_ProvenancePart):
 
 
 def find_differences(cards: Sequence[Provenance]) -> dict[str, list[Any]]:
-    """The keys in which cards differ, with the value of each card; null and a missing key are the same."""
+    """Returns the keys in which cards differ, with the value of each card; null and a missing key are
+    equal."""
     flat_cards = [card.flat() for card in cards]
     keys = sorted(set().union(*flat_cards) - set(_NOT_COMPARED))
     values_by_key = {key: [card.get(key) for card in flat_cards] for key in keys}
@@ -189,14 +192,13 @@ def make_provenance(
     failures: FailurePolicy | None = None,
     engine: Mapping[str, Any] | None = None,
     seed: int | None = None,
-    normaliser: NormaliserName = "squad",
     retriever: RetrieverConfig | None = None,
     index: Path | None = None,
     data: Sequence[Path] = (),
-    revision: str | None = None,
     started: datetime | None = None,
 ) -> Provenance:
-    """The card of a run that starts now (or at `started`), from its settings and what can be found out.
+    """Returns the card of a run that starts now (or at `started`), from its settings and what can be found
+    out.
 
     `model`: a folder, all of whose files are hashed, or a name on the Hub. `budget`: a Budget, or a mapping.
     `engine`: what else is known of the engine. `retriever`: None without search; the server is asked for
@@ -209,16 +211,15 @@ def make_provenance(
     return Provenance(
         started=(started or datetime.now(timezone.utc)).astimezone(timezone.utc).isoformat("T", "seconds"),
         condition=condition,
-        model=ModelPart(**provenance_facts.model_facts(model), revision=revision),
+        model=ModelPart(**provenance_facts.model_facts(model)),
         engine=EnginePart(mode=engine_mode, options=without_secrets(engine or {})),
         protocol=protocol_part(protocol),
-        budget=_plain(budget),
-        failures=_plain(failures or FailurePolicy()),
-        sampling=_plain(sampling),
+        budget=_public_values(budget),
+        failures=_public_values(failures or FailurePolicy()),
+        sampling=_public_values(sampling),
         seed=seed,
-        normaliser=normaliser,
         judge=without_secrets(judge or {}),
-        corpus_sha256=_corpus(server, manifest, index),
+        corpus_sha256=_corpus_sha256(server, manifest, index),
         retriever=server,
         index=manifest,
         data=provenance_facts.file_facts(data),
@@ -229,38 +230,43 @@ def make_provenance(
 
 
 def retriever_part(retriever: RetrieverConfig) -> RetrieverPart:
-    """Address and request of a search, and what its server says of itself. Raises RunError."""
+    """Returns the address and the request of a search, and its server's description of itself. Raises
+    RunError if no server answers."""
     url = provenance_facts.public_address(retriever.base)
     facts = provenance_facts.describe_server(retriever.base)
     return RetrieverPart(url=url, wire=retriever.wire, topk=retriever.topk, **facts)
 
 
 def protocol_part(protocol: Protocol) -> ProtocolPart:
-    """Name and hashes of a protocol; the tokens that it neutralises are the model's and do not count."""
+    """Returns name and hashes of a protocol, without the special tokens that it neutralises: those are the
+    model's."""
     prompt = [protocol.system_prompt, protocol.user_prompt, protocol.opening, protocol.prompt_form]
     definition = {name: value for name, value in asdict(protocol).items() if name != "special_tokens"}
     return ProtocolPart(name=protocol.name, sha256=_sha256(definition), prompt_sha256=_sha256(prompt))
 
 
-def _corpus(
+def _corpus_sha256(
     server: RetrieverPart | None, manifest: Mapping[str, Any] | None, index: Path | None
 ) -> str | None:
+    """Returns the hash of the corpus that the server or the index names, None if neither does. Raises
+    RunError if they name different ones."""
     served = (server.ready or {}).get("corpus_sha256") if server else None
     indexed = (manifest or {}).get("corpus", {}).get("sha256")
     if served and indexed and served != indexed:
         raise RunError(
             f"{server.url if server else ''} serves the corpus {served}, but the index {index} is of "
-            f"{indexed}: give the folder of the index that is served, or none"
+            f"{indexed}: give the folder of the index that is served, or leave --index out"
         )
     return served or indexed
 
 
 def _sha256(value: Any) -> str:
+    """A hash of a value as JSON, with sorted keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _plain(settings: Any) -> dict[str, Any]:
-    """Settings, an object or a mapping, as JSON values without secrets."""
+def _public_values(settings: Any) -> dict[str, Any]:
+    """Returns settings, a dataclass or a mapping, as JSON values without secrets."""
     values = vars(settings) if is_dataclass(settings) else dict(settings)
     return without_secrets(json_roundtrip(values))

@@ -1,9 +1,8 @@
 """Collects provenance facts: versions, hashes, the commit, the machine and the retrieval server.
 
 Answers and files are data: a description is limited in size, only its plain fields are kept, and whatever
-looks like a credential is removed. None of these functions fails because something cannot be found out;
-they raise RunError for what was named and is not there.
-"""
+looks like a credential is removed. A fact that cannot be found out is None; RunError is raised for a server
+or a file that the user has named and that is missing or unusable."""
 
 from __future__ import annotations
 
@@ -31,9 +30,10 @@ from rag_r1.io.secrets import public_address, without_secrets
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import token_header
 
-#: A longer description of a server is not read.
+#: Limits of a server's description of itself, in bytes and in JSON values; a larger one is not read.
 MAX_ANSWER_BYTES = 256 << 10
 MAX_ANSWER_VALUES = 20_000
+#: Seconds to wait for it.
 TIMEOUT_S = 10.0
 #: Distributions whose versions can change a result.
 PACKAGES = (
@@ -56,7 +56,8 @@ VOLATILE_KEYS = ("index_version", "paged_in")
 
 
 def describe_server(base: str) -> dict[str, Any]:
-    """`healthy` and `ready` of the retrieval server at `base`; None for a route that it does not have.
+    """Returns `healthy` and `ready` of the retrieval server at `base`; None for a route that it does not
+    have.
 
     Raises RunError if nothing answers there."""
     try:
@@ -65,12 +66,11 @@ def describe_server(base: str) -> dict[str, Any]:
             status, ready = get_json(client, f"{base}/ready")
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
         raise RunError(
-            f"no retrieval server answers at {public_address(base)} ({type(error).__name__}): "
-            "start it, or correct "
-            "the address"
+            f"no retrieval server answers at {public_address(base)} ({type(error).__name__}): start it, or "
+            "correct the address"
         ) from error
     facts = ready if status == 200 and isinstance(ready, dict) else None
-    if facts is not None:  # the other indexes of the server, and what the client does not use
+    if facts is not None:  # without the server's other indexes and what the client does not use
         facts = {key: value for key, value in facts.items() if key not in ("indexes", "topk", "status")}
         facts = {key: value for key, value in facts.items() if value is None or isinstance(value, str | int)}
     return {
@@ -80,14 +80,14 @@ def describe_server(base: str) -> dict[str, Any]:
 
 
 def index_identity(ready: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What of a server's description says which index it serves: the same after another start or a reload of
-    the same folder, and another one for another corpus or an encoder that was trained again."""
+    """Returns the part of a server's description that identifies the index: equal after another start or a
+    reload of the same folder, different for another corpus or an encoder that was trained again."""
     return None if ready is None else {key: value for key, value in ready.items() if key not in VOLATILE_KEYS}
 
 
 def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
-    """Status and JSON of an answer; the JSON is None if there is none, or too much. Raises httpx's errors:
-    DecodingError for a web page, with which many a server answers whatever it is asked."""
+    """Returns status and JSON of an answer; the JSON is None if it is missing, broken or too large. Raises
+    httpx's errors, DecodingError for a web page, with which many servers answer every request."""
     status, body = get_body(client, url)
     try:
         return status, None if body is None else read_json(body, MAX_ANSWER_VALUES)
@@ -96,8 +96,8 @@ def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
 
 
 def get_body(client: httpx.Client, url: str, payload: Any = None) -> tuple[int, bytes | None]:
-    """Status and body of an answer; the body is None if it is too long. `payload`: JSON for a POST. Raises as
-    `get_json`."""
+    """Returns status and body of an answer; the body is None if it is too long. `payload`: JSON for a POST.
+    Raises what `get_json` raises."""
     body = b""
     with client.stream("GET" if payload is None else "POST", url, json=payload) as answer:
         if answer.status_code == 200 and is_web_page(answer.headers):
@@ -110,23 +110,24 @@ def get_body(client: httpx.Client, url: str, payload: Any = None) -> tuple[int, 
 
 
 def manifest_facts(index: Path) -> dict[str, Any]:
-    """The fields of an index folder's `manifest.json` but for its list of files, and the file's hash."""
+    """Returns the fields of an index folder's `manifest.json`, without its list of files, and the hash of the
+    file. Raises RunError if it cannot be read."""
     path = index / "manifest.json"
     try:
         data = json_file_bytes(path)
         fields = json.loads(data)
     except (OSError, ValueError, RecursionError) as error:
-        why = reason_of(error)
-        raise RunError(f"{path} cannot be read ({why}): give the folder of a finished index") from error
+        reason = reason_of(error)
+        raise RunError(f"{path} cannot be read ({reason}): give the folder of a finished index") from error
     if not isinstance(fields, dict) or not isinstance(fields.get("corpus"), dict):
-        raise RunError(f"{path} is no manifest of an index: give the folder of a finished index")
+        raise RunError(f"{path} is not the manifest of an index: give the folder of a finished index")
     fields.pop("files", None)
     return {**without_secrets(fields), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def model_facts(name: str | Path) -> dict[str, Any]:
-    """Name and hash of a model. A folder has its own name and the hash of all its files that are not hidden,
-    by relative path; anything else is a name on the Hub."""
+    """Returns `name` and `sha256` of a model. A folder has its own name and the hash of all its files that
+    are not hidden, with their relative paths; anything else is a name on the Hub, without a hash."""
     folder = Path(name)
     if not folder.is_dir():
         return {"name": str(name), "sha256": None}
@@ -145,29 +146,29 @@ def model_facts(name: str | Path) -> dict[str, Any]:
 
 
 def file_facts(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Hash and number of rows of each file, by its name."""
+    """Returns `sha256` and `rows`, their number, of each file by its name. Raises RunError."""
     facts = {}
     for name, path in zip(short_names(paths), paths, strict=True):
         try:
-            facts[name] = {"sha256": sha256_of_file(path), "rows": _rows(path)}
+            facts[name] = {"sha256": sha256_of_file(path), "rows": _row_count(path)}
         except OSError as error:
             raise RunError(f"cannot read {path} ({error}): correct the path") from error
     return facts
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
-    """The names of files or folders, with as many of their parents as it takes to tell them apart."""
+    """Returns the names of files or folders, with as many of their parents as it takes to tell them apart."""
     paths_parts = [path.resolve().parts for path in paths]
     names: list[str] = []
-    for n_parts in range(1, max(map(len, paths_parts), default=0) + 1):
-        names = ["/".join(path[-n_parts:]) for path in paths_parts]
+    for length in range(1, max(map(len, paths_parts), default=0) + 1):
+        names = ["/".join(path[-length:]) for path in paths_parts]
         if len(set(names)) == len(set(paths_parts)):
             break
     return names
 
 
-def _rows(path: Path) -> int | None:
-    """The rows of parquet or JSON lines; None for anything else."""
+def _row_count(path: Path) -> int | None:
+    """Counts the rows of parquet or JSON lines; None for anything else. Raises RunError."""
     if path.suffix == ".jsonl":
         with path.open("rb") as file:
             return sum(bool(line.strip()) for line in file)
@@ -179,11 +180,11 @@ def _rows(path: Path) -> int | None:
     try:
         return pq.read_metadata(path).num_rows
     except pa.ArrowException as error:
-        raise RunError(f"{path} is no parquet file ({error}): make it again") from error
+        raise RunError(f"{path} is not a parquet file ({error}): make it again") from error
 
 
 def package_versions() -> dict[str, str]:
-    """Python's version, and those of the packages that are installed."""
+    """Returns Python's version, and those of the PACKAGES that are installed."""
     facts = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -194,7 +195,8 @@ def package_versions() -> dict[str, str]:
 
 
 def commit_facts() -> dict[str, Any] | None:
-    """The commit of the working tree that this package is part of; None outside of one, or without git."""
+    """Returns the commit of the working tree that this package is part of; None outside of one, or without
+    git."""
     package = Path(rag_r1.__file__).parent
     sha = _git(package, "rev-parse", "HEAD")
     # Installed into an environment within another project's working tree, it is not part of that project.
@@ -205,11 +207,12 @@ def commit_facts() -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
+    """Returns what a git command prints that writes nothing; None if it fails."""
     return _output(["git", "-C", str(folder), *arguments], {"GIT_OPTIONAL_LOCKS": "0"})
 
 
 def machine_facts() -> dict[str, Any]:
-    """Platform, processor, cores, memory in GiB, and GPUs. No name and no address of the machine."""
+    """Returns platform, processor, cores, memory in GiB, and GPUs; no name or address of the machine."""
     gpus = None
     if shutil.which("nvidia-smi"):
         gpus = _output(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], {})
@@ -223,7 +226,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def _output(command: list[str], env: Mapping[str, str]) -> str | None:
-    """What a command prints; None if it fails."""
+    """Returns what a command prints; None if it fails or takes more than 30 seconds."""
     try:
         process = subprocess.run(
             command, capture_output=True, text=True, timeout=30, env={**os.environ, **env}, errors="replace"

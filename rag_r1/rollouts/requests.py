@@ -2,9 +2,9 @@
 
 A file is a data set's parquet (rag_r1/data/rows.py), or anything that data_process reads (questions and
 answers as JSON, JSON lines, CSV, TSV or parquet), which becomes the same rows with the prompt of the run's
-protocol. A row of a data set that was made with another protocol, or with another prompt than the one given,
-is asked with the run's. Every row has an id of its own; rows that cannot be used are handled by the project's
-one rule (rag_r1/data/files/bad_rows.py).
+protocol. A row of a data set that was made with another protocol is asked with the prompt of the run's, and
+so is every row if the user gives a prompt. Every row has an id of its own; rows that cannot be used are
+handled by the project's one rule (rag_r1/data/files/bad_rows.py).
 
 Everything random about a question is drawn by `seeded_fraction`, a hash of the seed, the purpose and the
 question's id: it does not depend on the order of the rows, on what else is drawn, or on when a run was
@@ -36,8 +36,8 @@ from rag_r1.sandbox.parquet import check_parquet
 @dataclass(frozen=True)
 class EpisodeRequest:
     """One episode to be played. `messages`: the prompt, None for the protocol's own; `sample` counts from 0;
-    `seed` and `temperature` are for the engine. `setup`: the agent, None for the run's. `search_first`: the
-    question is searched for, and its passages stand in the prompt (one_shot.py). `past`: turns with which the
+    `seed` and `temperature` are for the engine. `setup`: the agent, None for the run's. `search_first`:
+    search for the question, and put the passages into the prompt (one_shot.py). `past`: turns with which the
     episode begins (agent/replay.py). `metadata`: the row's, for the record."""
 
     question_id: str
@@ -55,13 +55,14 @@ class EpisodeRequest:
 
     @property
     def id(self) -> str:
-        """Unique in a run."""
+        """The id of the episode, unique in a run."""
         return f"{self.question_id}#{self.sample}"
 
 
 @dataclass
 class QuestionSet:
-    """The rows that are asked, in the order of the files, and what was left out."""
+    """The questions of a run, in the order of the files; and the rows that were left out, as bad ones or as
+    repeats."""
 
     rows: list[QuestionRow] = field(default_factory=list)
     bad: BadRows = field(default_factory=BadRows)
@@ -71,8 +72,9 @@ class QuestionSet:
 def read_questions(
     paths: Sequence[str | Path], protocol: Protocol, *, skip_bad_rows: bool = False, limit: int | None = None
 ) -> QuestionSet:
-    """The questions of all files, at most `limit`. Raises DataError, naming the file and the first bad rows,
-    if a row cannot be used (unless `skip_bad_rows`) or if there is no question."""
+    """Returns the questions of all files, of the rows that are used the first `limit`. Raises DataError,
+    naming the file and the first bad rows, if a row cannot be used (unless `skip_bad_rows`) or if there is no
+    question."""
     if not paths:
         raise DataError("--questions names no file: give a file of questions")
     refuse_repeated(paths)
@@ -95,6 +97,8 @@ def read_questions(
 
 
 def _file_rows(path: Path, protocol: Protocol, result: QuestionSet) -> Iterable[tuple[str, QuestionRow]]:
+    """Yields the rows of a file with their places in it; adds those that are left out to `result`. Raises
+    DataError for a file that cannot be read."""
     if not path.is_file():
         fault = "is a folder" if path.is_dir() else "there is no such file"
         raise DataError(f"{path}: {fault}; give a file of questions")
@@ -118,7 +122,8 @@ def _file_rows(path: Path, protocol: Protocol, result: QuestionSet) -> Iterable[
 
 
 def _is_data_set(path: Path) -> bool:
-    """Is it a parquet file with a data set's columns?"""
+    """Whether a file is parquet with a data set's columns. Raises DataError if it only has the name of
+    one."""
     if path.suffix.lower() != ".parquet":
         return False
     import pyarrow
@@ -129,8 +134,7 @@ def _is_data_set(path: Path) -> bool:
         names = set(pq.read_schema(path).names)
     except (pyarrow.ArrowInvalid, OSError) as error:
         reason = str(error).rstrip(".")
-        text = f"{path} is not a parquet file: {reason}: give another, or make it again"
-        raise DataError(text) from error
+        raise DataError(f"{path} is not a parquet file: {reason}: give another, or make it again") from error
     return {"extra_info", "reward_model"} <= names
 
 
@@ -144,8 +148,8 @@ def make_request(
     own_prompt: bool = False,
     **fields: Any,
 ) -> EpisodeRequest:
-    """The request that plays a row for the `sample`th time; `seed` is the run's. With `own_prompt` the
-    protocol's prompt is used even if the row has one. `more`: further fields of EpisodeRequest."""
+    """Returns the request that plays a row for the `sample`th time; `seed` is the run's. With `own_prompt`
+    the protocol's prompt is used even if the row has one. `fields`: further fields of EpisodeRequest."""
     has_prompt = row.prompt and row.protocol == protocol.name and not own_prompt
     return EpisodeRequest(
         question_id=row.id,
@@ -161,7 +165,7 @@ def make_request(
 
 
 def seeded_fraction(seed: int, purpose: str, key: str) -> float:
-    """A number in [0, 1) that depends on these three and on nothing else."""
+    """A pseudo-random number in [0, 1) that depends on these three values alone."""
     text = json.dumps([seed, purpose, key])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / (1 << 48)
 

@@ -4,8 +4,8 @@ An `EpisodeRunner` has everything that episodes share: the setup (a request may 
 function that makes the engine of a request, the reward, and the run's folder. `play(request)` plays one
 episode, scores it, writes its record to the folder and returns its outcome; a request that the folder has
 already is not played again. `run` works on many jobs at a time (concurrency.py), of which each awaits `play`
-once (traces) or several times in turn (the filter stops a question at its first right answer). Nothing is
-drawn at random on the way, so the order in which episodes end changes nothing.
+once (traces) or several times in turn (the filter stops a question at its first right answer). The runner
+itself draws nothing at random, so the order in which episodes end changes nothing.
 
 With `rag_r1.agent.paths` a request is several episodes, whose answers vote
 (rag_r1/agent/self_consistency.py).
@@ -14,14 +14,14 @@ An episode with a failure of the infrastructure (the endpoint, the retrieval ser
 wrong: it is not scored. It is played once in each start of the command, until `tries` are used up.
 
 A run ends early if `stop` is called (cost, a wrong key), or after too many failures in a row; the next start
-plays the episodes that were given up to their end.
+plays the episodes that were cancelled to their end.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from rag_r1.agent import Trajectory, sample_paths
@@ -36,26 +36,26 @@ from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.folder import EpisodeOutcome, RunFolder
 from rag_r1.runs.response_cache import Usage
 
-#: Failures of the engine in a row after which a run ends: the endpoint is gone.
+#: Failures of the engine in a row after which a run ends, since the endpoint is gone.
 MAX_CONSECUTIVE_FAILURES = 50
 
 
 @dataclass(frozen=True)
 class CorrectnessRule:
-    """When an answer counts as right: the value of a reward term, from `least` on."""
+    """When an answer counts as right: if the value of a reward term is at least `least`."""
 
     term: str = "em"
     least: float = 1.0
 
     def of(self, rewards: dict[str, float | None]) -> bool | None:
-        """Right or wrong; None if the term has no value."""
+        """Whether an answer with these rewards is right; None if the term has no value."""
         value = rewards.get(self.term)
         return None if value is None else value >= self.least
 
 
 @dataclass
 class RunCounts:
-    """What a run has seen so far, for its progress bar."""
+    """The episodes of a run so far, counted for its progress bar."""
 
     played: int = 0
     judged: int = 0
@@ -74,8 +74,9 @@ class RunCounts:
         self.statuses[outcome.status] += 1
 
     def bar_fields(self, cost: float | None, share: float) -> dict[str, str]:
-        """For the progress bar: accuracy, shares of episodes with failures, and the cost so far and, at this
-        rate, of all (`share`: the part of the jobs that is done)."""
+        """Returns the texts of the progress bar by name: accuracy, failed episodes, the share of episodes
+        with a failed tool, and the cost so far and, at this rate, of all jobs (`share`: the part that is
+        done)."""
         figures = {"right": f"{self.right / self.judged:.3f}" if self.judged else "-"}
         figures["failed"] = str(self.failed)
         figures["tool_failures"] = f"{self.tool_failures / (self.played or 1):.3f}"
@@ -84,98 +85,104 @@ class RunCounts:
         return figures
 
 
+@dataclass
 class EpisodeRunner:
-    """See the top of the module. `idle`: see concurrency.py; `spending`: shown while the run goes on."""
+    """Plays requests into a run's folder. `tries`: starts of the command that play a failed episode again,
+    the first included; `idle`: see concurrency.py; `spending`: its cost is shown in the progress bar."""
 
-    def __init__(
-        self,
-        setup: AgentSetup,
-        make_engine: MakeEngine,
-        reward: RewardSum,
-        folder: RunFolder,
-        *,
-        right: CorrectnessRule | None = None,
-        in_flight: int = 64,
-        tries: int = 3,
-        stop: CancelToken | None = None,
-        idle: Callable[[], Awaitable[None]] | None = None,
-        spending: CostTracker | None = None,
-    ):
-        self.setup, self.make_engine, self.reward, self.folder = setup, make_engine, reward, folder
-        self.right, self.tries = right or CorrectnessRule(), tries
-        self.stop, self.spending = stop or CancelToken(), spending
-        self.pool = JobPool(in_flight, self.stop, idle)
-        self.counts = RunCounts()
-        #: What is written of a record; by default all of it.
-        self.written_fields: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
-        self._played: set[str] = set()
-        self._failures_in_a_row = 0
+    setup: AgentSetup
+    make_engine: MakeEngine
+    reward: RewardSum
+    folder: RunFolder
+    _: KW_ONLY
+    right: CorrectnessRule = CorrectnessRule()
+    in_flight: int = 64
+    tries: int = 3
+    stop: CancelToken = field(default_factory=CancelToken)
+    idle: Callable[[], Awaitable[None]] | None = None
+    spending: CostTracker | None = None
+    #: Chooses the fields of a record that are written; by default all.
+    written_fields: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    counts: RunCounts = field(default_factory=RunCounts, init=False)
+    _played: set[str] = field(default_factory=set, init=False)
+    _failures_in_a_row: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.pool = JobPool(self.in_flight, self.stop, self.idle)
 
     async def play(self, request: EpisodeRequest) -> EpisodeOutcome:
-        """The outcome of a request, from the folder or from an episode that is played now."""
+        """Returns the outcome of a request, from the folder or from an episode that is played now."""
         outcome = self.folder.outcome(request.id)
         is_retry = outcome is not None and self.is_open(outcome) and request.id not in self._played
         if outcome is None or is_retry:
             outcome = await self._episode(request, 1 if outcome is None else outcome.tries + 1)
             self._played.add(request.id)
         self.counts.add(outcome)
-        self._show()
+        self._update_bar()
         return outcome
 
     def is_open(self, outcome: EpisodeOutcome) -> bool:
-        """Will the next start play it again?"""
+        """Whether the next start of the command plays the episode again."""
         return outcome.is_open(self.tries)
 
     async def run(self, jobs: Iterable[Job[T]], total: int, unit: str) -> list[T | None]:
-        """The results of `total` jobs, in their order; see concurrency.py."""
+        """Runs `total` jobs; returns their results in their order, None for those that were stopped."""
         return await self.pool.run(jobs, total, unit)
 
-    async def _episode(self, request: EpisodeRequest, number: int) -> EpisodeOutcome:
+    async def _episode(self, request: EpisodeRequest, try_number: int) -> EpisodeOutcome:
+        """Play and score an episode for the `try_number`th time, and write its record."""
         setup = request.setup or self.setup
         one_shot = await prepare_one_shot(request, setup) if request.search_first else None
         if one_shot:
             request, setup = one_shot.request, one_shot.setup
         engines: list[MeteredEngine] = []
-
-        async def play_path(path_number: int) -> Trajectory:
-            engines.append(self.make_engine(_path_request(request, path_number)))
-            episode = setup.episode(engines[-1])
-            return await episode.resume(
-                request.id, request.question, _prompt_ids(request, setup), request.past
-            )
-
         if one_shot and one_shot.is_masked:
-            record = one_shot.failed_record()
+            trajectory = one_shot.failed_trajectory()
         else:
-            record = await sample_paths(play_path, setup.budget.paths, setup.failures.mask)
+            trajectory = await self._play_paths(request, setup, engines)
             if one_shot:
-                one_shot.prepend_search_turn(record)
-        has_score = await self.reward.score(record, list(request.golds), setup.failures.mask)
+                one_shot.prepend_search_turn(trajectory)
+        has_score = await self.reward.score(trajectory, list(request.golds), setup.failures.mask)
         context = {
             "question_id": request.question_id,
             "sample": request.sample,
             "data_source": request.data_source,
             "golds": list(request.golds),
             "prompt": setup.messages(request.question, request.messages),
-            "right": self.right.of(record.rewards) if has_score else None,
+            "right": self.right.of(trajectory.rewards) if has_score else None,
             "reward_weights": self.reward.weights,
-            "try": number,
+            "try": try_number,
             "usage": _usage(engines),
             **({"metadata": dict(request.metadata)} if request.metadata else {}),
         }
-        outcome = self.folder.write(self.written_fields({**context, **record.to_dict()}))
-        self._count_failures(record)
+        outcome = self.folder.write(self.written_fields({**context, **trajectory.to_dict()}))
+        self._count_failures(trajectory)
         return outcome
 
-    def _count_failures(self, record: Trajectory) -> None:
+    async def _play_paths(
+        self, request: EpisodeRequest, setup: AgentSetup, engines: list[MeteredEngine]
+    ) -> Trajectory:
+        """Play all paths of a request, and return the best one; adds their engines to `engines`."""
+
+        async def play_path(number: int) -> Trajectory:
+            engines.append(self.make_engine(_path_request(request, number)))
+            prompt_ids = _prompt_ids(request, setup)
+            return await setup.episode(engines[-1]).resume(
+                request.id, request.question, prompt_ids, request.past
+            )
+
+        return await sample_paths(play_path, setup.budget.paths, setup.failures.mask)
+
+    def _count_failures(self, trajectory: Trajectory) -> None:
         """End the run after too many episodes in a row without an answer of the engine."""
-        engine_failed = record.masked(("engine",))
+        engine_failed = trajectory.masked(("engine",))
         self._failures_in_a_row = self._failures_in_a_row + 1 if engine_failed else 0
         if self._failures_in_a_row >= MAX_CONSECUTIVE_FAILURES:
-            detail = next(failure.detail for failure in record.failures if failure.kind == "engine")
+            detail = next(failure.detail for failure in trajectory.failures if failure.kind == "engine")
             self.stop(f"{self._failures_in_a_row} episodes in a row got no answer; the last: {detail}")
 
-    def _show(self) -> None:
+    def _update_bar(self) -> None:
+        """Show the counts and the cost in the progress bar."""
         if (bar := self.pool.bar) is not None:
             has_cost = self.spending is not None and self.spending.has_prices
             cost = self.spending.cost if has_cost else None
@@ -191,7 +198,7 @@ def _path_request(request: EpisodeRequest, number: int) -> EpisodeRequest:
 
 
 def _usage(engines: Sequence[MeteredEngine]) -> dict[str, int]:
-    """What all paths have used; empty without an engine."""
+    """Returns the requests and tokens of all paths; empty without an engine."""
     total = Usage()
     for engine in engines:
         total.add(engine.usage)
@@ -199,5 +206,6 @@ def _usage(engines: Sequence[MeteredEngine]) -> dict[str, int]:
 
 
 async def _prompt_ids(request: EpisodeRequest, setup: AgentSetup) -> list[int]:
-    """Awaited within the episode, so that a prompt that cannot be made is the row's failure."""
+    """Makes the prompt when it is awaited, within the episode, so that one that cannot be made is the row's
+    failure."""
     return setup.prompt_ids(request.question, request.messages)

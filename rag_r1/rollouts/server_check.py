@@ -1,10 +1,9 @@
-"""Asks whether a model's server is there, before a run begins: one request that is not repeated.
+"""Checks a model's server before a run begins, with one request that is not repeated.
 
-An error is a server that nobody finds, that does not answer in time or in HTTP, that refuses the key (HTTP
-401), or that answers with a fault of its own, a redirection, a web page, or other JSON than a list of models.
-Many servers have no such list: any other refusal of it says nothing. A check that stops before the work then
-sends one request of the smallest kind (`check_replies`); otherwise what is wrong is known at the first
-episode.
+The check fails if the server cannot be reached, does not answer in time or in HTTP, refuses the key (HTTP
+401), or answers with a fault of its own, a redirection, a web page, or other JSON than a list of models. Many
+servers have no such list: any other refusal of it says nothing. `--check-only` then sends one request of the
+smallest kind (`check_replies`); without it, what is wrong shows at the first episode.
 """
 
 from __future__ import annotations
@@ -25,23 +24,24 @@ from rag_r1.rollouts.provenance_facts import MAX_ANSWER_VALUES, TIMEOUT_S, get_b
 from rag_r1.runs.errors import RunError
 
 _START = "vllm serve MODEL --port {port}"
-#: What a list of models is in; some servers have `models` instead of OpenAI's `data`.
+#: The keys of an answer that hold the list of models; some servers have `models` instead of OpenAI's `data`.
 _LIST_KEYS = ("data", "models")
 #: The path and the prompt of the smallest request to an API.
 _MIN_REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
     "completions": ("completions", {"prompt": [1]}),  # token ids, as in a run
 }
-#: What refuses every request to this address, with this key, or for this model.
+#: The statuses that refuse every request to this address, with this key, or for this model.
 _REFUSAL_STATUSES = {402, 403, 404, 405}
 
 
 def check_endpoint(
     url: str, key_variable: str, server: str, flag: str, model: str | None = None
 ) -> Mapping[str, Any]:
-    """The models that a server lists, by name, each with what is said of it; {} if it lists none. Raises
-    RunError, which names what it is and its flag, if no model server answers at an address, or if its list
-    lacks the `model`."""
+    """Returns the models that a server lists, by name, each with its entry; {} if it lists none. `server`:
+    what it is called in messages, such as "judge"; `flag`: the option with its address.
+
+    Raises RunError if no model server answers at the address, or if its list lacks the `model`."""
     address = base_address(url)
     status, body = _send(address, "models", None, key_variable, server, flag)
     models = _models(body, server, address, flag) if status == 200 and body is not None else {}
@@ -54,11 +54,13 @@ def check_endpoint(
 def check_replies(
     url: str, key_variable: str, server: str, flag: str, model: str, engine: str = "chat"
 ) -> None:
-    """`check_endpoint`, and if the server lists no models, one request to the API of the `engine`, for a
-    single token. What it says of the request alone is no fault: those of a run have other keys."""
+    """Call `check_endpoint`, and if the server lists no models, send one request for a single token to the
+    API of the `engine`. Raises RunError, but not for a complaint about the request itself: those of a run
+    have other keys."""
     if check_endpoint(url, key_variable, server, flag, model):
         return
-    address, (path, prompt) = base_address(url), _MIN_REQUESTS[engine]
+    address = base_address(url)
+    path, prompt = _MIN_REQUESTS[engine]
     payload = {"model": model, "max_tokens": 1, **prompt}
     status, body = _send(address, path, payload, key_variable, server, flag)
     if status in _REFUSAL_STATUSES:
@@ -70,7 +72,8 @@ def check_replies(
 def _send(
     address: str, path: str, payload: Any, key_variable: str, server: str, flag: str
 ) -> tuple[int, bytes | None]:
-    """Status and body of an answer; status 0 for what says nothing here. Raises RunError."""
+    """Send a request; returns status and body of the answer, status 0 for an error that says nothing about
+    the server. `payload`: JSON for a POST. Raises RunError."""
     try:
         with _client(key_variable) as client:
             status, body = get_body(client, f"{address}/{path}", payload)
@@ -86,7 +89,7 @@ def _send(
     if status == 401:
         key = f"set ${key_variable} to its key, or " if key_variable else ""
         raise RunError(f"{address} refuses the {server}'s key (HTTP 401): {key}correct {flag}")
-    if 300 <= status < 400:  # no client follows it: the key would go to another address
+    if 300 <= status < 400:  # not followed: the key would go to another address
         raise RunError(other_answer_fault(server, address, f"HTTP {status}, which leads elsewhere", flag))
     if status >= 500:
         text = terminal_text((body or b"").decode("utf-8", "replace"), 200)
@@ -95,7 +98,8 @@ def _send(
 
 
 def _models(body: bytes, server: str, address: str, flag: str) -> Mapping[str, Any]:
-    """The models in a body; {} for a list that cannot be read. Raises RunError if it is no list."""
+    """Returns the models in a body; {} for a list that cannot be read. Raises RunError if it is not a
+    list."""
     try:
         reply = read_json(body, MAX_ANSWER_VALUES)
     except TooLargeError:
@@ -112,7 +116,7 @@ def _models(body: bytes, server: str, address: str, flag: str) -> Mapping[str, A
 
 
 def get_answer(address: str, key_variable: str) -> Any:
-    """What a server answers to a GET; None if nobody answers, or no JSON, or with an error."""
+    """Returns the JSON that a server answers to a GET; None without an answer, or for an error or no JSON."""
     try:
         with _client(key_variable) as client:
             status, reply = get_json(client, address)
@@ -122,5 +126,6 @@ def get_answer(address: str, key_variable: str) -> Any:
 
 
 def _client(key_variable: str) -> httpx.Client:
+    """An HTTP client that sends the key in this environment variable, if it is set."""
     key = os.environ.get(key_variable, "").strip()
     return bounded_http_client(TIMEOUT_S, {"Authorization": f"Bearer {key}"} if key else {})

@@ -3,7 +3,7 @@
 The settings of a run are all that decides which episodes are played and how; what only decides how fast
 (requests at a time, retries, addresses, the cost limit) may differ when the run is resumed. A failure of the
 endpoint or of a search is never a wrong answer, here as in training: such an episode is masked. Episodes
-retry nothing themselves, since the clients of endpoint and retrieval server do.
+do not retry: the clients of the endpoint and of the retrieval server do.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.rate_limit import RateLimiter
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.rewards import RewardSum
-from rag_r1.rollouts.arguments import RolloutArguments, config_of, keys_of
+from rag_r1.rollouts.arguments import EndpointArguments, RolloutArguments, config_of, keys_of
 from rag_r1.rollouts.checks import try_first_search
-from rag_r1.rollouts.engine_factory import MakeEngine, TokenUnit, agent_setup, engine_maker
+from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
-from rag_r1.rollouts.response_format import IDS, response_format
+from rag_r1.rollouts.response_format import requires_token_ids, response_format
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
 from rag_r1.rollouts.server_check import check_replies
 from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
@@ -49,7 +49,7 @@ _SPEED_KEYS = {
     "gather_s",
     "max_queries",
 }
-#: Of the journal; a folder of another format is refused.
+#: The format of the journal; a folder of another one is refused.
 _FORMAT = 1
 #: Terms that every record has.
 _DEFAULT_TERMS = ("em", "f1", "cover_em")
@@ -57,7 +57,8 @@ _DEFAULT_TERMS = ("em", "f1", "cover_em")
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What a command has read and checked before anything is asked. `retriever`: the keys of the search."""
+    """The inputs of a run, read and checked before anything is asked. `setup`: the agent; `retriever`: the
+    keys of the search; `right`: when an answer counts as right."""
 
     questions: QuestionSet
     config: RagR1Config
@@ -69,8 +70,8 @@ class RunSetup:
 
 
 def prepare(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool = False) -> RunSetup:
-    """Read the questions and check every key. `defaults`: keys of the block rag_r1, by section, of this
-    command. With `validation` the limits and the search are those of a validation. Raises RunError."""
+    """Read the questions and check every key. `defaults`: this command's keys of the block rag_r1, by
+    section. With `validation` the limits and the search are those of a validation. Raises RunError."""
     add_working_directory()
     try:
         return _prepare_setup(args, defaults, validation)
@@ -81,7 +82,8 @@ def prepare(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: 
 def prepare_agent(
     args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool
 ) -> tuple[RagR1Config, TokenUnit, AgentSetup]:
-    """The agent by the arguments; see `prepare`. Raises ValueError."""
+    """Returns the block rag_r1, the tokens and the agent that the arguments select; `defaults`, `validation`:
+    as for `prepare`. Raises ValueError or RunError."""
     config = config_of(args, defaults)
     tokens = TokenUnit.of(args.tokenizer)
     limits = RowLimits(args.max_prompt_tokens, args.max_response_tokens, args.max_context_tokens)
@@ -96,7 +98,17 @@ def prepare_agent(
 
 def _prepare_setup(args: RolloutArguments, defaults: Mapping[str, Any], validation: bool) -> RunSetup:
     config, tokens, setup = prepare_agent(args, defaults, validation=validation)
-    retriever = config.validation_retriever if validation else config.retriever
+    reward, right = _reward_of(args, config)
+    questions = read_questions(
+        args.questions, config.protocol, skip_bad_rows=args.skip_bad_rows, limit=args.limit
+    )
+    retriever = dict(config.validation_retriever if validation else config.retriever)
+    return RunSetup(questions, config, tokens, setup, retriever, reward, right)
+
+
+def _reward_of(args: RolloutArguments, config: RagR1Config) -> tuple[RewardSum, CorrectnessRule]:
+    """Returns the terms of every record, and the one that says what is right. Without a key rag_r1.reward
+    these are the default terms and --term. Raises ValueError."""
     entries = [dict(entry) for entry in config.reward]
     if "rag_r1.reward" not in keys_of(args):
         terms = dict.fromkeys([*_DEFAULT_TERMS, args.term])
@@ -105,36 +117,32 @@ def _prepare_setup(args: RolloutArguments, defaults: Mapping[str, Any], validati
     names = [term.name for term in reward.terms]
     name = args.term if args.term in names else args.term.rpartition(":")[2]
     if name not in names:
-        raise ValueError(f"--term {args.term}: rag_r1.reward has only {', '.join(names)}")
-    questions = read_questions(
-        args.questions, config.protocol, skip_bad_rows=args.skip_bad_rows, limit=args.limit
-    )
-    right = CorrectnessRule(name, args.right_from)
-    return RunSetup(questions, config, tokens, setup, dict(retriever), reward, right)
+        raise ValueError(f"--term {args.term}: rag_r1.reward has only {', '.join(names)}: name one of these")
+    return reward, CorrectnessRule(name, args.right_from)
 
 
-def settings_of(args: RolloutArguments, ready: RunSetup, command: str, **settings: Any) -> dict[str, Any]:
-    """What decides which episodes are played and how."""
-    protocol = json.dumps(dataclasses.asdict(ready.config.protocol), sort_keys=True, default=str)
-    retriever = search_settings(ready.retriever)
+def settings_of(args: RolloutArguments, run_setup: RunSetup, command: str, **settings: Any) -> dict[str, Any]:
+    """Returns the settings that decide which episodes are played and how, for the run's folder. `settings`:
+    those of the command alone."""
+    protocol = json.dumps(dataclasses.asdict(run_setup.config.protocol), sort_keys=True, default=str)
     return {
         "command": command,
         "format": _FORMAT,
-        "questions": len(ready.questions.rows),
-        "questions_sha256": questions_hash(ready.questions.rows),
-        "protocol": ready.config.protocol.name,
+        "questions": len(run_setup.questions.rows),
+        "questions_sha256": questions_hash(run_setup.questions.rows),
+        "protocol": run_setup.config.protocol.name,
         "protocol_sha256": hashlib.sha256(protocol.encode()).hexdigest(),
         "prompt": args.prompt is not None,
-        "tokenizer": ready.tokens.name,
+        "tokenizer": run_setup.tokens.name,
         "top_p": args.top_p,
         "seed": args.seed,
         "body": json.loads(args.body),
-        "budget": vars(ready.setup.budget),
-        "retriever": retriever,
-        "tools": ready.config.tools,
-        "term": ready.right.term,
-        "right_from": ready.right.least,
-        "rewards": [{"term": term.name, "weight": term.weight} for term in ready.reward.terms],
+        "budget": vars(run_setup.setup.budget),
+        "retriever": search_settings(run_setup.retriever),
+        "tools": run_setup.config.tools,
+        "term": run_setup.right.term,
+        "right_from": run_setup.right.least,
+        "rewards": [{"term": term.name, "weight": term.weight} for term in run_setup.reward.terms],
         **settings,
     }
 
@@ -146,10 +154,10 @@ def search_settings(retriever: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class RunSession:
-    """A run under way: see the top of the module. `answers`: what the endpoint returns
-    (response_format.py)."""
+    """A run under way, with everything that it has open. `answers`: what the endpoint returns, token ids or
+    text (response_format.py)."""
 
-    ready: RunSetup
+    run_setup: RunSetup
     folder: RunFolder
     runner: EpisodeRunner
     endpoint: Endpoint
@@ -161,7 +169,7 @@ class RunSession:
 @asynccontextmanager
 async def open_session(
     args: RolloutArguments,
-    ready: RunSetup,
+    run_setup: RunSetup,
     url: str,
     model: str,
     settings: Mapping[str, Any],
@@ -169,95 +177,98 @@ async def open_session(
     out: Path | None = None,
     searches: bool = True,
 ) -> AsyncIterator[RunSession]:
-    """Opens everything that a run needs, tries out the endpoint and the search, and closes it again. `out`:
-    the run's folder, if it is not `--out`; `searches`: false for a run without a search. Raises RunError."""
-    stop, extra_body = CancelToken(), json.loads(args.body)
+    """Open everything that a run needs, after one request to the endpoint and one search, and close it after
+    the block. `url`, `model`: the endpoint; `out`: the run's folder, if it is not `--out`; `searches`: false
+    for a run without a search. Raises RunError."""
+    setup, extra_body = run_setup.setup, json.loads(args.body)
+    stop = CancelToken()
     spending = CostTracker(stop, args.price_in, args.price_out, args.max_cost)
-    endpoint = Endpoint(endpoint_options(args, url), stop, spending, RateLimiter(args.rpm, args.tpm))
+    options = endpoint_options(args, url, args.api_key_env)
+    endpoint = Endpoint(options, stop, spending, RateLimiter(args.rpm, args.tpm))
     try:
-        search = [try_first_search(ready.retriever, args.retriever_url)] if searches else []
+        search = [try_first_search(run_setup.retriever, args.retriever_url)] if searches else []
         sampling = {"model": model, **sampling_of(args)}
-        model_server = response_format(args.engine, endpoint, model, extra_body, ready.setup)
+        model_server = response_format(args.engine, endpoint, model, extra_body, setup)
         answers, *_ = await try_servers(unless_cancelled(stop, model_server), *search)
-        needs_logprobs = requires_token_ids(ready.setup, answers)
+        needs_logprobs = requires_token_ids(setup, answers)
         with RunFolder(out or args.out, {**settings, "model": model, "answers": answers}) as folder:
             spending.add(folder.cache.usage)
             make_engine = engine_maker(
-                answers, ready.setup, endpoint, folder.cache, sampling, extra_body, logprobs=needs_logprobs
+                answers, setup, endpoint, folder.cache, sampling, extra_body, logprobs=needs_logprobs
             )
-            runner = _runner(args, ready, make_engine, folder, endpoint)
-            yield RunSession(ready, folder, runner, endpoint, spending, stop, answers)
+            runner = EpisodeRunner(
+                setup,
+                make_engine,
+                run_setup.reward,
+                folder,
+                right=run_setup.right,
+                in_flight=args.in_flight,
+                tries=args.tries,
+                stop=stop,
+                idle=endpoint.idle,
+                spending=spending,
+            )
+            yield RunSession(run_setup, folder, runner, endpoint, spending, stop, answers)
     finally:
         await endpoint.close()
-        await close_tools(ready.setup.tools())
+        await close_tools(setup.tools())
 
 
-def _runner(
-    args: RolloutArguments, ready: RunSetup, make_engine: MakeEngine, folder: RunFolder, endpoint: Endpoint
-) -> EpisodeRunner:
-    limits = {"in_flight": args.in_flight, "tries": args.tries}
-    of_endpoint = {"stop": endpoint.stop, "idle": endpoint.idle, "spending": endpoint.spending}
-    parts = ready.setup, make_engine, ready.reward, folder
-    return EpisodeRunner(*parts, right=ready.right, **limits, **of_endpoint)
+def endpoint_options(args: EndpointArguments, url: str, key_variable: str) -> EndpointOptions:
+    """Returns the options of requests to the server at this address, whose key is in an environment
+    variable."""
+    return EndpointOptions(
+        url,
+        key_variable,
+        timeout_s=args.timeout_s,
+        retries=args.retries,
+        backoff_s=args.backoff_s,
+        in_flight=args.in_flight,
+        trust_env=args.trust_env,
+    )
 
 
-def endpoint_options(args: RolloutArguments, url: str) -> EndpointOptions:
-    """The options of requests to the model's server at this address."""
-    values = args.model_dump(include={"timeout_s", "retries", "backoff_s", "in_flight", "trust_env"})
-    return EndpointOptions(url, args.api_key_env, **values)
-
-
-async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, model: str) -> int:
-    """What `--check-only` does when the arguments are read: one search, and one request to the model's server
-    at `url`, unless it would be started here. Returns 0. Raises RunError with all that does not answer."""
+async def check_only(args: RolloutArguments, run_setup: RunSetup, url: str | None, model: str) -> int:
+    """Do what `--check-only` does after the arguments are read: one search, and one request to the model's
+    server at `url`; None: the command would start it. Returns 0. Raises RunError with all that does not
+    answer."""
     stop = CancelToken()
-    attempts: list[Awaitable[Any]] = [try_first_search(ready.retriever, args.retriever_url)]
-    endpoint = Endpoint(endpoint_options(args, url), stop) if url is not None else None
+    attempts: list[Awaitable[Any]] = [try_first_search(run_setup.retriever, args.retriever_url)]
+    endpoint = None if url is None else Endpoint(endpoint_options(args, url, args.api_key_env), stop)
     try:
         if endpoint is not None:
-            attempts.append(_try_model(args, ready, endpoint, model))
+            attempts.append(_try_model(args, run_setup, endpoint, model))
         await try_servers(*(unless_cancelled(stop, attempt) for attempt in attempts))
     finally:
         if endpoint is not None:
             await endpoint.close()
-        await close_tools(ready.setup.tools())
+        await close_tools(run_setup.setup.tools())
     note = "the model's server answers" if endpoint is not None else "the model is served by the command"
-    print(f"all checks passed: {len(ready.questions.rows):,} questions, the search answers, {note}")
+    print(f"all checks passed: {len(run_setup.questions.rows):,} questions, the search answers, {note}")
     return 0
 
 
-async def _try_model(args: RolloutArguments, ready: RunSetup, endpoint: Endpoint, model: str) -> None:
-    """At least one request to the model's server, and one for a token if it lists no models."""
-    await response_format(args.engine, endpoint, model, json.loads(args.body), ready.setup)
+async def _try_model(args: RolloutArguments, run_setup: RunSetup, endpoint: Endpoint, model: str) -> None:
+    """Send at least one request to the model's server, and one for a token if it lists no models."""
+    await response_format(args.engine, endpoint, model, json.loads(args.body), run_setup.setup)
     if args.engine == "chat" and not args.trust_env:  # with the other engine it was asked for a token
-        server = (endpoint.base, args.api_key_env, "model server", "--base-url", model)
-        await asyncio.to_thread(check_replies, *server)
+        url, key_variable = endpoint.base, args.api_key_env
+        await asyncio.to_thread(check_replies, url, key_variable, "model server", "--base-url", model)
 
 
 def sampling_of(args: RolloutArguments) -> dict[str, Any]:
-    """Keys of every request, besides the temperature. vLLM takes what a request leaves out from the model's
-    generation_config.json (Qwen's has a repetition penalty, and top-p and top-k of its own), so a policy is
-    asked with all of them, as in training."""
+    """Returns the keys of every request, besides the temperature. vLLM takes what a request leaves out from
+    the model's generation_config.json (Qwen's has a repetition penalty, and top-p and top-k of its own), so a
+    policy is asked with all of them, as in training."""
     if args.engine == "chat":
         return {"top_p": None if args.top_p == 1 else args.top_p}
     return {"top_p": args.top_p, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
-def requires_token_ids(setup: AgentSetup, answers: str) -> bool:
-    """Does the agent need log-probs of tokens? Raises RunError if so and the endpoint gives none."""
-    if setup.budget.max_state is None:
-        return False
-    if answers != IDS:
-        raise RunError(
-            "rag_r1.agent.max_state needs the log-probs of tokens: use --engine completions and a server "
-            "that returns token ids (vLLM), or leave max_state out"
-        )
-    return True
-
-
-def usage_line(run: RunSession) -> str:
-    """Requests, tokens and cost of a run, all its starts together."""
-    usage, spending = run.spending.usage, run.spending
+def usage_line(session: RunSession) -> str:
+    """A line with the requests, tokens and cost of a run, all its starts together."""
+    spending = session.spending
+    usage = spending.usage
     text = (
         f"endpoint: {usage.requests:,} answers, {usage.prompt_tokens:,} prompt tokens, "
         f"{usage.completion_tokens:,} generated tokens"

@@ -8,4 +8,4 @@ class RunError(RuntimeError):
 
 
 class OtherServerError(RunError):
-    """Another server answers than the one that was asked for: to wait for it is no remedy."""
+    """A server of another kind answers at the address, so that waiting does not help."""

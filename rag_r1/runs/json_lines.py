@@ -1,10 +1,10 @@
-"""Files of JSON lines that are only appended to, and survive a kill in the middle of a line.
+"""Files of JSON lines that are only appended to; a kill in the middle of a line does no harm.
 
 A `JsonLinesFile` belongs to one process: a line that cannot be read is refused, and so is a full disk. A
 `SharedJsonLines` is appended to by several at the same time, each line in one write with O_APPEND. There, a
 line that cannot be read, such as one that was cut off by a kill, is skipped. The next writer begins a new
-line after it, also after another's line that is half written, which leaves an empty line. Without a file, and
-if the disk is full, its lines are in memory.
+line after it; if another process was just writing that line, this leaves an empty one. Without a file, or if
+the disk is full, the lines are kept in memory.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rag_r1.runs.errors import RunError
 
 logger = logging.getLogger(__name__)
 
-#: Where a line is: offset and length in the file, or the line itself.
-Place = tuple[int, int] | bytes
-OnLine = Callable[[dict[str, Any], Place], None]
+#: Offset and length of a line in the file, or the line itself if it is in memory.
+LinePosition = tuple[int, int] | bytes
+OnLine = Callable[[dict[str, Any], LinePosition], None]
 #: What `on_line` raises for a line of something else.
 _PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _CHUNK_BYTES = 1 << 20
@@ -33,8 +33,8 @@ _CHUNK_BYTES = 1 << 20
 
 class JsonLinesFile:
     """A file of JSON objects, one a line, that is only appended to. `on_line` is called with each object that
-    is there or is appended, and its place. `header`: the first line; a file with another one begins anew.
-    Raises RunError, which names file and line."""
+    is in the file or is appended, and its position. `header`: the first line; a file with another one is
+    emptied. Raises RunError, which names file and line."""
 
     def __init__(self, path: Path, on_line: OnLine, header: Mapping[str, Any] | None = None):
         self.path, self._on_line = path, on_line
@@ -49,7 +49,7 @@ class JsonLinesFile:
             raise
 
     def append(self, value: dict[str, Any]) -> None:
-        """Append an object. On a full disk RunError is raised and no partial line left."""
+        """Append an object. On a full disk RunError is raised, and no part of the line stays."""
         data = json_line(value)
         try:
             append_whole(self._file, data, self._end)
@@ -61,25 +61,27 @@ class JsonLinesFile:
         self._end += len(data)
         self._on_line(value, (self._end - len(data), len(data)))
 
-    def at(self, position: Place) -> dict[str, Any]:
-        """The object at a place."""
+    def at(self, position: LinePosition) -> dict[str, Any]:
+        """Returns the object at a position."""
         data = position if isinstance(position, bytes) else os.pread(self._file, position[1], position[0])
         return json.loads(data.decode("utf-8", "surrogatepass"))
 
     def read_on(self) -> None:
-        """Read what others have appended: nothing."""
+        """Read what other processes have appended. Nobody else appends to this file, so it does nothing."""
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
     def _begin_with(self, header: bytes) -> None:
+        """Empty a file that has another header, and write this one."""
         if os.pread(self._file, len(header), 0) != header:
             os.ftruncate(self._file, 0)
             append_whole(self._file, header, 0)
         self._end = len(header)
 
     def _read(self) -> None:
+        """Read all lines, and remove one that a kill has cut off."""
         with open(os.dup(self._file), "rb") as file:
             file.seek(self._end)
             try:
@@ -90,44 +92,45 @@ class JsonLinesFile:
                     self._read_line(line, number)
             except TooLargeError as error:
                 raise RunError(
-                    f"{self.path}: {error}, which no line of this command has: remove it"
+                    f"{self.path}: {error}, but this command writes no such line: remove it"
                 ) from error
         os.ftruncate(self._file, self._end)
 
     def _read_line(self, line: bytes, number: int) -> None:
+        """Pass a line on. Raises RunError, with its number, if it was not written by this command."""
         try:
             self._on_line(read_json_line(line), (self._end, len(line)))
         except _PARSE_ERRORS as error:
             raise RunError(
-                f"{self.path}, line {number} was not written by this command ({error!r}): remove the line, "
-                "and what it was about is asked again"
+                f"{self.path}, line {number} was not written by this command ({error!r}): remove the line; "
+                "its request is then sent again"
             ) from error
         self._end += len(line)
 
 
 class SharedJsonLines(JsonLinesFile):
-    """The same for several processes; see the top of the module. `path`: None for memory only. Raises
-    OSError."""
+    """A file of JSON objects to which several processes append. `path`: None to keep the lines in memory.
+    Raises OSError."""
 
     def __init__(self, path: Path | None, on_line: OnLine):
         self.path, self._on_line = path, on_line
         self._file = None if path is None else open_to_append(path)
-        #: How far the file has been read; what is between that and its end is unknown.
+        #: How far the file has been read; the lines after that are other processes'.
         self._end = 0
         self._has_warned = False
-        if n_skipped := self._read():
-            logger.warning("%s: %d lines that cannot be read are skipped", path, n_skipped)
+        if skipped_lines := self._read():
+            logger.warning("%s: %d lines that cannot be read are skipped", path, skipped_lines)
 
     def append(self, value: dict[str, Any]) -> None:
         """Append an object. If the disk is full it is kept in memory, and a warning is logged once."""
         line = json_line(value)
         if self._file is not None and self._is_written(line if self._ends_whole() else b"\n" + line):
-            self._read()  # with what others have written meanwhile, so its place is known
+            self._read()  # with the lines of others before it, so its position is known
         else:
             self._on_line(value, line)
 
     def read_on(self) -> None:
-        """Read what others have appended."""
+        """Read what other processes have appended."""
         self._read()
 
     def close(self) -> None:
@@ -137,6 +140,7 @@ class SharedJsonLines(JsonLinesFile):
             self._file = None
 
     def _is_written(self, data: bytes) -> bool:
+        """Write bytes to the end of the file; returns whether all were written, and warns once if not."""
         try:
             if os.write(self._file, data) == len(data):
                 return True
@@ -149,23 +153,24 @@ class SharedJsonLines(JsonLinesFile):
         return False
 
     def _ends_whole(self) -> bool:
-        """Is the file empty, or its last line complete?"""
+        """Whether the file is empty or its last line complete."""
         size = os.fstat(self._file).st_size
         return size == 0 or os.pread(self._file, 1, size - 1) == b"\n"
 
     def _read(self) -> int:
         """Read the whole lines that were appended since the last time; returns how many were skipped."""
-        n_skipped = 0
+        skipped_lines = 0
         while self._file is not None and (data := os.pread(self._file, _CHUNK_BYTES, self._end)):
             end = data.rfind(b"\n") + 1
             if not end and len(data) < _CHUNK_BYTES:
                 break  # the beginning of a line; its end may follow
             for line in data[: end or len(data)].splitlines(keepends=True):
-                n_skipped += not self._accepts(line)
+                skipped_lines += not self._accepts(line)
                 self._end += len(line)
-        return n_skipped
+        return skipped_lines
 
     def _accepts(self, line: bytes) -> bool:
+        """Pass a line on; returns whether it could be read. An empty line is accepted and not passed on."""
         try:
             if line != b"\n":
                 self._on_line(read_json_line(line), (self._end, len(line)))

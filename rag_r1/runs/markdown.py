@@ -1,5 +1,5 @@
-"""The writer of Markdown: numbers, tables, claims and pages. Names come from files and are data: whatever
-they contain, a cell stays one cell and none of it is markup."""
+"""Writes Markdown: numbers, tables, claims and pages. Names come from files and are data: whatever they
+contain, a cell stays one cell and none of it is markup."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-#: A longer text is cut.
+#: Characters of a line; a longer text is cut off.
 _MAX_CHARS = 120
 _MARKUP = str.maketrans({c: f"\\{c}" for c in "\\`*_[]|#~$"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"})
 
 
 def one_line_text(text: object) -> str:
-    """A text on one line, of at most 120 characters, with what cannot be printed as `?`."""
+    """Returns a text as one line of at most 120 characters, with `?` for what cannot be printed."""
     line = " ".join(str(text).split())
     line = "".join(c if c.isprintable() else "?" for c in line)
     return line if len(line) <= _MAX_CHARS else line[: _MAX_CHARS - 3] + "..."
 
 
 def cell(text: object) -> str:
-    """A text as a cell of a table, without a meaning in Markdown or HTML."""
+    """Returns a text as a cell of a table, escaped, so that none of it is Markdown or HTML."""
     return one_line_text(text).translate(_MARKUP)
 
 
 def number(value: float | None, decimals: int = 3, signed: bool = False) -> str:
-    """A number; a dash if there is none."""
+    """Returns a number as text; a dash for None or nan."""
     if value is None or math.isnan(value):
         return "–"
     text = f"{value:+.{decimals}f}" if signed else f"{value:.{decimals}f}"
@@ -35,7 +35,7 @@ def number(value: float | None, decimals: int = 3, signed: bool = False) -> str:
 
 
 def with_interval(figure: dict[str, Any] | None, decimals: int = 3, signed: bool = False) -> str:
-    """`0.423 [0.391, 0.455]` from a figure of report.json or compare.json."""
+    """Returns a figure of report.json or compare.json as `0.423 [0.391, 0.455]`; a dash without a value."""
     if not figure or figure["value"] is None:
         return "–"
     text = number(figure["value"], decimals, signed)
@@ -46,27 +46,27 @@ def with_interval(figure: dict[str, Any] | None, decimals: int = 3, signed: bool
 
 
 def p_value(p: float | None) -> str:
-    """A p-value with three digits; `<0.001` below."""
+    """Returns a p-value with three digits, `<0.001` if it is lower; a dash for None."""
     if p is None:
         return "–"
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def table_row(cells: Iterable[object]) -> str:
-    """A line of a table."""
+    """Returns the line of a table with these cells."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def table(header: Sequence[str], rows: Iterable[Iterable[object]], align: str | None = None) -> list[str]:
-    """The lines of a table, whose cells are Markdown. `align`: `l` for text or `r` for numbers, for each
-    column; by default the first column is text and the others are numbers."""
+    """Returns the lines of a table, whose cells are Markdown. `align`: `l` for text or `r` for numbers, for
+    each column; by default the first column is text and the others are numbers."""
     align = align or "l" + "r" * (len(header) - 1)
     rule = "".join("---|" if column == "l" else "---:|" for column in align)
     return [table_row(header), f"|{rule}", *map(table_row, rows)]
 
 
 def print_table(header: Sequence[str], rows: Iterable[Iterable[object]], align: str | None = None) -> None:
-    """Print a table (see `table`), each row as soon as there is one."""
+    """Print a table (see `table`), each row as soon as `rows` yields it."""
     print(*table(header, (), align), sep="\n", flush=True)
     for row in rows:
         print(table_row(row), flush=True)
@@ -74,7 +74,7 @@ def print_table(header: Sequence[str], rows: Iterable[Iterable[object]], align: 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim and whether it held; with `of`, in how many of as many seeds."""
+    """A claim, and whether it held (1) or not (0); with `of` seeds, in how many of these it held."""
 
     text: str
     held: int
@@ -82,7 +82,7 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """`held`, `missed`, or `held in part`: in some of the seeds."""
+        """Returns `held`, `missed`, or `held in part` if it held in some of the seeds."""
         if self.held == (self.of or 1):
             return "held"
         return "held in part" if self.held else "missed"
@@ -126,5 +126,5 @@ class Page:
 
 
 def integer(count: int | None) -> str:
-    """A count with commas; a dash if there is none."""
+    """Returns a count with commas; a dash for None."""
     return "–" if count is None else f"{count:,}"

@@ -1,4 +1,4 @@
-"""The one place that draws: pictures with matplotlib (the extra `report`), in one style and one palette.
+"""Draws all pictures with matplotlib (the extra `report`), in one style and one palette.
 
 Without matplotlib there are no pictures, and nothing else is missing. The colours are those of Okabe and Ito
 (Color Universal Design, 2008), which people with any common form of colour-blindness can tell apart.
@@ -17,11 +17,13 @@ from rag_r1.system.installation import pip_command
 logger = logging.getLogger(__name__)
 
 BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
-#: For what others are compared with, and for lines that guide the eye.
+#: The colours of baselines, and of lines that guide the eye.
 GREY, LIGHT = "#999999", "#e5e7eb"
 #: The colours of series without one of their own, in order.
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+#: The opacity of a line, so that another one below it can be seen.
+LINE_OPACITY = 0.8
 
 
 def draw(
@@ -60,18 +62,15 @@ def draw(
     return [path]
 
 
-#: Of a line, so that another one below it can be seen.
-LINE_OPACITY = 0.8
-
-
 def line(axes: Any, points: Iterable[tuple[float, float]], label: str, color: str, style: str = "o-") -> None:
-    """A line through points; of several lines with one label, the legend names the first."""
+    """Draw a line through points; of several lines with one label, the legend names the first."""
     new_label = None if label in axes.get_legend_handles_labels()[1] else label
     axes.plot(*zip(*points, strict=True), style, color=color, alpha=LINE_OPACITY, label=new_label)
 
 
 def reach(points: Sequence[Mapping[str, Any]]) -> list[list[float]]:
-    """How far the intervals of figures reach below and above their values, (2, points); 0 without one."""
+    """Returns how far the intervals of figures reach below and above their values, (2, points); 0 without an
+    interval."""
     return [
         [0.0 if point[end] is None else max(0.0, sign * (point[end] - point["value"])) for point in points]
         for end, sign in (("low", -1), ("high", 1))
@@ -79,5 +78,5 @@ def reach(points: Sequence[Mapping[str, Any]]) -> list[list[float]]:
 
 
 def whole_steps(axes: Any) -> None:
-    """Ticks of the horizontal axis at whole numbers only."""
+    """Put the ticks of the horizontal axis at whole numbers only."""
     axes.xaxis.get_major_locator().set_params(integer=True)

@@ -1,4 +1,4 @@
-"""Starts and stops the processes of a pipeline, including leftovers of a killed one.
+"""Starts and stops the processes of a pipeline, also those that a killed start has left behind.
 
 A command may share the terminal and the lock of the process that starts it (`run_child`), or run in a session
 of its own (`run_and_wait`), which is ended whole when the pipeline is interrupted (Ctrl-C, SIGTERM) or fails.
@@ -16,25 +16,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from rag_r1.runs.errors import RunError
 from rag_r1.system.child_processes import SAME_GROUP, SESSION, end, last_lines, start
 
+#: The variable that marks the processes of a pipeline.
 MARK = "RAG_R1_PIPELINE"
-#: Seconds that a process is given to end by itself.
+#: Seconds in which a process must end after a signal.
 _END_S = 20.0
 
 
 def mark_children(out: Path) -> None:
-    """From now on, every process that this one starts carries the mark of OUT."""
+    """Mark every process that this one starts from now on as one of OUT."""
     os.environ[MARK] = str(out)
 
 
 def run_module(
     *words: object, log: Path | None = None, watch: Callable[[], None] | None = None, **environment: str
 ) -> None:
-    """Run `python -m ...` as `run_and_wait` does."""
+    """Run `python -m WORDS` to its end. `environment`: variables to set; otherwise as `run_and_wait`."""
     command = [sys.executable, "-m", *map(str, words)]
     run_and_wait(command, log=log, watch=watch, environment=environment, name=f"python -m {words[0]}")
 
@@ -52,25 +54,15 @@ def run_and_wait(
     it cannot be started, or ends with another status than 0."""
     name = name or " ".join(command[:4])
     sys.stdout.flush()
-    output = None if log is None else log.open("ab")
-    try:
+    with nullcontext() if log is None else log.open("ab") as output:
         try:
             process = start(command, output, {**os.environ, **(environment or {})})
         except OSError as error:
             raise RunError(f"{command[0]} cannot be started: {error.strerror}") from error
         try:
-            while True:
-                try:
-                    process.wait(0.5)
-                    break
-                except subprocess.TimeoutExpired:
-                    if watch is not None:
-                        watch()
+            _wait(process, watch)
         finally:
             stop_session(process)
-    finally:
-        if output is not None:
-            output.close()
     if process.returncode:
         log_end = "" if log is None else f"; the end of {log}:\n{last_lines(log)}\n"
         raise RunError(
@@ -79,18 +71,30 @@ def run_and_wait(
         )
 
 
+def _wait(process: subprocess.Popen, watch: Callable[[], None] | None) -> None:
+    """Return when a process has ended; calls `watch` about twice a second until then."""
+    while True:
+        try:
+            process.wait(0.5)
+            return
+        except subprocess.TimeoutExpired:
+            if watch is not None:
+                watch()
+
+
 def run_child(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
     """Run a training's command in a process that ends with this one; it inherits the folder's lock. Returns
     its exit status."""
     status = run_child_until(lambda: False, command, environment)
-    assert status is not None
+    assert status is not None  # it is never over
     return status
 
 
 def run_child_until(
     is_over: Callable[[], bool], command: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> int | None:
-    """As `run_child`; None if it was ended because `is_over`, which is asked every second, said so."""
+    """Run a command as `run_child` does, and end it as soon as `is_over`, which is called every second,
+    returns True. Returns its exit status; None if it was ended."""
     process = start(command, environment=environment, own_session=False, inherits_files=True)
     try:
         while True:
@@ -104,15 +108,15 @@ def run_child_until(
 
 
 def stop_session(process: subprocess.Popen) -> None:
-    """Stop a process that leads a session, and all processes of that session, with SIGINT first; of one that
-    has ended by itself, the others are left to end."""
+    """Stop a process that leads a session, and all processes of that session, with SIGINT first. If it has
+    ended by itself, the others are not stopped."""
     if process.poll() is None:
         end(process, SESSION)
 
 
 def stop_leftovers(out: Path) -> int:
-    """End the processes that an earlier start in OUT has left behind; returns how many there were. Raises
-    RunError if one does not end. Only for who holds OUT's lock."""
+    """End the processes that an earlier start in OUT has left behind; returns how many there were. Only the
+    holder of OUT's lock may call it. Raises RunError if one does not end."""
     leftovers = find_leftovers(out)
     for sign, wait_s in ((signal.SIGTERM, _END_S), (signal.SIGKILL, _END_S)):
         for process in find_leftovers(out):
@@ -124,12 +128,16 @@ def stop_leftovers(out: Path) -> int:
         while find_leftovers(out) and time.monotonic() < deadline:
             time.sleep(0.2)
     if remaining := find_leftovers(out):
-        raise RunError(f"processes of an earlier start in {out} do not end: {', '.join(map(str, remaining))}")
+        ids = ", ".join(map(str, remaining))
+        raise RunError(
+            f"processes of an earlier start in {out} do not end: {ids}: end them, then start again"
+        )
     return len(leftovers)
 
 
 def find_leftovers(out: Path) -> list[int]:
-    """Ids of the running processes with the mark of OUT, without this one. None where there is no /proc."""
+    """Returns the ids of the running processes with the mark of OUT, without this one; an empty list where
+    there is no /proc."""
     mark = f"{MARK}={out}".encode()
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -139,6 +147,6 @@ def find_leftovers(out: Path) -> list[int]:
             # What has ended but is not waited for (a zombie) has no environment left.
             if mark in (folder / "environ").read_bytes().split(b"\0"):
                 pids.append(int(folder.name))
-        except OSError:  # ended meanwhile, or somebody else's
+        except OSError:  # it has ended meanwhile, or belongs to another user
             continue
     return sorted(pids)

@@ -1,9 +1,9 @@
-"""What is known of a training's step when its batch is complete, in a file beside that of veRL's logger.
+"""Names the file of a training step's rollout metrics, beside that of veRL's logger.
 
 veRL logs a step at its end, after the update and the validation. A policy that broke down shows in its
-answers, before both; so our trainers (plugin/recording_trainer.py) write what is known then to
-rollouts-1.jsonl beside metrics-1.jsonl, in lines of the same form, and the guard follows both
-(training/metrics_files.py).
+answers, before both; so our trainers (plugin/recording_trainer.py) write the metrics of the rollouts as soon
+as the batch is complete to rollouts-1.jsonl beside metrics-1.jsonl, in lines of the same form, and the guard
+follows both (training/metrics_files.py).
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-#: veRL's variable with the file of its logger `file`.
+#: veRL's environment variable with the path of its logger's file.
 FILE_VARIABLE = "VERL_FILE_LOGGER_PATH"
-#: How the name of that file begins where we have named it.
+#: The beginning of that file's name, if a command of ours has named it.
 METRICS = "metrics-"
 
 
 def rollouts_file(metrics: Path) -> Path:
-    """The file beside that of veRL's logger."""
+    """Returns the file of rollout metrics that belongs to a file of veRL's logger."""
     return metrics.with_name(f"rollouts-{metrics.name.removeprefix(METRICS)}")
 
 
 def rollouts_file_here() -> Path | None:
-    """The file beside that of veRL's logger in this process; None if that has none of which we know."""
+    """Returns the file of rollout metrics of this process; None if veRL's logger has no file of ours."""
     metrics = Path(os.environ.get(FILE_VARIABLE, ""))
     return rollouts_file(metrics) if metrics.name.startswith(METRICS) else None

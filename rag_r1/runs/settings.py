@@ -1,13 +1,13 @@
-"""Compares the settings with which work was begun with those of now, and refuses to mix them.
+"""Compares the settings with which work was begun with the current ones, and refuses to mix them.
 
 A run's folder (folder.py), a pipeline's step (steps.py) and a `StateFile` (state_file.py) write the settings
 on which their results depend, as JSON, before anything else. A later start compares its own with these, key
-by key, so a refusal names each setting that was changed. Both sides must have the same form: through
-`json_roundtrip`, or else a tuple differs from the list that it has become; and of nested settings through
-`flatten`, or else a whole section is named for one of its keys.
+by key, so a refusal names each setting that was changed. Both sides must have the same form: pass them
+through `json_roundtrip`, or a tuple differs from the list that it has become; and nested settings through
+`flatten`, or a whole section is named for one of its keys.
 
-A setting is changed if its values are not equal. None and a missing key are equal: so an option that a new
-version adds, and that is not set, does not refuse the runs of the versions before.
+A setting is changed if its values are not equal. None and a missing key are equal: an option that a new
+version adds, and that is not set, does not make it refuse the runs of earlier versions.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rag_r1.runs.errors import RunError
 
 
 def read_marker(path: Path, remedy: str) -> dict[str, Any]:
-    """The JSON object with which a folder marks what was begun or done there; {} without the file. Raises
-    RunError, with the remedy."""
+    """Returns the JSON object of a marker, a file about the work that was begun or done in a folder; {}
+    without the file. Raises RunError, with the remedy."""
     if not path.exists():
         return {}
     try:
@@ -34,12 +34,13 @@ def read_marker(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def json_roundtrip(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they come back from JSON; what JSON has no form for, such as a path, as text."""
+    """Returns settings as they come back from JSON; values that JSON cannot hold, such as paths, are
+    texts."""
     return json.loads(json.dumps(dict(settings), default=str))
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by their full key, as in `budget.max_turns`. An empty mapping stays a value."""
+    """Returns nested settings by their full key, as in `budget.max_turns`. An empty mapping stays a value."""
     values: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
@@ -50,7 +51,7 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def changed_settings(before: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The keys whose values differ, with both values."""
+    """Returns the keys whose values differ, with both values."""
     pairs = {key: (before.get(key), current.get(key)) for key in dict.fromkeys([*before, *current])}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 

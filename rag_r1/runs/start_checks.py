@@ -1,4 +1,4 @@
-"""The checks of a command before its work: all problems at once, and then all servers at once.
+"""Checks a command before its work: reports all problems at once, and then tries all servers at once.
 
     with StartChecks() as checks:
         protocol = checks.run(load_protocol, args.protocol)
@@ -24,9 +24,9 @@ from rag_r1.system.installation import missing_package
 
 _P = ParamSpec("_P")
 Result = TypeVar("Result")
-#: What a user can correct.
+#: The errors that a user can correct.
 FAULTS = (ValueError, RunError, OSError)
-#: Of the argument `check_only` of a command.
+#: The help text of a command's argument `check_only`.
 CHECK_ONLY = "check arguments, files and servers, report all problems, and stop"
 
 
@@ -49,7 +49,8 @@ def check_packages(command: str, *modules: str) -> None:
 
 
 class StartChecks:
-    """Runs checks, and keeps the problems of those that fail, each once; see the top of the module."""
+    """Runs checks, and collects the problems of those that fail, each once; the block ends with a
+    StartError."""
 
     def __init__(self) -> None:
         self._problems: dict[str, None] = {}  # in order
@@ -57,34 +58,36 @@ class StartChecks:
 
     @property
     def problems(self) -> list[str]:
-        """The problems until now."""
+        """The problems so far, in order."""
         return list(self._problems)
 
     def run(self, check: Callable[_P, Result], *args: _P.args, **kwargs: _P.kwargs) -> Result | None:
-        """The result of a check; None if it failed, or needs an argument that is missing or wrong, or a
-        package of those that are known to be missing."""
+        """Runs a check and returns its result; None if it failed, if one of its arguments is UNKNOWN, or if
+        it needs a package and one was already reported as missing."""
         if any(value is UNKNOWN for value in (*args, *kwargs.values())):
             return None
         try:
             return check(*args, **kwargs)
         except FAULTS as error:
             self._lacks_package |= isinstance(error, MissingPackageError)
-            self._add(error)
+            self.add(error)
             return None
         except ModuleNotFoundError:
             if not self._lacks_package:
                 raise
             return None
 
-    def _add(self, error: BaseException) -> None:
+    def add(self, error: BaseException) -> None:
+        """Add the problems of an error, as of a check that failed, unless it only follows from an unknown
+        value."""
         if needs_unknown(error):
             return
         texts = error.problems if isinstance(error, StartError) else [error_text(error)]
         self._problems |= dict.fromkeys(texts)
 
     def run_on_all(self, read: Callable[[Sequence[Any]], Result], items: Sequence[Any]) -> Result | None:
-        """The result of reading all of these together; if that fails, each is read by itself, so that none
-        hides the problems of another."""
+        """Reads all items together and returns the result. If that fails, each is read by itself, so that
+        none hides the problems of another, and the result is None."""
         result = self.run(read, items)
         for item in items if result is None and len(items) > 1 else ():
             self.run(read, [item])
@@ -94,17 +97,18 @@ class StartChecks:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, *unused: Any) -> None:
-        """Raises StartError if a check failed, together with the error that ended the block, if a user can
-        correct that one too; any other comes as it is."""
+        """Raises StartError if a check failed, with the error that ended the block if a user can correct that
+        one too; any other error is raised as it is."""
         if self._problems and (error is None or isinstance(error, FAULTS)):
             if error is not None:
-                self._add(error)
+                self.add(error)
             raise StartError(self.problems) from error
 
 
 async def try_servers(*attempts: Awaitable[Any]) -> list[Any]:
-    """The results of these, which are all awaited. Raises StartError with all RunErrors; any other error, and
-    a cancellation, as it comes. Clients log nothing meanwhile: what they would say is in the error."""
+    """Awaits all attempts and returns their results. Raises the RunError of one, or StartError with those of
+    several; any other error, and a cancellation, as it is. Logging is off meanwhile: the error says the
+    same."""
     level = logging.root.manager.disable
     logging.disable(max(level, logging.ERROR))
     try:

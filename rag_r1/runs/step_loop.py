@@ -1,13 +1,12 @@
-"""Runs the steps of a pipeline one after the other, and prints how far it is.
+"""Runs the steps of a pipeline one after the other, and prints its progress.
 
-What a killed start has left running on this machine is ended first (processes.py); which steps are skipped,
-continued or refused, the folder decides (steps.py). Each step is printed as `2/9 index`, and at its end as
-`2/9 index: done in 3 s` or `2/9 index: was done before`.
-"""
+The processes that a killed start has left on this machine are ended first (processes.py); the folder decides
+which steps are skipped, continued or refused (steps.py). Each step is printed as `2/9 index`, and at its end
+as `2/9 index: done in 3 s` or `2/9 index: was done before`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from rag_r1.runs.processes import mark_children, stop_leftovers
@@ -17,13 +16,17 @@ AnyStep = TypeVar("AnyStep", bound=Step)
 
 
 def run_steps(
-    folder: PipelineFolder, steps: Sequence[AnyStep], before: Callable[[AnyStep], object] = lambda step: None
-) -> Iterator[tuple[AnyStep, bool]]:
-    """Each step when it is done, and whether it was done now; `before` is called with each in turn before it
-    begins. `folder`: held by this process. Raises RunError, and what the steps raise."""
+    folder: PipelineFolder,
+    steps: Sequence[AnyStep],
+    before: Callable[[AnyStep], object] = lambda step: None,
+    after: Callable[[AnyStep, bool], object] = lambda step, is_new: None,
+) -> None:
+    """Run the steps that are not done. `folder`: held by this process. `before` is called with each step
+    before it begins, `after` with each step when it is done, and whether it was done now. Raises RunError,
+    and what the steps raise."""
     mark_children(folder.out)
-    if n_ended := stop_leftovers(folder.out):
-        print(f"ended {n_ended} processes that an earlier start had left behind")
+    if leftovers := stop_leftovers(folder.out):
+        print(f"ended {leftovers} processes that an earlier start had left behind")
     for number, step in enumerate(steps, 1):
         progress = f"{number}/{len(steps)} {step.name}"
         print(progress, flush=True)
@@ -31,4 +34,4 @@ def run_steps(
         is_new = folder.run(step) != "done"
         status = f"done in {folder.seconds(step.name):.0f} s" if is_new else "was done before"
         print(f"{progress}: {status}", flush=True)
-        yield step, is_new
+        after(step, is_new)

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rag_r1.io.atomic_files import write_json
 from rag_r1.io.file_hash import sha256_of_file
@@ -38,13 +38,15 @@ from rag_r1.runs.lock import hold_out
 from rag_r1.runs.settings import read_marker, refuse_changes
 
 BEGUN, DONE = "begun.json", "done.json"
+#: What a start finds of a step; `waiting`: a step that it builds on is not done.
+StepState = Literal["waiting", "new", "begun", "outdated", "done"]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step. `settings`: all that decides what its result is, besides the results of the steps that it
-    `needs`; `results`: the files and folders in its folder that are its result; `work`: makes them in the
-    given folder, or goes on with it, and returns facts for the report (plain JSON values)."""
+    """One step. `settings`: all that its result depends on, besides the results of the steps that it `needs`;
+    `results`: the files and folders in its folder that are its result; `work`: makes them in that folder, or
+    goes on with what is there, and returns facts for the report (plain JSON values)."""
 
     name: str
     settings: Mapping[str, Any]
@@ -54,7 +56,7 @@ class Step:
 
 
 class PipelineFolder:
-    """The folder OUT, held by this process: use `held`."""
+    """The folder OUT of a pipeline; `held` makes it, for the process that holds its lock."""
 
     def __init__(self, out: Path):
         self.out = out
@@ -62,21 +64,22 @@ class PipelineFolder:
     @classmethod
     @contextmanager
     def held(cls, out: Path) -> Iterator[PipelineFolder]:
-        """The folder for the length of a block. Raises RunError if another process has it."""
+        """Hold the folder for the length of a block. Raises RunError if another process has it."""
         with hold_out(out):
             yield cls(out)
 
-    def run(self, step: Step) -> str:
-        """Make a step if it is not done; returns what was found: `new`, `begun`, `outdated` or `done`. Raises
-        RunError, and what the step's work raises."""
-        folder, plan = self.out / step.name, self._plan(step)
+    def run(self, step: Step) -> StepState:
+        """Make a step if it is not done; returns the state in which it was found. Raises RunError, and what
+        the step's work raises."""
+        folder = self.out / step.name
+        plan = self._plan(step)
         state = self._state_of(step, plan)
         if state == "done":
             return state
         if state == "outdated":
             backup = _free_name(folder)
             folder.replace(backup)
-            print(f"{step.name}: made from other results than those of now; moved to {backup.name}")
+            print(f"{step.name}: a step that it builds on has another result now; moved to {backup.name}")
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / BEGUN, plan, ensure_ascii=False, private=True)
         start = time.monotonic()
@@ -90,39 +93,39 @@ class PipelineFolder:
         write_json(folder / DONE, record, ensure_ascii=False, private=True)
         return state
 
-    def status(self, step: Step) -> str:
-        """What `run` would find of a step: also `waiting`, if a step that it builds on is not done. Raises
-        RunError for what `run` would refuse."""
+    def status(self, step: Step) -> StepState:
+        """Returns the state in which `run` would find a step; `waiting` if a step that it builds on is not
+        done. Raises RunError for what `run` would refuse."""
         if not all(self._record(need) for need in step.needs):
             return "waiting"
         return self._state_of(step, self._plan(step))
 
     def facts(self, name: str) -> dict[str, Any]:
-        """The facts of a step that is done; {} if it is not."""
+        """Returns the facts of a step that is done; {} if it is not."""
         return self._record(name).get("facts", {})
 
     def seconds(self, name: str) -> float | None:
-        """How long the start took that finished a step."""
+        """Returns how long the start took that finished a step, in seconds; None if it is not done."""
         return self._record(name).get("seconds")
 
     def _plan(self, step: Step) -> dict[str, Any]:
-        """What begun.json has."""
+        """Returns the content of begun.json. Raises RunError if a step that it builds on is not done."""
         inputs = {}
         for need in step.needs:
             record = self._record(need)
             if not record:
-                raise RunError(f"{step.name} builds on {need}, which is not done")
+                raise RunError(f"{step.name} builds on {need}, which is not done: run {need} first")
             inputs[need] = record["result"]
         return json.loads(json.dumps({"settings": dict(step.settings), "inputs": inputs}))
 
-    def _state_of(self, step: Step, plan: Mapping[str, Any]) -> str:
-        start = _read(self.out / step.name, BEGUN)
+    def _state_of(self, step: Step, plan: Mapping[str, Any]) -> StepState:
+        """Compare the markers of a step with its plan. Raises RunError for other settings, or missing
+        results."""
+        start = _read_marker(self.out / step.name, BEGUN)
         if not start:
             return "new"
-        recorded, current = (
-            {f"{step.name}.{key}": value for key, value in marker["settings"].items()}
-            for marker in (start, plan)
-        )
+        recorded = {f"{step.name}.{key}": value for key, value in start["settings"].items()}
+        current = {f"{step.name}.{key}": value for key, value in plan["settings"].items()}
         remedy = "Give the same ones to go on, choose another --out, or remove this folder to make it again"
         refuse_changes(self.out / step.name, recorded, current, remedy)
         if start["inputs"] != plan["inputs"]:
@@ -138,7 +141,8 @@ class PipelineFolder:
         return "done"
 
     def _record(self, name: str) -> dict[str, Any]:
-        return _read(self.out / name, DONE)
+        """Returns the content of done.json; {} for a step that is not done."""
+        return _read_marker(self.out / name, DONE)
 
 
 def fingerprint(folder: Path, names: Sequence[str]) -> str:
@@ -157,7 +161,7 @@ def fingerprint(folder: Path, names: Sequence[str]) -> str:
 
 
 def _free_name(folder: Path) -> Path:
-    """The first of OUT/<step>.old-1, .old-2, ... that is not there."""
+    """Returns the first of OUT/<step>.old-1, .old-2, ... that does not exist."""
     number = 1
     while (candidate := folder.with_name(f"{folder.name}.old-{number}")).exists():
         number += 1
@@ -165,9 +169,10 @@ def _free_name(folder: Path) -> Path:
 
 
 def _hash(plan: Mapping[str, Any]) -> str:
+    """A hash of the content of begun.json."""
     return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
 
 
-def _read(folder: Path, name: str) -> dict[str, Any]:
-    """A marker; {} if there is none. Raises RunError if it cannot be read."""
+def _read_marker(folder: Path, name: str) -> dict[str, Any]:
+    """Returns the content of a marker; {} without one. Raises RunError if it cannot be read."""
     return read_marker(folder / name, f"remove the folder {folder}")

@@ -30,9 +30,9 @@ from rag_r1.options.import_path import add_working_directory
 from rag_r1.rollouts.checks import all_problems, run_in_thread, try_first_search
 from rag_r1.rollouts.engine_factory import TokenUnit, engine_maker
 from rag_r1.rollouts.requests import EpisodeRequest
-from rag_r1.rollouts.response_format import IDS, response_format
+from rag_r1.rollouts.response_format import IDS, requires_token_ids, response_format
 from rag_r1.rollouts.server_check import check_replies
-from rag_r1.rollouts.session import endpoint_options, prepare_agent, requires_token_ids, sampling_of
+from rag_r1.rollouts.session import endpoint_options, prepare_agent, sampling_of
 from rag_r1.runs.cancel_token import CancelToken, unless_cancelled
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import ResponseCache
@@ -116,7 +116,7 @@ class ChatAgent:
 
     def _connect(self) -> Endpoint:
         assert self.args.base_url is not None
-        return Endpoint(endpoint_options(self.args, self.args.base_url), CancelToken())
+        return Endpoint(endpoint_options(self.args, self.args.base_url, self.args.api_key_env), CancelToken())
 
 
 def check_agent(args: EvalArguments, checks: Sequence[Callable[[], Any]] = ()) -> RagR1Config:

@@ -23,6 +23,7 @@ from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.atomic_files import write_json, write_json_lines
+from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import Positive, argument
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import SAMPLING
@@ -95,7 +96,7 @@ async def filter_questions(args: FilterArguments) -> int:
         if run.stop.reason is not None:
             print(usage_line(run))
             print(stop_message(run.stop.reason, f"{results.count(None)} questions are missing"))
-            return 3
+            return ExitStatus.STOPPED
         _write(args, run, [question for question in results if question is not None], settings)
         for line in ready.questions.bad.left_out():
             print(line, file=sys.stderr)

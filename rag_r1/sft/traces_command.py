@@ -22,6 +22,7 @@ from typing import Any, Literal
 from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.atomic_files import write_json, write_json_lines
+from rag_r1.options.command_exit import ExitStatus
 from rag_r1.options.command_line import Positive, argument
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import MODEL_SERVER
@@ -94,8 +95,8 @@ async def make_traces(args: TracesArguments) -> int:
         for line in ready.questions.bad.left_out():
             print(line, file=sys.stderr)
         if run.stop.reason is not None:
-            return 3
-        return 0 if summary["failed"] < len(requests) else 1
+            return ExitStatus.STOPPED
+        return ExitStatus.DONE if summary["failed"] < len(requests) else ExitStatus.FAILED
 
 
 def figures(run: RunSession, requests: Sequence[EpisodeRequest]) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def _print_summary(args: TracesArguments, run: RunSession, summary: dict[str, An
     if summary["accuracy"] is None:
         print("no trace could be judged")
     else:
-        accuracy = f"accuracy {summary['accuracy']:.3f} ({run.ready.right.term})"
+        accuracy = f"accuracy {summary['accuracy']:.3f} ({run.run_setup.right.term})"
         line = f"{accuracy}: {summary['right']} of {summary['judged']} traces right"
         if args.samples > 1:
             line += f"; {summary['questions_right_once']:.3f} of the questions right at least once"

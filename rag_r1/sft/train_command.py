@@ -22,7 +22,7 @@ from typing import Any
 
 from rag_r1.config.recipes import Recipe, RecipeError
 from rag_r1.io.atomic_files import move_into_place
-from rag_r1.options.command_exit import CommandError, command_main
+from rag_r1.options.command_exit import CommandError, ExitStatus, command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
@@ -35,7 +35,7 @@ from rag_r1.sft.resume import begin_next_epoch
 from rag_r1.training.command import compose_valid
 from rag_r1.training.next_steps import after_sft
 from rag_r1.training.stages import lock_folder
-from rag_r1.training.time_limit import STOPPED, Hours, TimeLimit, check_resume
+from rag_r1.training.time_limit import Hours, TimeLimit, check_resume
 
 #: The link to the chosen model, and veRL's log, in `trainer.default_local_dir`.
 MODEL, METRICS = "model", "metrics.jsonl"
@@ -185,7 +185,7 @@ def run(command: Sequence[str], folder: Path, config: Any, limit: TimeLimit | No
             status = run_child(command, environment)
         elif (status := run_child_until(limit.is_over, command, environment)) is None:
             print(limit.report())
-            return STOPPED
+            return ExitStatus.STOPPED
     if status:
         raise CommandError(f"the training ended with status {status}; the same command resumes it", status)
     try:

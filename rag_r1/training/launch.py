@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.io.atomic_files import error_text
-from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_exit import ExitStatus, command_main
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child_until
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
@@ -29,7 +29,7 @@ from rag_r1.training.guard.watch import Watch
 from rag_r1.training.guard.watched_run import WatchedRun
 from rag_r1.training.metrics_files import StartMetrics, metrics_override
 from rag_r1.training.next_steps import after_training
-from rag_r1.training.time_limit import STOPPED, TimeLimit
+from rag_r1.training.time_limit import TimeLimit
 
 
 @command_main(RunError)
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if status is None:
         assert limit is not None
         print(limit.report(), flush=True)
-        return STOPPED
+        return ExitStatus.STOPPED
     if status == 0:
         try:
             lines = after_training(compose_recipe(recipe, args.overrides))

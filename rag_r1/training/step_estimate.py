@@ -23,8 +23,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rag_r1.evaluation.baselines import agent_condition
-from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
+from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.evaluation_inputs import prepare_evaluation
 from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.evaluation.run_defaults import validation_arguments
 from rag_r1.evaluation.target import resolve_model, serve_model

@@ -29,8 +29,6 @@ from rag_r1.options.declare import Constraint
 from rag_r1.options.problems import Problem, error
 
 Hours = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number of hours above 0")]
-#: The exit status of a command that stopped before its end and goes on when it is given again.
-STOPPED = 3
 _CHECKPOINT = re.compile(r"global_step_(\d+)")
 
 

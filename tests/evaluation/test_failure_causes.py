@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rag_r1.agent import CallRecord, Turn
-from rag_r1.evaluation.failure_causes import CAUSES, cause_of, gold_places, verdict
+from rag_r1.evaluation.failure_causes import CAUSES, cause_of, gold_positions, verdict
 from rag_r1.protocols import Document
 from tests.explorer.made_records import GOLD, PASSAGE, answered, failed_search, record, searched
 
@@ -68,7 +68,7 @@ def test_the_parts_of_an_answer_may_stand_in_different_passages():
 )
 def test_a_gold_stands_in_a_passage_word_for_word(gold, text, stands):
     one = record("q", "x", [searched("born", [OTHER, text])], golds=[gold])
-    assert gold_places(one) == ([(0, 0, 1)] if stands else [])
+    assert gold_positions(one) == ([(0, 0, 1)] if stands else [])
 
 
 def test_gold_passages_that_the_record_names_decide_where_they_are_known():
@@ -76,7 +76,7 @@ def test_gold_passages_that_the_record_names_decide_where_they_are_known():
     both = [searched("Mara", [PASSAGE]), searched("Tito", [OTHER])]
     assert cause(both, **metadata) == "retrieved_and_misread"
     assert cause(both[:1], **metadata) == "gold_never_retrieved"
-    assert gold_places(record("q", "x", both, **metadata)) == [(0, 0, 0), (1, 0, 0)]
+    assert gold_positions(record("q", "x", both, **metadata)) == [(0, 0, 0), (1, 0, 0)]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from rag_r1.evaluation.judge import TERM, JudgeArguments, JudgeCase, JudgeVerdicts, description, judge
 from rag_r1.inference.judging import ACCURACY_PROMPT, VERDICTS, read_verdict
+from rag_r1.rollouts.arguments import EndpointArguments
 from tests.evaluation.finished_runs import record
 from tests.fakes.judge_server import JudgeServer
 
@@ -26,7 +27,7 @@ def arguments(url: str = "http://127.0.0.1:9/v1", **more) -> JudgeArguments:
 
 
 def verdicts_of(args: JudgeArguments, records: list[dict], folder: Path) -> JudgeVerdicts:
-    return asyncio.run(judge(args, records, folder, retries=1, backoff_s=0.0))
+    return asyncio.run(judge(args, records, folder, EndpointArguments(retries=1, backoff_s=0.0)))
 
 
 def values_of(verdicts: JudgeVerdicts, records: list[dict]) -> list[float | None]:

@@ -379,7 +379,7 @@ def test_mcp_refuses_another_server_in_place_of_the_search():
         ("data --train questions=twice.jsonl.gz --near-duplicates 0 --out new", "it is not UTF-8 text"),
         ("data --train questions=questions.jsonl --protocol folder.yaml --out new", "give another file"),
         ("traces --teacher-model m URLS --body {x", "correct it, such as"),
-        ("traces --teacher-model m URLS --body '{\"a\": NaN}'", "NaN is no number of JSON"),
+        ("traces --teacher-model m URLS --body '{\"a\": NaN}'", "NaN is not a number of JSON"),
         ("traces --teacher-model m URLS corpus.jsonl", "repeat the flag for each file"),
         (
             'eval --model model --questions questions.jsonl --out new --vllm-options "--a \'1"',

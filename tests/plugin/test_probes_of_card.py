@@ -63,7 +63,7 @@ def file(tmp_path_factory) -> Path:
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     wanted = [GoldEvidence(frozenset(TEXTS), frozenset(f"page {i}" for i in range(PAGES)))]
     corpus = Corpus([folder / "corpus.jsonl"])
-    find_passages(corpus, wanted, folder / "passages.json", random=30, seed=5, progress=False)
+    find_passages(corpus, wanted, folder / "passages.json", sample_size=30, seed=5, progress=False)
     return folder / "passages.json"
 
 

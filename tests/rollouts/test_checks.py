@@ -71,7 +71,7 @@ def test_a_folder_that_cannot_be_made_hides_no_other_problem(name, tmp_path, cap
 @pytest.mark.parametrize(
     ("name", "flags", "named"),
     [
-        ("eval", ["--serve-index", "none"], "--serve-index none: no manifest.json in it"),
+        ("eval", ["--serve-index", "none"], "--serve-index none has no manifest.json"),
         (
             "retriever data",
             ["--trajectories", "none"],

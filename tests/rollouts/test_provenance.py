@@ -229,7 +229,7 @@ def test_files_of_questions_have_hashes_and_counts(tmp_path):
     assert provenance.rows is None and made(data=[tmp_path / "test.parquet"]).rows == 3
     assert len({part.sha256 for part in provenance.data.values()}) == 3
     (tmp_path / "bad.parquet").write_text("no parquet")
-    for name, problem in (("bad.parquet", "is no parquet file"), ("nowhere.jsonl", "cannot read")):
+    for name, problem in (("bad.parquet", "is not a parquet file"), ("nowhere.jsonl", "cannot read")):
         with pytest.raises(RunError, match=problem):
             made(data=[tmp_path / name])
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rag_r1.io.errors import TooLargeError
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.state_file import StateFile
 
@@ -51,4 +52,13 @@ def test_a_state_of_another_shape_or_size_is_as_none(tmp_path: Path):
     file = StateFile(tmp_path / "state.json", MADE_FROM)
     file.write({"place": 1})
     assert file.read(lambda content: content["place"][0]) is None
-    assert StateFile(file.path, MADE_FROM, most_bytes=10).read(dict) is None
+    assert StateFile(file.path, MADE_FROM, max_bytes=10).read(dict) is None
+
+
+@pytest.mark.parametrize("limits", [{"max_bytes": 80}, {"max_values": 20}])
+def test_a_state_that_is_too_large_to_be_read_again_is_refused_and_the_file_stays(tmp_path: Path, limits):
+    file = StateFile(tmp_path / "state.json", {"input": "abc"}, **limits)
+    file.write({"place": [1]}, refuses_too_large=True)
+    with pytest.raises(TooLargeError):
+        file.write({"place": list(range(50))}, refuses_too_large=True)
+    assert file.read(lambda content: content["place"]) == [1]

@@ -32,13 +32,14 @@ def unmarked(monkeypatch):
 def test_steps_are_made_in_order_and_once_and_a_failure_keeps_what_is_done(tmp_path, capsys):
     made: list[str] = []
     begun: list[str] = []
+    ended: list[tuple[str, bool]] = []
     first, broken = step("first", made), step("second", made, "first", fails=True)
     with PipelineFolder.held(tmp_path) as folder:
         with pytest.raises(RunError, match="second failed"):
-            list(run_steps(folder, [first, broken], lambda step: begun.append(step.name)))
+            run_steps(folder, [first, broken], lambda step: begun.append(step.name))
         assert os.environ[MARK] == str(tmp_path), "its processes are found by the next start"
         whole = [first, step("second", made, "first"), step("third", made)]
-        ended = [(each.name, is_new) for each, is_new in run_steps(folder, whole)]
+        run_steps(folder, whole, after=lambda step, is_new: ended.append((step.name, is_new)))
     assert made == ["first", "second", "second", "third"] and begun == ["first", "second"]
     assert ended == [("first", False), ("second", True), ("third", True)]
     output = capsys.readouterr().out

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from rag_r1.config.guard import GuardOptions
+from rag_r1.options.command_exit import ExitStatus
 from rag_r1.runs.processes import run_child_until
 from rag_r1.training import launch
 from rag_r1.training.command import main as train
 from rag_r1.training.guard.signs import TrainingFacts
 from rag_r1.training.guard.watched_run import WatchedRun
-from rag_r1.training.time_limit import STOPPED, TRACKER, TimeLimit, check_resume, last_checkpoint
+from rag_r1.training.time_limit import TRACKER, TimeLimit, check_resume, last_checkpoint
 
 
 class Clock:
@@ -127,7 +128,7 @@ def test_the_launcher_ends_with_the_status_of_what_goes_on_later(tmp_path, monke
     monkeypatch.setattr(launch, "run_child_until", lambda is_over, command: ended.append(is_over))
     monkeypatch.setattr(launch, "warn_of_other_trainings", lambda: None)
     run = WatchedRun(tmp_path, GuardOptions(), TrainingFacts(), 1e-6, checkpoints=2)
-    assert launch.main(["--hours=0.5", run.to_json(), str(tmp_path), "recipe"]) == STOPPED
+    assert launch.main(["--hours=0.5", run.to_json(), str(tmp_path), "recipe"]) == ExitStatus.STOPPED
     assert ended and str(tmp_path) in capsys.readouterr().out
 
 

@@ -82,8 +82,7 @@ def run(args: PipelineArguments) -> None:
 
     out = args.out.resolve()
     with PipelineFolder.held(out) as folder:
-        for _ in run_steps(folder, Pipeline(args, out).steps()):
-            pass
+        run_steps(folder, Pipeline(args, out).steps())
         if args.until == STEP_NAMES[-1]:
             report = make_report(folder, {"protocol": args.protocol, "seed": args.seed})
             picture = out / "report.png"  # is not drawn without matplotlib

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rag_r1.demo.report import wilson
 from rag_r1.evaluation.report.plots import dots, legend, row_names
+from rag_r1.evaluation.report.statistics import wilson_interval
 from rag_r1.runs import pictures
 
 _COLORS = {
@@ -40,7 +40,7 @@ def draw(report: Mapping[str, Any], labels: Mapping[str, str], path: Path) -> li
         for name, points in report["curves"].items():
             exact = [(int(step), value) for step, value in points["held_out_em"].items()]
             pictures.line(held_out, exact, labels[name], _COLORS[name])
-            band = [wilson(value, questions) for _, value in exact]
+            band = [wilson_interval(value, questions) for _, value in exact]
             held_out.fill_between(
                 [step for step, _ in exact], *zip(*band, strict=True), color=_COLORS[name], alpha=0.12
             )
@@ -59,7 +59,7 @@ def _exact_match(axes: Any, i: int, models: Mapping[str, Mapping[str, Any]], nam
     """The dots of model `i`, a row for each kind of question and one for all."""
     figures = models[name]
     counts = {f"em_{kind}": count for kind, count in figures["counts"].items()} | {"em": figures["questions"]}
-    ends = [wilson(figures[key], count) for key, count in counts.items()]
+    ends = [wilson_interval(figures[key], count) for key, count in counts.items()]
     points = [
         {"value": figures[key], "low": low, "high": high}
         for key, (low, high) in zip(counts, ends, strict=True)

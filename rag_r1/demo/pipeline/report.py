@@ -22,9 +22,10 @@ from typing import Any
 from rag_r1.agent.records import records_by_step
 from rag_r1.demo.pipeline.evaluation import SCORES, Scores
 from rag_r1.demo.pipeline.picture import draw
-from rag_r1.demo.report import mean, summarise
+from rag_r1.demo.report import summarise
 from rag_r1.demo.world import KINDS
 from rag_r1.evaluation.report.significance import mcnemar
+from rag_r1.evaluation.report.statistics import mean
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.runs.markdown import Page, number, p_value
 from rag_r1.runs.steps import PipelineFolder

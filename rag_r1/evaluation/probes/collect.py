@@ -1,11 +1,11 @@
 """Collects the passages that probes need: gold passages and random ones.
 
 The corpus is read once, whatever its size: in memory are the passages that are kept and the current row. A
-gold passage is found by its id, or by the title of its page, and of a page at most `PAGE` passages are kept.
-The random ones are a sample without replacement: those with the smallest hashes of seed, id and place, so
-they depend neither on the order of reading nor on what else is collected. The results are written to a file
-(rag_r1/probes/passages.py) every `save_interval` rows, with the place that was reached, so a scan that was
-killed goes on from there. It ends with an error as soon as the file is too large to be read.
+gold passage is found by its id, or by the title of its page; of a page at most `MAX_PASSAGES_PER_PAGE`
+passages are kept. The random ones are a sample without replacement: those with the smallest hashes of seed,
+id and position, so they depend neither on the order of reading nor on what else is collected. The results are
+written to a file (rag_r1/probes/passages.py) every `save_interval` rows, with the position that was reached,
+so a scan that was killed goes on from there. It ends with an error before the file gets too large to be read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from rag_r1.corpus.reader import Corpus, CorpusPosition
 from rag_r1.corpus.scan import SeenIds, refusal
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.io.bounded_json import json_file_bytes
 from rag_r1.io.errors import DataError, TooLargeError
 from rag_r1.probes.passages import (
     FEWER_QUESTIONS,
@@ -37,9 +36,9 @@ from rag_r1.protocols import Document
 from rag_r1.runs.state_file import StateFile
 
 #: Most passages that are kept of one page.
-PAGE = 50
+MAX_PASSAGES_PER_PAGE = 50
 #: Random passages of the corpus, from which the probe `random` draws.
-POOL = 2000
+RANDOM_SAMPLE_SIZE = 2000
 #: Rows of the corpus between two writes of the file.
 SAVE_INTERVAL = 200_000
 #: Changes with what a scan of the same corpus collects: a file of an earlier version is not continued.
@@ -47,7 +46,7 @@ _VERSION = 1
 
 
 class _ScanState(PassagesFile):
-    """The file, with what a scan needs to go on."""
+    """The content of the file, with what a scan needs to go on. `place`: the position that it has reached."""
 
     place: tuple[int, int, int]
     bad: tuple[int, list[str]]
@@ -55,25 +54,25 @@ class _ScanState(PassagesFile):
 
 @dataclass
 class _PassageScan:
-    """A scan under way: what it looks for (`ids`, `titles`, and `size` random passages by `seed`), what it
-    has collected, and the `place` that it has reached. `drawn` is a heap of (negative hash, id, contents), so
-    the largest hash leaves first."""
+    """A scan under way: what it looks for (`ids`, `titles`, and `sample_size` random passages by `seed`),
+    what it has collected, and the `position` that it has reached. `drawn` is a heap of (negative hash, id,
+    contents), so the largest hash leaves first."""
 
     ids: frozenset[str]
     titles: frozenset[str]
-    size: int
+    sample_size: int
     seed: int
     by_id: dict[str, Document] = field(default_factory=dict)
     by_title: dict[str, list[Document]] = field(default_factory=dict)
     drawn: list[Drawn] = field(default_factory=list)
     bad: BadRows = field(default_factory=BadRows)
-    place: CorpusPosition = CorpusPosition()
+    position: CorpusPosition = CorpusPosition()
     done: bool = False
 
     def fingerprint(self, corpus: Corpus) -> str:
-        """Of the corpus's files and of all that is looked for in them."""
-        ids, titles = sorted(self.ids), sorted(self.titles)
-        target = [_VERSION, corpus.fingerprint(), ids, titles, self.size, self.seed, PAGE]
+        """A hash of the corpus's files and of all that is looked for in them."""
+        target = [_VERSION, corpus.fingerprint(), sorted(self.ids), sorted(self.titles)]
+        target += [self.sample_size, self.seed, MAX_PASSAGES_PER_PAGE]
         return hashlib.sha256(json.dumps(target).encode()).hexdigest()
 
     def add(self, document: Document) -> None:
@@ -82,25 +81,25 @@ class _PassageScan:
             self.by_id.setdefault(document.id, document)
         if self.titles and (key := title_key(title_of(document))) in self.titles:
             page = self.by_title.setdefault(key, [])
-            if len(page) < PAGE:
+            if len(page) < MAX_PASSAGES_PER_PAGE:
                 page.append(document)
-        if self.size:
+        if self.sample_size:
             self._sample(document)
 
     def _sample(self, document: Document) -> None:
-        # As earlier releases wrote it: a scan of theirs goes on, and the same passages are drawn again.
-        place = "Place(file={}, offset={}, row={})".format(*self.place)
-        text = f"{self.seed}\n{document.id}\n{place}".encode("utf-8", "surrogatepass")
-        entry = (-int.from_bytes(hashlib.sha256(text).digest()[:8], "big"), *_pair(document))
-        if len(self.drawn) < self.size:
+        """Put a passage into the sample, in the place of the one with the largest hash if that is larger."""
+        text = f"{self.seed}\n{document.id}\n{_legacy_position_text(self.position)}"
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        entry = (-int.from_bytes(digest[:8], "big"), *_pair(document))
+        if len(self.drawn) < self.sample_size:
             heapq.heappush(self.drawn, entry)
         elif entry > self.drawn[0]:
             heapq.heapreplace(self.drawn, entry)
 
     def state(self) -> dict[str, Any]:
-        """As JSON."""
+        """Returns the state as JSON values, for `restore`."""
         return {
-            "place": list(self.place),
+            "place": list(self.position),
             "done": self.done,
             "by_id": [_pair(document) for document in self.by_id.values()],
             "by_title": {key: [*map(_pair, page)] for key, page in self.by_title.items()},
@@ -109,12 +108,15 @@ class _PassageScan:
         }
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """Go on from what `state` has returned. Raises ValueError for anything else."""
+        """Take over a state that `state` has returned. Raises ValueError for anything else."""
         state = _ScanState.model_validate(content, strict=False)
         passages = state.passages()
-        self.by_id, self.by_title, self.drawn = passages.by_id, passages.by_title, list(state.drawn)
+        self.by_id, self.by_title = passages.by_id, passages.by_title
+        self.drawn = list(state.drawn)
         heapq.heapify(self.drawn)
-        self.bad, self.place, self.done = BadRows(*state.bad), CorpusPosition(*state.place), state.done
+        self.bad = BadRows(*state.bad)
+        self.position = CorpusPosition(*state.place)
+        self.done = state.done
 
 
 def find_passages(
@@ -122,14 +124,15 @@ def find_passages(
     evidence: Iterable[GoldEvidence],
     out: Path,
     *,
-    random: int = 0,
+    sample_size: int = 0,
     seed: int = 0,
     skip_bad_rows: bool = False,
     save_interval: int = SAVE_INTERVAL,
     progress: bool = True,
 ) -> tuple[Passages, BadRows]:
-    """The gold passages of these questions and `random` passages, from one reading of the corpus, and the bad
-    rows that were left out. Both are in the file `out`, too; a file of the same scan is continued.
+    """Returns the gold passages of these questions and `sample_size` random passages, from one reading of the
+    corpus, and the bad rows that were left out. Both are in the file `out`, too; a file of the same scan is
+    continued.
 
     Raises DataError for a corpus that cannot be read, for more passages than a file may hold, for an id of
     several passages, and for bad rows that are not to be left out: the file then stays unfinished (`done` is
@@ -138,7 +141,7 @@ def find_passages(
     evidence = list(evidence)
     ids = frozenset().union(*(gold.ids for gold in evidence))
     titles = frozenset().union(*(gold.titles for gold in evidence))
-    scan = _PassageScan(ids, titles, random, seed)
+    scan = _PassageScan(ids, titles, sample_size, seed)
     file = StateFile(out, {"fingerprint": scan.fingerprint(corpus)}, MAX_BYTES, MAX_VALUES)
     file.read(scan.restore)
     repeated = BadRows() if scan.done else _scan_remaining(scan, corpus, file, save_interval, progress)
@@ -156,10 +159,10 @@ def find_passages(
 def _scan_remaining(
     scan: _PassageScan, corpus: Corpus, file: StateFile, save_interval: int, progress: bool
 ) -> BadRows:
-    """Read the corpus from the scan's place on; returns the passages with the id of an earlier one."""
-    seen_ids = SeenIds.until(scan.place, corpus, progress=progress)
-    for number, (row, position) in enumerate(corpus.rows(scan.place, progress=progress), 1):
-        scan.place = position
+    """Read the corpus from the scan's position on; returns the passages with the id of an earlier one."""
+    seen_ids = SeenIds.until(scan.position, corpus, progress=progress)
+    for number, (row, position) in enumerate(corpus.rows(scan.position, progress=progress), 1):
+        scan.position = position
         if isinstance(row, ValueError):
             scan.bad.add(corpus.location(position), row)
         else:
@@ -171,12 +174,17 @@ def _scan_remaining(
 
 
 def _save(scan: _PassageScan, file: StateFile) -> None:
-    """Raises DataError for a file that could not be read again."""
-    file.write(scan.state(), private=True)
+    """Write the state. Raises DataError, and leaves the file as it was, if the state has outgrown what can be
+    read again."""
     try:
-        json_file_bytes(file.path, file.most_bytes, file.most_values)
+        file.write(scan.state(), private=True, refuses_too_large=True)
     except TooLargeError as error:
         raise DataError(f"{file.path} has too many passages ({error}): {FEWER_QUESTIONS}") from error
+
+
+def _legacy_position_text(position: CorpusPosition) -> str:
+    """A position as earlier releases wrote it: their scans go on, and the same passages are drawn again."""
+    return "Place(file={}, offset={}, row={})".format(*position)
 
 
 def _pair(document: Document) -> tuple[str, str]:

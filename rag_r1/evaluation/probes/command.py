@@ -2,7 +2,7 @@
 
 The questions name the gold passages; collect.py finds them in the corpus, and draws the random ones. A search
 card of the same questions and corpus finds the same. The file (rag_r1/probes/passages.py) also holds the
-place that the scan has reached, so the same command continues after a kill.
+position that the scan has reached, so the same command continues after a kill.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import model_validator
 from rag_r1.corpus.inputs import CorpusInputs, read_inputs
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import HELP, BadRows
-from rag_r1.evaluation.probes.collect import POOL, SAVE_INTERVAL, find_passages
+from rag_r1.evaluation.probes.collect import RANDOM_SAMPLE_SIZE, SAVE_INTERVAL, find_passages
 from rag_r1.io.errors import DataError
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
@@ -49,7 +49,9 @@ class PassagesArguments(Arguments):
         ("PATH", ...),
     )
     out: Path = argument("file for the passages, FILE.json", "FILE")
-    random: Positive = argument("random passages that are drawn from the corpus", "N", default=POOL)
+    random: Positive = argument(
+        "random passages that are drawn from the corpus", "N", default=RANDOM_SAMPLE_SIZE
+    )
     seed: int = argument("seed of the random passages", default=0)
     skip_bad_rows: bool = argument(HELP, default=False)
     no_progress: bool = argument("show no progress bar", default=False)
@@ -66,9 +68,15 @@ class PassagesArguments(Arguments):
 
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status."""
-    texts = {"prog": "rag-r1 probe-passages", "description": _DESCRIPTION, "epilog": _EPILOG}
-    args = read_arguments(PassagesArguments, arguments, check=check_start, **texts)
+    """Find the passages and print how many there are; returns the exit status."""
+    args = read_arguments(
+        PassagesArguments,
+        arguments,
+        prog="rag-r1 probe-passages",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        check=check_start,
+    )
     inputs = check_start(args)
     if args.check_only:
         print(f"all checks passed: the passages of {inputs} would be written to {args.out}")
@@ -81,19 +89,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: PassagesArguments) -> CorpusInputs:
-    """What is read, after all checks. Raises StartError with all problems."""
+    """Returns the questions and the corpus, after all checks. Raises StartError with all problems."""
     with StartChecks() as checks:
         checks.run(check_out_file, args.out)
         inputs = read_inputs(checks, args.questions, args.corpus, skip_bad_rows=args.skip_bad_rows)
-    assert inputs is not None
+    assert inputs is not None  # or the checks have raised
     return inputs
 
 
 def gather(
     args: PassagesArguments, inputs: CorpusInputs | None = None, *, save_interval: int = SAVE_INTERVAL
 ) -> tuple[list[str], BadRows]:
-    """Write the passages; returns lines with their numbers, and the rows that were left out. `inputs`: of
-    `check_start`, which is otherwise done first.
+    """Write the passages; returns the lines to be printed, with their numbers, and the rows that were left
+    out. `inputs`: from `check_start`, which is called if there are none.
 
     Raises RunError and DataError, with the remedy, if a file cannot be read, or has bad rows that are not to
     be left out.
@@ -108,16 +116,16 @@ def gather(
         inputs.corpus,
         gold,
         args.out,
-        random=args.random,
+        sample_size=args.random,
         seed=args.seed,
         skip_bad_rows=args.skip_bad_rows,
         save_interval=save_interval,
         progress=not args.no_progress,
     )
-    with_names = [evidence for evidence in gold if evidence]
-    complete = sum(bool(passages.gold_passages(evidence, golds=())) for evidence in with_names)
+    named = [evidence for evidence in gold if evidence]
+    complete = sum(bool(passages.gold_passages(evidence, golds=())) for evidence in named)
     lines = [
-        f"questions that name their gold passages: {len(with_names):,} of {len(gold):,}",
+        f"questions that name their gold passages: {len(named):,} of {len(gold):,}",
         f"all of them found for: {complete:,}",
         f"random passages: {len(passages.random):,}",
         f"passages: {args.out}",

@@ -1,4 +1,4 @@
-"""Renders search_card.json as search_card.md."""
+"""Renders the content of search_card.json as the page search_card.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from rag_r1.runs.markdown import Page, cell, integer, number, table, with_interv
 
 Card = Mapping[str, Any]
 
-_WHAT = {
+#: How each condition differs from the real run.
+_DESCRIPTIONS = {
     "closed_book": "no turn in which it may search: it has to answer at once",
     "empty": "every search finds nothing",
     "random": "every search finds passages of the corpus drawn at random, none of the question's gold ones",
@@ -30,7 +31,7 @@ _HEAD = (
 
 
 def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:
-    """The whole page."""
+    """Returns the whole page."""
     first, verdict, *remarks = card["sentences"]
     page = Page("Does it search, or does it already know?")
     page.text(f"**{verdict}** {' '.join([first, *remarks])}").pictures(pictures).table(_HEAD, _rows(card))
@@ -41,16 +42,17 @@ def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:
         ]
         page.heading("EM by data source and kind of question").table(["", *map(cell, groups)], rows)
     page.heading("What differs from the real run")
-    page.bullets(f"{CONDITION_NAMES[name]}: {text}" for name, text in _WHAT.items())
+    page.bullets(f"{CONDITION_NAMES[name]}: {text}" for name, text in _DESCRIPTIONS.items())
     return str(page.text(*_excluded_lines(card), *_foot(card)))
 
 
 def table_lines(card: Card) -> list[str]:
-    """The table of the conditions, over all questions."""
+    """Returns the lines of the table of conditions, over all questions."""
     return table(_HEAD, _rows(card))
 
 
 def _rows(card: Card) -> list[list[str]]:
+    """Returns the cells of the table: a row for each condition."""
     return [
         [
             CONDITION_NAMES[name],
@@ -66,6 +68,7 @@ def _rows(card: Card) -> list[list[str]]:
 
 
 def _excluded_lines(card: Card) -> Iterator[str]:
+    """Yields the conditions that were not played, and the questions that were left out of others."""
     for name, reasons in card["left_out"].items():
         for reason, count in reasons.items():
             if count is None:
@@ -75,6 +78,7 @@ def _excluded_lines(card: Card) -> Iterator[str]:
 
 
 def _foot(card: Card) -> list[str]:
+    """Returns the paragraphs about the intervals, the model and the corpus."""
     interval, model = card["interval"], card["model"] or {}
     facts = {
         "model": model.get("name"),

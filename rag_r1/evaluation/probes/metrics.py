@@ -1,18 +1,17 @@
 """Computes the figures and the verdict of the probe suite from its runs.
 
-Each question is one number per condition: its EM. The figures of a group of questions (all, a data source, a
+Each question has one number per condition, its EM. The figures of a group of questions (all, a data source, a
 kind of question) are means with a bootstrap interval (rag_r1/evaluation/report/bootstrap.py). A condition is
-compared with the real run on the questions that both have, in pairs, by two differences, each with an
-interval of its own:
+compared with the real run on the questions that both have, in pairs, by two differences, each with its own
+interval:
 
     difference   EM of the condition - EM of the real run
     over half    EM of the condition - half of the EM of the real run
 
 The verdict follows from the second, for the conditions in which the policy cannot find the evidence
-(`WITHOUT`). If the interval lies below 0 for all of them, at most half of what it answers with its search is
-answered without: it searches. If it lies above 0 with a closed book, it already knows. What an interval
-leaves open is said to be open.
-"""
+(`WITHOUT_EVIDENCE`). If the interval lies below 0 for all of them, at most half of what it answers with its
+search is answered without: it searches. If it lies above 0 with a closed book, it already knows. If the
+intervals decide neither, the verdict is open."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from rag_r1.data.rows import QuestionRow
-from rag_r1.evaluation.report.bootstrap import Bootstrap, RatioSums
+from rag_r1.evaluation.report.bootstrap import DEFAULT_BOOTSTRAP, Bootstrap, RatioSums
 from rag_r1.evaluation.report.measures import MEASURES, by_question
 from rag_r1.evaluation.report.published_results import in_paper_order, labels
 from rag_r1.evaluation.report.report import figure
@@ -33,9 +32,9 @@ from rag_r1.evaluation.report.run_table import RunTable
 QuestionKey = tuple[str, str]
 
 REAL = "real"
-#: The conditions without the evidence.
-WITHOUT = ("closed_book", "empty", "random", "withheld")
-#: How the conditions are called in sentences and tables.
+#: The conditions in which the policy cannot find the evidence.
+WITHOUT_EVIDENCE = ("closed_book", "empty", "random", "withheld")
+#: The names of the conditions in sentences and tables.
 CONDITION_NAMES = {
     "real": "the real run",
     "closed_book": "a closed book",
@@ -44,36 +43,36 @@ CONDITION_NAMES = {
     "gold": "the gold passages",
     "withheld": "the evidence withheld",
 }
-#: The figures of each condition, by their names in rag_r1/evaluation/report/measures.py; the first is what
-#: is compared.
+#: The figures of each condition, by their names in rag_r1/evaluation/report/measures.py; the first one is
+#: compared.
 _FIGURES = ("em", "answered", "queries")
 _MEASURES = tuple(measure for name in _FIGURES for measure in MEASURES if measure.name == name)
 #: Questions that a verdict needs in each condition.
-LEAST = 20
-#: Above this share of failed episodes the figures are those of a selection.
+MIN_QUESTIONS = 20
+#: Above this share of failed episodes a remark says that the figures are those of a selection.
 _MANY_FAILED = 0.02
 
 
 @dataclass(frozen=True)
 class ConditionRun:
-    """The run of one condition: the figures of each question, (figures,), without those that failed."""
+    """The run of one condition. `values`: the figures of each question, (figures,), without failed ones;
+    `failed`: failed episodes."""
 
     values: dict[QuestionKey, np.ndarray]
     failed: int
 
     @classmethod
     def of(cls, table: RunTable) -> ConditionRun:
-        """From the table of its records."""
+        """The run with this table of its records."""
         values = {key: row for key, row in by_question(table, _MEASURES).items() if not np.isnan(row[0])}
         return cls(values, int(table.failed.sum()))
 
 
 def figures(
-    runs: Mapping[str, ConditionRun], rows: Sequence[QuestionRow], bootstrap: Bootstrap | None = None
+    runs: Mapping[str, ConditionRun], rows: Sequence[QuestionRow], bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
 ) -> dict[str, Any]:
-    """The content of search_card.json but for what was left out: groups, conditions, verdict. `runs` has the
+    """Returns groups, conditions and verdict, as search_card.json has them. `runs`: by condition, with the
     real run."""
-    bootstrap = bootstrap or Bootstrap()
     groups = groups_of(rows)
     all_questions = groups.pop("all")
     conditions = {
@@ -90,8 +89,8 @@ def figures(
 
 
 def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:
-    """The questions of each group: `all`, each data source in the papers' order, each kind of question; a
-    kind that is the same as a source, or as all, once."""
+    """Returns the questions of each group: `all`, each data source in the papers' order, each kind of
+    question; without a group that has the same questions as an earlier one."""
     sources: dict[str, list[QuestionKey]] = {}
     kinds: dict[str, list[QuestionKey]] = {}
     for row in rows:
@@ -109,21 +108,21 @@ def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:
 
 
 def kind_of(row: QuestionRow) -> str:
-    """The kind of question that a row names; empty if it names none."""
+    """Returns the kind of question that a row names; empty if it names none."""
     kind = row.metadata.get("kind") or row.metadata.get("question_type")
     hops = row.metadata.get("hops")
     return str(kind) if kind else f"{hops} hops" if hops else ""
 
 
 def _means(run: ConditionRun, keys: Iterable[QuestionKey], bootstrap: Bootstrap) -> dict[str, Any]:
-    """The figures of these questions, by name."""
+    """Returns the figures of these questions, by name."""
     values = {key: run.values[key] for key in keys if key in run.values}
     estimates = _estimates(values, [measure.share for measure in _MEASURES], bootstrap)
     return dict(zip(_FIGURES, estimates, strict=True))
 
 
 def _comparison(run: ConditionRun, real: ConditionRun, bootstrap: Bootstrap) -> dict[str, Any]:
-    """The differences from the real run, and the real run's EM, on the questions that both have."""
+    """Returns the differences from the real run, and the real run's EM, on the questions that both have."""
     pairs = {key: (row[0], real.values[key][0]) for key, row in run.values.items() if key in real.values}
     differences = {key: np.array([em - real_em, em - real_em / 2]) for key, (em, real_em) in pairs.items()}
     difference, over_half = _estimates(differences, [False, False], bootstrap)
@@ -135,7 +134,8 @@ def _comparison(run: ConditionRun, real: ConditionRun, bootstrap: Bootstrap) -> 
 def _estimates(
     values: Mapping[QuestionKey, np.ndarray], shares: Sequence[bool], bootstrap: Bootstrap
 ) -> list[dict[str, Any]]:
-    """The mean of each column with its interval, the questions drawn within their sources."""
+    """Returns the mean of each column with its interval, for which questions are drawn within their
+    sources."""
     if not values:
         return [{"value": None, "low": None, "high": None, "questions": 0} for _ in shares]
     by_source: dict[str, list[np.ndarray]] = {}
@@ -147,17 +147,16 @@ def _estimates(
 
 
 def verdict(conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """`verdict`: searches, knows, mixed or open; `sentences`: the same in words, with what else the intervals
-    show."""
-    over_half = {name: conditions[name]["over_half"] for name in WITHOUT if name in conditions}
+    """Returns `verdict`: searches, knows, mixed or open; and `sentences`: the same in words, with remarks."""
+    over_half = {name: conditions[name]["over_half"] for name in WITHOUT_EVIDENCE if name in conditions}
     word, sentence = _verdict_of(over_half)
     return {"verdict": word, "sentences": [_accuracy(conditions), sentence, *_remarks(conditions)]}
 
 
 def _verdict_of(over_half: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
-    """The verdict and its sentence, from the second difference of the conditions without the evidence."""
-    if not over_half or any(difference["questions"] < LEAST for difference in over_half.values()):
-        return "open", f"Too few questions for a verdict: it takes {LEAST} in each condition."
+    """Returns the verdict and its sentence, from the second difference of the conditions without evidence."""
+    if not over_half or any(difference["questions"] < MIN_QUESTIONS for difference in over_half.values()):
+        return "open", f"Too few questions for a verdict: it takes {MIN_QUESTIONS} in each condition."
     sides = {name: _side(difference) for name, difference in over_half.items()}
     if all(side == "below" for side in sides.values()):
         half = "less than half of what it answers with it"
@@ -173,20 +172,21 @@ def _verdict_of(over_half: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def _side(difference: Mapping[str, Any]) -> str:
-    """On which side of 0 the interval of a difference lies; `open` if it has 0, or there is none."""
+    """Returns on which side of 0 the interval of a difference lies; `open` if it contains 0 or is missing."""
     if (difference["high"] or 0) < 0:
         return "below"
     return "above" if (difference["low"] or 0) > 0 else "open"
 
 
 def _accuracy(conditions: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the sentence about the EM with search and with a closed book."""
     sentence = f"It answers {percent(conditions[REAL]['em'])} of the questions with its search"
     closed = conditions.get("closed_book")
     return f"{sentence}, and {percent(closed['em'])} with a closed book." if closed else f"{sentence}."
 
 
 def _remarks(conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What the gold passages, the closed book and the failures show."""
+    """Returns sentences about the gold passages, the closed book and the failures."""
     remarks = []
     if gold := conditions.get("gold"):
         real, ideal = percent(gold["real_there"]), percent(gold["em"])
@@ -206,7 +206,7 @@ def _remarks(conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def percent(figure: Mapping[str, Any]) -> str:
-    """`95 % [91, 98]`; a dash if there is no value."""
+    """Returns a share as `95 % [91, 98]`; a dash without a value."""
     if figure["value"] is None:
         return "–"
     ends = [figure["low"], figure["high"]]

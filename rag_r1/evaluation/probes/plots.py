@@ -1,4 +1,4 @@
-"""The picture of a search card."""
+"""Draws the picture of a search card."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rag_r1.runs.pictures import draw
 
 
 def draw_search_card(card: Mapping[str, Any], out: Path) -> list[Path]:
-    """`search_card.png`: the EM of each condition, over all questions and by group, with intervals."""
+    """Draw `search_card.png`: the EM of each condition, over all questions and by group, with intervals.
+    Returns its path, in a list that is empty if it was not drawn."""
     conditions = card["conditions"]
     groups = list(conditions[REAL]["groups"])
 

@@ -1,6 +1,6 @@
 """Reads gold passages by their ids from a retrieval server, for probes without a corpus.
 
-`POST /documents`, as our server has it, gives the text of the passages that a data set names by id.
+`POST /documents` of our server returns the texts of the passages that a data set names by id.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rag_r1.protocols import Document
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import token_header
 
-#: Documents of one request, as many as our server gives.
+#: Documents of one request: the limit of our server.
 _DOCUMENTS_PER_REQUEST = 64
 
 
 def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
-    """The gold passages that these questions name by id, from the retrieval server at `base`; none if it does
-    not serve documents by id. Raises RunError if nothing answers there."""
-    ids = sorted({name for gold in evidence for name in gold.ids})
+    """Returns the gold passages that these questions name by id, from the retrieval server at `base`; none if
+    it does not serve documents by id. Raises RunError if nothing answers there, or something else."""
+    ids = sorted({passage_id for gold in evidence for passage_id in gold.ids})
     passages = Passages()
     try:
         with bounded_http_client(60.0, token_header()) as client:
@@ -43,8 +43,8 @@ def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
 
 
 def _documents_of(data: Any, ids: Sequence[str]) -> dict[str, Document]:
-    """The documents of a server's answer, by id, without those that it does not have. Raises ValueError for
-    an answer of another shape."""
+    """Returns the documents of a server's answer, by id, without those that it does not have. Raises
+    ValueError for an answer of another shape."""
     result = data.get("result") if isinstance(data, dict) else None
     if not isinstance(result, list) or len(result) != len(ids):
         raise ValueError("no `result` with a document for each id")

@@ -1,19 +1,19 @@
 """`rag-r1 eval --card`: runs the suite of probes, to see whether a policy searches or knows.
 
-The questions of an evaluation are played once more under each probe (rag_r1/probes/probes.py), with
-everything else as in the real run:
+The questions of an evaluation are played once more under each probe (rag_r1/probes/probes.py), with the same
+settings as in the real run:
 
     OUT/real, OUT/closed_book, OUT/empty, OUT/random, OUT/gold, OUT/withheld
-                         a run each, as `rag-r1 eval` makes it: records, card, report
+                         a run each, as `rag-r1 eval` makes it: records, provenance, report
     OUT/search_card.json, .md, .png
                          EM with intervals by condition, and the verdict (metrics.py)
     OUT/passages.json    the passages that the probes show (rag_r1/probes/passages.py)
 
 `random` needs the corpus. `gold` needs the text of the gold passages: from the corpus, or, if the data set
 names them by id, from the retrieval server. Questions that name no gold passages are left out of `gold` and
-`withheld`, and those of which one is not found, of `gold`; both are counted. A condition that cannot be
-played is left out, with the reason. Every run goes on where it was interrupted, and so does the card.
-"""
+`withheld`; questions of which a gold passage is not found are left out of `gold`. Both are counted. A
+condition that cannot be played is left out, with the reason. Run again, the command goes on where it was
+interrupted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.baselines import Condition
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.probes.collect import POOL, find_passages
+from rag_r1.evaluation.probes.collect import RANDOM_SAMPLE_SIZE, find_passages
 from rag_r1.evaluation.probes.markdown import markdown, table_lines
 from rag_r1.evaluation.probes.metrics import CONDITION_NAMES, ConditionRun, figures
 from rag_r1.evaluation.probes.plots import draw_search_card
@@ -42,6 +42,7 @@ from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.io.errors import DataError
+from rag_r1.options.command_exit import ExitStatus
 from rag_r1.probes import probes
 from rag_r1.probes.passages import Passages
 from rag_r1.probes.probes import Probe, ProbeAgent
@@ -60,41 +61,48 @@ _MISSING_GOLD = "questions of which a gold passage was not found"
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """The conditions to be played, with what each is played with; and, by condition, what is left out: how
-    many questions for which reason, or None for the whole condition."""
+    """The conditions to be played, each with its setup. `left_out`, by condition and reason: how many
+    questions are left out, or None for the whole condition."""
 
     conditions: list[tuple[Condition, RunSetup]] = field(default_factory=list)
     left_out: dict[str, dict[str, int | None]] = field(default_factory=dict)
 
 
-async def make_search_card(args: EvalArguments, ready: RunSetup, passages: Passages) -> int:
-    """Play all conditions into folders of `args.out` and write the card; returns 0, or 3 if a run was
-    stopped before its end. `args.base_url` is the server; `passages`: from `gather_passages`. Raises
+async def make_search_card(args: EvalArguments, run_setup: RunSetup, passages: Passages) -> int:
+    """Play all conditions into folders of `args.out` and write the card; returns DONE, or the status of the
+    first run that did not end so. `args.base_url` is the server; `passages`: from `gather_passages`. Raises
     RunError."""
-    plan = plan_conditions(ready, passages)
+    plan = plan_conditions(run_setup, passages)
     for number, (condition, condition_setup) in enumerate(plan.conditions, 1):
         print(f"{number}/{len(plan.conditions)} {CONDITION_NAMES[condition.name]}")
         if status := await run_condition(args, condition_setup, condition, args.out / condition.name):
             return status
     names = [condition.name for condition, _ in plan.conditions]
-    card = write_card(args.out, names, ready.questions.rows, plan.left_out)
+    card = write_card(args.out, names, run_setup.questions.rows, plan.left_out)
     for line in (*card["sentences"], "", *table_lines(card), "", f"card: {args.out / CARD_MD}"):
         print(line)
-    return 0
+    return ExitStatus.DONE
 
 
-def gather_passages(args: EvalArguments, ready: RunSetup) -> Passages:
-    """The text of the gold passages and the random ones, as far as they can be had. Raises RunError."""
-    gold = [evidence for row in ready.questions.rows if (evidence := GoldEvidence.of(row.metadata))]
+def gather_passages(args: EvalArguments, run_setup: RunSetup) -> Passages:
+    """Returns the gold passages and the random ones, as far as the corpus or the server has them. Raises
+    RunError."""
+    gold = [evidence for row in run_setup.questions.rows if (evidence := GoldEvidence.of(row.metadata))]
     if not args.corpus:
-        options = {key: value for key, value in ready.retriever.items() if key != "tool"}
-        uses_server = (ready.retriever.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL
+        options = {key: value for key, value in run_setup.retriever.items() if key != "tool"}
+        uses_server = (run_setup.retriever.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL
         if uses_server and any(evidence.ids for evidence in gold):
             return served_passages(RetrieverConfig.from_config(options).base, gold)
         return Passages()
     try:
-        corpus, options = Corpus(args.corpus), {"seed": args.seed, "skip_bad_rows": args.skip_bad_rows}
-        passages, bad = find_passages(corpus, gold, args.out / PASSAGES, random=POOL, **options)
+        passages, bad = find_passages(
+            Corpus(args.corpus),
+            gold,
+            args.out / PASSAGES,
+            sample_size=RANDOM_SAMPLE_SIZE,
+            seed=args.seed,
+            skip_bad_rows=args.skip_bad_rows,
+        )
     except DataError as error:
         raise RunError(str(error)) from error
     for line in bad.left_out():
@@ -102,26 +110,27 @@ def gather_passages(args: EvalArguments, ready: RunSetup) -> Passages:
     return passages
 
 
-def plan_conditions(ready: RunSetup, passages: Passages) -> ProbePlan:
-    """Which conditions can be played with these questions and passages."""
-    rows, topk = ready.questions.rows, probes.topk_of(ready.retriever)
-    deeper = _deeper(ready, topk)
-    agent = ProbeAgent(ready.setup, deeper.setup, topk, passages)
+def plan_conditions(run_setup: RunSetup, passages: Passages) -> ProbePlan:
+    """Returns the conditions that can be played with these questions and passages."""
+    rows = run_setup.questions.rows
+    topk = probes.topk_of(run_setup.retriever)
+    deeper_setup = _with_deeper_search(run_setup, topk)
+    agent = ProbeAgent(run_setup.setup, deeper_setup.setup, topk, passages)
     evidence = {row.id: agent.evidence(row.metadata, row.golds) for row in rows}
     plan = ProbePlan()
     for name in probes.PROBES:
-        if reason := _impossible(name, evidence, agent):
+        if reason := _reason_not_to_play(name, evidence, agent):
             plan.left_out[name] = {reason: None}
             continue
         if exclusions := _count_exclusions(name, evidence.values()):
             plan.left_out[name] = exclusions
-        condition_setup = deeper if name in probes.NEED_GOLD else ready
+        condition_setup = deeper_setup if name in probes.NEED_GOLD else run_setup
         plan.conditions.append((_condition(name, agent, evidence), condition_setup))
     return plan
 
 
-def _impossible(name: Probe, evidence: Mapping[str, GoldEvidence], agent: ProbeAgent) -> str | None:
-    """Why a condition cannot be played at all; None if it can."""
+def _reason_not_to_play(name: Probe, evidence: Mapping[str, GoldEvidence], agent: ProbeAgent) -> str | None:
+    """Returns why a condition cannot be played at all; None if it can."""
     if name in probes.NEED_PASSAGES and not agent.topk:
         return "rag_r1.retriever.topk is not a number, so it is not known how many passages a search shows"
     if name == "random" and not probes.enough_random(agent.passages, evidence.values(), agent.topk):
@@ -134,22 +143,26 @@ def _impossible(name: Probe, evidence: Mapping[str, GoldEvidence], agent: ProbeA
 
 
 def _count_exclusions(name: Probe, evidence: Iterable[GoldEvidence]) -> dict[str, int | None]:
+    """Counts the questions that are left out of a condition, by reason."""
     excluded = [gold for gold in evidence if not probes.applies(name, gold)]
     return dict(sorted(Counter(_MISSING_GOLD if gold else _NO_EVIDENCE for gold in excluded).items()))
 
 
-def _deeper(ready: RunSetup, topk: int) -> RunSetup:
-    """The same with a search that returns enough to fill top-k without the passages of gold pages."""
-    retriever = probes.deeper_search(ready.retriever, topk)
-    tools = partial(shared_tools, retriever, ready.config.tools)
-    return replace(ready, retriever=retriever, setup=replace(ready.setup, tools=tools))
+def _with_deeper_search(run_setup: RunSetup, topk: int) -> RunSetup:
+    """Returns the setup with a search that returns enough to fill top-k without the passages of gold
+    pages."""
+    retriever = probes.deeper_search(run_setup.retriever, topk)
+    tools = partial(shared_tools, retriever, run_setup.config.tools)
+    return replace(run_setup, retriever=retriever, setup=replace(run_setup.setup, tools=tools))
 
 
 def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEvidence]) -> Condition:
+    """Returns the condition of a probe. `evidence`: by the id of the question."""
     options: dict[str, Any] = {}
     if name in probes.NEED_PASSAGES:  # a run goes on only with the same passages
-        pool = agent.passages.random if name == "random" else []
-        options = {"passages_sha256": _hash({} if name == "random" else evidence, pool)}
+        is_random = name == "random"
+        random_passages = agent.passages.random if is_random else []
+        options = {"passages_sha256": _hash({} if is_random else evidence, random_passages)}
     return Condition(
         name,
         lambda row: agent.under(name, row.id, evidence[row.id]),
@@ -159,13 +172,13 @@ def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEviden
     )
 
 
-def _hash(evidence: Mapping[str, GoldEvidence], pool: Sequence[Document]) -> str:
-    """Of the passages that a condition shows or withholds."""
+def _hash(evidence: Mapping[str, GoldEvidence], random_passages: Sequence[Document]) -> str:
+    """A hash of the passages that a condition shows or withholds."""
     golds = [
         [name, sorted(gold.ids), sorted(gold.titles), [passage.id for passage in gold.passages]]
         for name, gold in sorted(evidence.items())
     ]
-    random_pairs = [[passage.id, passage.contents] for passage in pool]
+    random_pairs = [[passage.id, passage.contents] for passage in random_passages]
     return hashlib.sha256(json.dumps([golds, random_pairs]).encode()).hexdigest()
 
 
@@ -175,7 +188,8 @@ def write_card(
     rows: Sequence[QuestionRow],
     left_out: Mapping[str, Mapping[str, int | None]],
 ) -> dict[str, Any]:
-    """Write the card from the finished runs of these conditions; returns the content of search_card.json."""
+    """Write the card from the finished runs of these conditions, the real one first; returns the content of
+    search_card.json. `left_out`: as in ProbePlan. Raises RunError."""
     runs = {}
     try:
         cards = {name: Provenance.read(out / name) for name in names}

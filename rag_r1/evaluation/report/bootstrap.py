@@ -3,7 +3,7 @@
 Every figure of a report is a ratio of two sums over questions; for a plain mean, the second sum is the
 number of questions. A replicate draws the questions of a source again, with replacement, and computes the
 ratio anew; the interval holds the middle `level` of the replicates (Efron and Tibshirani, An Introduction
-to the Bootstrap, 1993, ch. 13). What is drawn is a question with all of its samples, because samples of one
+to the Bootstrap, 1993, ch. 13). A question is drawn with all of its samples, because samples of one
 question are not independent (Davison and Hinkley, Bootstrap Methods, 1997, 3.8; Miller, arXiv 2411.00640).
 Each source is resampled by itself, at its own size, and the mean over the sources is computed from these
 (Agarwal et al., arXiv 2108.13264).
@@ -20,19 +20,19 @@ values of all figures at once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-#: Draws that are held in memory at a time.
-_CELLS = 4_000_000
+#: Draws in memory at a time.
+_MAX_DRAWS = 4_000_000
 
 
 @dataclass(frozen=True)
 class RatioSums:
-    """The questions of one source: for each question (line) and figure (column) what enters the two sums.
+    """The terms of the two sums, for the questions of one source.
 
     numerators, denominators: (questions, figures). A question without the figure has 0 in both.
     """
@@ -42,7 +42,7 @@ class RatioSums:
 
     @classmethod
     def of_means(cls, values: np.ndarray) -> RatioSums:
-        """For plain means of `values`, (questions, figures)."""
+        """The sums of plain means of `values`, (questions, figures)."""
         return cls(values, np.ones_like(values))
 
 
@@ -59,24 +59,24 @@ class Estimate:
     replicates: np.ndarray
 
 
-#: Of each source, of the mean over the sources, and of all questions.
+#: The estimates of each source, of the mean over the sources, and of all questions.
 Estimates = tuple[dict[str, Estimate], Estimate, Estimate]
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How intervals are made; see the top of the module. `level`: the share that an interval should cover."""
+    """How intervals are computed. `level`: the share of replicates that an interval holds."""
 
     resamples: int = 2000
     level: float = 0.95
     seed: int = 0
 
     def description(self) -> dict[str, Any]:
-        """The fields, as the files of results have them."""
+        """Returns the fields as the files of results have them."""
         return {"level": self.level, "resamples": self.resamples, "seed": self.seed}
 
     def estimates(self, sources: Mapping[str, RatioSums], shares: Sequence[bool]) -> Estimates:
-        """The figures of each source, their means over the sources, and the figures of all questions.
+        """Returns the figures of each source, their means over the sources, and the figures of all questions.
 
         `shares`: for each figure, whether its values lie in [0, 1]. A source without a value of a figure is
         left out of that figure's mean.
@@ -87,18 +87,16 @@ class Bootstrap:
             name: self._bounded_estimate(_divide(*totals[name]), _divide(*draws[name]), sums, shares)
             for name, sums in sources.items()
         }
-        # One array for each field of Estimate, with the sources on an axis of its own.
-        values, lows, highs, replicates = (
-            np.stack([getattr(estimate, field.name) for estimate in by_source.values()], axis=-2)
-            for field in fields(Estimate)
-        )
+        estimates = by_source.values()
+        values = np.stack([estimate.value for estimate in estimates])
+        replicates = np.stack([estimate.replicates for estimate in estimates], axis=1)
         mean = self._estimate(_mean(values, values), _mean(values, replicates))
         certain = np.array(shares) & ((mean.value == 0.0) | (mean.value == 1.0))
-        mean.low[certain] = _mean(values, lows)[certain]
-        mean.high[certain] = _mean(values, highs)[certain]
+        mean.low[certain] = _mean(values, np.stack([estimate.low for estimate in estimates]))[certain]
+        mean.high[certain] = _mean(values, np.stack([estimate.high for estimate in estimates]))[certain]
         overall = self._bounded_estimate(
-            _divide(*map(sum, zip(*totals.values(), strict=True))),
-            _divide(*map(sum, zip(*draws.values(), strict=True))),
+            _divide(*_sums_of(totals.values())),
+            _divide(*_sums_of(draws.values())),
             RatioSums(
                 np.concatenate([sums.numerators for sums in sources.values()]),
                 np.concatenate([sums.denominators for sums in sources.values()]),
@@ -108,12 +106,12 @@ class Bootstrap:
         return by_source, mean, overall
 
     def _draw(self, name: str, sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
-        """Both sums of each replicate, (resamples, figures) each."""
+        """Draws the replicates of a source; returns both sums of each, (resamples, figures) each."""
         questions, figures = sums.numerators.shape
         columns = np.concatenate([sums.numerators, sums.denominators], axis=1)
-        rng = np.random.default_rng([self.seed, _number(name)])
+        rng = np.random.default_rng([self.seed, _seed_of(name)])
         replicates = np.empty((self.resamples, 2 * figures))
-        step = max(1, _CELLS // max(1, questions))
+        step = max(1, _MAX_DRAWS // max(1, questions))
         for start in range(0, self.resamples, step):
             rows = min(step, self.resamples - start)
             draws = rng.integers(0, questions, (rows, questions))
@@ -123,6 +121,7 @@ class Bootstrap:
         return replicates[:, :figures], replicates[:, figures:]
 
     def _estimate(self, value: np.ndarray, replicates: np.ndarray) -> Estimate:
+        """Returns values with their percentile intervals."""
         tail = (1 - self.level) / 2
         low, high = np.full_like(value, np.nan), np.full_like(value, np.nan)
         for i in range(len(value)):
@@ -135,8 +134,8 @@ class Bootstrap:
     def _bounded_estimate(
         self, value: np.ndarray, replicates: np.ndarray, sums: RatioSums, shares: Sequence[bool]
     ) -> Estimate:
-        """The estimate; with Clopper and Pearson's bound where all values of a share are 0, or are 1; without
-        an interval where there is only one question."""
+        """Returns the estimate with Clopper and Pearson's bound where all values of a share are 0, or are 1,
+        and without an interval where there is only one question."""
         estimate = self._estimate(value, replicates)
         for i, share in enumerate(shares):
             questions = int((sums.denominators[:, i] > 0).sum())
@@ -149,25 +148,36 @@ class Bootstrap:
         return estimate
 
 
+#: Intervals as the reports have them by default.
+DEFAULT_BOOTSTRAP = Bootstrap()
+
+
+def _sums_of(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the sum of all first and that of all second arrays."""
+    firsts, seconds = zip(*pairs, strict=True)
+    return sum(firsts), sum(seconds)
+
+
 def _totals(sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
+    """Returns both sums over the questions."""
     return sums.numerators.sum(axis=0), sums.denominators.sum(axis=0)
 
 
 def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """The ratio; nan where there is nothing to divide by."""
+    """Returns the ratio; nan where the denominator is 0."""
     out = np.full(np.shape(numerator), np.nan)
     return np.divide(numerator, denominator, out=out, where=denominator > 0)
 
 
 def _mean(values: np.ndarray, terms: np.ndarray) -> np.ndarray:
-    """The mean of `terms`, (..., sources, figures), over the sources of which `values`, (sources, figures),
-    is not nan; nan if there are none, or if one of these is nan in `terms`."""
+    """Returns the mean of `terms`, (..., sources, figures), over the sources of which `values`, (sources,
+    figures), is not nan; nan if there are none, or if one of these is nan in `terms`."""
     is_number = ~np.isnan(values)
     total = np.where(is_number, terms, 0.0).sum(axis=-2)
     count = is_number.sum(axis=0)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def _number(name: str) -> int:
-    """A number for a name, the same in every process."""
+def _seed_of(name: str) -> int:
+    """Returns a number for a name, the same in every process."""
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:8], "big")

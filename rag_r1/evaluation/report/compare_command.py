@@ -1,7 +1,7 @@
 """Compares finished runs on the questions that all of them share, with differences and tests.
 
-Runs are compared only if their cards are equal but for what `--differs` names: a difference in a
-corpus, a prompt or a budget would otherwise look like one of the method.
+Runs are compared only if their cards are equal except for the keys that `--differs` names: a difference of
+the corpus, the prompt or the budget would otherwise look like one of the method.
 
     rag-r1 eval compare outputs/base outputs/trained --differs model
 """
@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.data.files.bad_rows import HELP, BadRows
-from rag_r1.evaluation.report.bootstrap import Bootstrap
+from rag_r1.evaluation.report.bootstrap import DEFAULT_BOOTSTRAP, Bootstrap
 from rag_r1.evaluation.report.comparison import SharedQuestions, compare_tables, shared_questions
 from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import RunTable, has_records, no_records, read_run
@@ -33,7 +33,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import PROVENANCE
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
-#: `--differs card`: runs without a card are compared as well.
+#: The value of `--differs` with which runs without a card are compared as well.
 NO_CARD = "card"
 _EPILOG = """\
 KEY is a key of the cards, or a section: `model` stands for `model.name` and `model.sha256`. Repeat the flag,
@@ -48,10 +48,10 @@ def compare(
     runs: Sequence[Path],
     differs: Sequence[str] = (),
     normaliser: NormaliserName = "squad",
-    bootstrap: Bootstrap | None = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     skip_bad_rows: bool = False,
 ) -> dict[str, Any]:
-    """The content of compare.json, from at least two run folders, the first of which is the baseline.
+    """Returns the content of compare.json, from at least two run folders, the first of which is the baseline.
 
     `differs`: keys of the cards that may differ. Raises one of the report's WRONG_RUN: RunError if the runs
     cannot be compared.
@@ -70,10 +70,8 @@ class ComparableRuns(NamedTuple):
     differing: dict[str, list[Any]]
 
 
-def compare_runs(
-    runs: ComparableRuns, normaliser: NormaliserName, bootstrap: Bootstrap | None
-) -> dict[str, Any]:
-    """As `compare`, of runs that have been read."""
+def compare_runs(runs: ComparableRuns, normaliser: NormaliserName, bootstrap: Bootstrap) -> dict[str, Any]:
+    """Returns the content of compare.json, from runs that have been read."""
     facts = next((card.flat() for card in runs.cards if card is not None), {})
     return {
         **compare_tables(runs.names, runs.tables, runs.questions, normaliser, bootstrap),
@@ -83,13 +81,16 @@ def compare_runs(
 
 
 def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool) -> ComparableRuns:
-    """Read the runs. Raises StartError with all that keeps them from being compared."""
+    """Reads the runs. Raises StartError with all reasons for which they cannot be compared."""
     with StartChecks() as checks:
         if missing := [str(run) for run in runs if not run.exists()]:
-            checks.run(_refuse_missing, missing)
+            checks.add(
+                RunError(f"there is no run in {', '.join(missing)}: give the folders of finished runs")
+            )
         folders = [run for run in runs if run.exists()]
-        for run in (empty := [run for run in folders if not has_records(run)]):
-            checks.run(_refuse_empty, run)
+        empty = [run for run in folders if not has_records(run)]
+        for run in empty:
+            checks.add(no_records(run))
         folders = [run for run in folders if run not in empty]
         earlier_problems = len(checks.problems)
         cards = [checks.run(Provenance.read, run) for run in folders]
@@ -101,20 +102,13 @@ def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool)
             for run, card in zip(folders, cards, strict=True)
         ]
     readable = [table for table in tables if table is not None]
-    assert differing is not None
+    assert differing is not None  # or the checks have raised
     return ComparableRuns(run_names(runs), cards, readable, _find_shared(readable, skip_bad_rows), differing)
 
 
-def _refuse_missing(runs: Sequence[str]) -> None:
-    raise RunError(f"there is no run in {', '.join(runs)}: give the folders of finished runs")
-
-
-def _refuse_empty(run: Path) -> None:
-    raise no_records(run)
-
-
 def _find_shared(tables: Sequence[RunTable], skip_bad_rows: bool) -> SharedQuestions:
-    """The questions that all runs have. Raises RunError if there are none, or if one id has two meanings."""
+    """Returns the questions that all runs have. Raises RunError if there are none, or if one id stands for
+    two questions."""
     questions = shared_questions(tables)
     if questions.mismatched and not skip_bad_rows:
         bad = BadRows()
@@ -132,8 +126,8 @@ def _find_shared(tables: Sequence[RunTable], skip_bad_rows: bool) -> SharedQuest
 def intended_differences(
     runs: Sequence[Path], cards: Sequence[Provenance | None], differs: Sequence[str]
 ) -> dict[str, list[Any]]:
-    """The keys in which the cards differ, with the values of all runs, None without a card. Raises RunError
-    if not all are intended, or if a name in `differs` is no key."""
+    """Returns the keys in which the cards differ, with the values of all runs, None without a card. Raises
+    RunError if one of them is not in `differs`, or if a name in `differs` is not a key."""
     names = [name.strip() for text in differs for name in text.split(",") if name.strip()]
     readable = [card for card in cards if card is not None]
     _check_keys(readable, names)
@@ -145,7 +139,7 @@ def intended_differences(
         )
     differences = find_differences(readable)
     intended = tuple(f"{name}." for name in names)
-    unintended = {k: values for k, values in differences.items() if not f"{k}.".startswith(intended)}
+    unintended = {key: values for key, values in differences.items() if not f"{key}.".startswith(intended)}
     if unintended:
         lines = [f"  {key}: {' | '.join(map(_value_text, values))}" for key, values in unintended.items()]
         sections = dict.fromkeys(key.split(".")[0] for key in unintended)
@@ -158,7 +152,8 @@ def intended_differences(
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:
-    """The names of the folders (rag_r1/rollouts/provenance_facts.py); numbered if a folder is named twice."""
+    """Returns short names of the folders (rag_r1/rollouts/provenance_facts.py); numbered if a folder is named
+    twice."""
     names = short_names(runs)
     if len(set(names)) == len(names):
         return names
@@ -166,8 +161,9 @@ def run_names(runs: Sequence[Path]) -> list[str]:
 
 
 def _check_keys(cards: Sequence[Provenance], names: Sequence[str]) -> None:
+    """Raises RunError for a name of --differs that is not a key or a section of the cards."""
     keys = {key for card in cards for key in card.flat()} | set(Provenance.model_fields)
-    sections = {".".join(key.split(".")[:n]) for key in keys for n in range(1, key.count(".") + 2)}
+    sections = {".".join(key.split(".")[:depth]) for key in keys for depth in range(1, key.count(".") + 2)}
     for name in names:
         if name != NO_CARD and name not in sections:
             top_sections = sorted(section for section in sections if "." not in section)
@@ -176,12 +172,13 @@ def _check_keys(cards: Sequence[Provenance], names: Sequence[str]) -> None:
 
 
 def _value_text(value: Any) -> str:
+    """Returns a value of a card for a message, at most 100 characters."""
     text = "not known" if value is None else repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 class CompareArguments(Arguments):
-    """The runs, and what may differ between them."""
+    """The runs, the keys in which they may differ, and how they are compared."""
 
     runs: CliPositionalArg[list[Path]] = argument(
         "folders of finished runs; the others are compared with the first", "RUN"
@@ -204,8 +201,15 @@ class CompareArguments(Arguments):
 @command_main(*WRONG_RUN)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval compare") -> int:
     """Compare runs and print the tables; returns the exit status."""
-    texts = {"prog": prog, "description": __doc__.split("\n\n")[0], "epilog": _EPILOG}
-    runs = _check_runs(args := read_arguments(CompareArguments, arguments, check=_check_runs, **texts))
+    args = read_arguments(
+        CompareArguments,
+        arguments,
+        prog=prog,
+        description=__doc__.split("\n\n")[0],
+        epilog=_EPILOG,
+        check=_check_runs,
+    )
+    runs = _check_runs(args)
     if args.check_only:
         print(f"all checks passed: {len(runs.names)} runs share {runs.questions.count:,} questions")
         return 0
@@ -215,12 +219,12 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval compar
 
 
 def _check_runs(args: CompareArguments) -> ComparableRuns:
-    """The runs. Raises StartError with all that is wrong."""
+    """Reads the runs. Raises StartError with all that is wrong."""
     with StartChecks() as checks:
         if args.out is not None:
             checks.run(check_out, args.out)
         runs = checks.run(read_runs, args.runs, args.differs, args.skip_bad_rows)
-    assert runs is not None
+    assert runs is not None  # or the checks have raised
     return runs
 
 

@@ -1,6 +1,6 @@
 """Computes the comparison of several runs on their shared questions.
 
-A question counts if every run has at least one episode of it that has not failed; the others are counted
+A question is compared if every run has at least one episode of it that has not failed; the others are counted
 and left out of everything, also of the runs' own values, so all columns are about the same questions.
 Samples of a question are averaged first.
 
@@ -21,11 +21,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import numpy as np
 
-from rag_r1.evaluation.report.bootstrap import Bootstrap, Estimate, Estimates, RatioSums
+from rag_r1.evaluation.report.bootstrap import DEFAULT_BOOTSTRAP, Bootstrap, Estimate, Estimates, RatioSums
 from rag_r1.evaluation.report.episode_metrics import METRICS
 from rag_r1.evaluation.report.measures import MEASURES, Measure, by_question, measures_of, score
 from rag_r1.evaluation.report.published_results import in_paper_order
@@ -35,8 +36,8 @@ from rag_r1.evaluation.report.significance import bootstrap_p, holm, mcnemar, pe
 from rag_r1.rewards.normalise import NormaliserName
 
 #: Data source and question id.
-QuestionKeys = tuple[str, str]
-#: The test of the run `i + 1` against the first.
+QuestionKey = tuple[str, str]
+#: Tests the run `i + 1` against the first; returns the entries of the test in compare.json.
 _Test = Callable[[int], dict[str, Any]]
 
 #: Figures whose differences have an interval and no test.
@@ -46,24 +47,25 @@ _BINARY = ("em", "cover_em")
 
 @dataclass(frozen=True)
 class SharedQuestions:
-    """The questions that all runs have and none has lost, by source in the papers' order; and, for each run,
-    how many others it has. `mismatched`: the same id, but another question or other gold answers."""
+    """The questions that are compared, by source in the papers' order. For each run, `only`: how many
+    questions it has that not all have; `failed`: how many shared ones have failed. `mismatched`: questions
+    with the same id, but another text or other gold answers."""
 
-    shared: dict[str, list[QuestionKeys]]
+    shared: dict[str, list[QuestionKey]]
     only: list[int]
     failed: list[int]
-    mismatched: list[QuestionKeys]
+    mismatched: list[QuestionKey]
 
     @property
     def count(self) -> int:
-        """How many are compared."""
+        """The number of questions that are compared."""
         return sum(map(len, self.shared.values()))
 
 
 def shared_questions(tables: Sequence[RunTable]) -> SharedQuestions:
-    """Which questions can be compared."""
-    texts = [dict(zip([key[:2] for key in t.keys], t.questions, strict=True)) for t in tables]
-    scored = [{key[:2] for key, failed in zip(t.keys, t.failed, strict=True) if not failed} for t in tables]
+    """Returns the questions that can be compared."""
+    texts = [dict(zip(table.question_keys, table.questions, strict=True)) for table in tables]
+    scored = [set(compress(table.question_keys, ~table.failed)) for table in tables]
     shared_keys = set(texts[0]).intersection(*texts[1:])
     mismatched = sorted(key for key in shared_keys if len({text[key] for text in texts}) > 1)
     common = sorted(shared_keys.intersection(*scored) - set(mismatched))
@@ -83,18 +85,18 @@ class _SourceValues:
     arrays: dict[str, np.ndarray]
 
     def sums(self, changes: bool) -> dict[str, RatioSums]:
-        """For the bootstrap: of the runs' values, or of their differences from the first run. A question
-        without a value in one run counts in none."""
+        """Returns sums for the bootstrap: those of the runs' values, or of their differences from the first
+        run. A question without a value in one run counts in none."""
         sums = {}
         for source, values in self.arrays.items():
             terms = values[..., 1:] - values[..., :1] if changes else values
             is_measured = np.broadcast_to(~np.isnan(values).any(axis=2, keepdims=True), terms.shape)
-            pair = np.where(is_measured, terms, 0.0), is_measured.astype(float)
-            sums[source] = RatioSums(*(array.reshape(len(values), -1) for array in pair))
+            numerators = np.where(is_measured, terms, 0.0).reshape(len(values), -1)
+            sums[source] = RatioSums(numerators, is_measured.astype(float).reshape(len(values), -1))
         return sums
 
     def measured(self, figure: int) -> dict[str, np.ndarray]:
-        """The values of one figure, (questions, runs), of the sources and questions that have it."""
+        """Returns the values of one figure, (questions, runs), of the sources and questions that have it."""
         values = {source: array[:, figure] for source, array in self.arrays.items()}
         measured = {source: array[~np.isnan(array).any(axis=1)] for source, array in values.items()}
         return {source: array for source, array in measured.items() if len(array)}
@@ -105,22 +107,24 @@ def compare_tables(
     tables: Sequence[RunTable],
     questions: SharedQuestions,
     normaliser: NormaliserName = "squad",
-    bootstrap: Bootstrap | None = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> dict[str, Any]:
-    """The content of compare.json but for the cards. The others are compared with the first run."""
-    bootstrap = bootstrap or Bootstrap()
+    """Returns the content of compare.json without the cards. The other runs are compared with the first."""
     measures = _measures(tables, normaliser)
     values = _values(tables, questions, measures)
-    runs, differences = len(tables), len(tables) - 1
-    levels = bootstrap.estimates(values.sums(changes=False), [m.share for m in measures for _ in tables])
+    runs = len(tables)
+    differences = runs - 1
+    levels = bootstrap.estimates(
+        values.sums(changes=False), [measure.share for measure in measures for _ in tables]
+    )
     changes = bootstrap.estimates(values.sums(changes=True), [False] * (len(measures) * differences))
     single = all(_has_single_episodes(table, questions) for table in tables)
     figures = {}
     for n, measure in enumerate(measures):
         if figure_values := values.measured(n):
             tests = _FigureTests(measure.name, figure_values, single and measure.name in _BINARY, bootstrap)
-            places = range(n * runs, (n + 1) * runs), range(n * differences, (n + 1) * differences)
-            figures[measure.name] = _figure(measure, figure_values, levels, changes, places, tests)
+            columns = range(n * runs, (n + 1) * runs), range(n * differences, (n + 1) * differences)
+            figures[measure.name] = _figure(measure, figure_values, levels, changes, columns, tests)
     return {
         "format": 1,
         "runs": list(names),
@@ -142,10 +146,10 @@ def compare_tables(
 
 
 def _measures(tables: Sequence[RunTable], normaliser: NormaliserName) -> list[Measure]:
-    """The scores with this normaliser, the terms that all runs have, and the costs."""
+    """Returns the scores with this normaliser, the terms that all runs have, and the costs."""
     scores = [replace(score(name, normaliser), name=name, label=score(name).label) for name in METRICS]
-    everywhere = set(tables[0].terms).intersection(*(table.terms for table in tables[1:]))
-    terms = [measure for measure in measures_of(tables[0]) if measure.name in everywhere]
+    shared_terms = set(tables[0].terms).intersection(*(table.terms for table in tables[1:]))
+    terms = [measure for measure in measures_of(tables[0]) if measure.name in shared_terms]
     by_name = {measure.name: measure for measure in MEASURES}
     return [*scores, *terms, *(by_name[name] for name in _COSTS)]
 
@@ -153,6 +157,7 @@ def _measures(tables: Sequence[RunTable], normaliser: NormaliserName) -> list[Me
 def _values(
     tables: Sequence[RunTable], questions: SharedQuestions, measures: Sequence[Measure]
 ) -> _SourceValues:
+    """Returns the values of the shared questions in all runs."""
     runs = [by_question(table, measures) for table in tables]
     return _SourceValues(
         {
@@ -163,14 +168,15 @@ def _values(
 
 
 def _has_single_episodes(table: RunTable, questions: SharedQuestions) -> bool:
-    scored = Counter(key[:2] for key, failed in zip(table.keys, table.failed, strict=True) if not failed)
+    """Whether a run has one episode of each shared question that has not failed."""
+    scored = Counter(compress(table.question_keys, ~table.failed))
     return all(scored[key] == 1 for keys in questions.shared.values() for key in keys)
 
 
 @dataclass(frozen=True)
 class _FigureTests:
     """The tests of one figure of the run `i + 1` against the first. `values`: (questions, runs) by source;
-    `binary`: McNemar's test can be used."""
+    `binary`: whether they are right or wrong, so that McNemar's test can be used."""
 
     name: str
     values: Mapping[str, np.ndarray]
@@ -178,32 +184,33 @@ class _FigureTests:
     bootstrap: Bootstrap
 
     def of_source(self, source: str, i: int) -> dict[str, Any]:
-        """The test of one source."""
+        """Tests the questions of one source."""
         first, second = self.values[source][:, 0], self.values[source][:, i + 1]
         if not self.binary:
             return self._permutation_test(source, i, second - first)
         only_first = int(((first == 1) & (second == 0)).sum())
         only_second = int(((first == 0) & (second == 1)).sum())
         p = mcnemar(only_first, only_second)
-        return {"test": "mcnemar", "only_first": only_first, "only_second": only_second, "p": _p(p)}
+        return {"test": "mcnemar", "only_first": only_first, "only_second": only_second, "p": _rounded_p(p)}
 
     def of_mean(self, i: int) -> dict[str, Any]:
-        """The test of the mean over the sources."""
+        """Tests the mean over the sources."""
         sources = len(self.values)
         changes = [(run[:, i + 1] - run[:, 0]) / (len(run) * sources) for run in self.values.values()]
         return self._permutation_test("(mean)", i, np.concatenate(changes))
 
     def of_all(self, i: int) -> dict[str, Any]:
-        """The test of all questions."""
+        """Tests all questions together."""
         changes = [run[:, i + 1] - run[:, 0] for run in self.values.values()]
         return self._permutation_test("(all)", i, np.concatenate(changes))
 
     def _permutation_test(self, group: str, i: int, differences: np.ndarray) -> dict[str, Any]:
-        # Draws that depend on the seed and on the name of the test, and on nothing else.
+        """Tests differences of questions, with draws that depend only on the seed and the name of the
+        test."""
         name = repr((self.name, group, i)).encode("utf-8", "surrogatepass")
         seed = int.from_bytes(hashlib.sha256(name).digest()[:8], "big")
         p = permutation(differences, np.random.default_rng([self.bootstrap.seed, seed]))
-        return {"test": "permutation", "p": _p(p)}
+        return {"test": "permutation", "p": _rounded_p(p)}
 
 
 def _figure(
@@ -211,31 +218,34 @@ def _figure(
     values: Mapping[str, np.ndarray],
     levels: Estimates,
     changes: Estimates,
-    places: tuple[range, range],
+    columns: tuple[range, range],
     tests: _FigureTests,
 ) -> dict[str, Any]:
-    """A figure of compare.json: for each source, the mean and all questions, the runs' values and their
-    differences from the first run. `places`: where they are in the estimates."""
+    """Returns a figure of compare.json: for each source, the mean and all questions, the runs' values and
+    their differences from the first run. `columns`: the columns of the figure in `levels` and in
+    `changes`."""
     tested = measure.section == "scores"
 
     def group(level: Estimate, change: Estimate, count: int, test: _Test) -> dict[str, Any]:
+        """The runs' values and differences for one group of `count` questions."""
         differences = []
-        for i, column in enumerate(places[1]):
+        for i, column in enumerate(columns[1]):
             difference = figure(change, column, count)
             if tested:
                 p = bootstrap_p(float(change.value[column]), change.replicates[:, column])
-                difference |= {**test(i), "p_bootstrap": _p(p)}
+                difference |= {**test(i), "p_bootstrap": _rounded_p(p)}
             differences.append(difference)
-        return {"values": [figure(level, i, count) for i in places[0]], "differences": differences}
+        return {"values": [figure(level, column, count) for column in columns[0]], "differences": differences}
 
     groups = {
         source: group(levels[0][source], changes[0][source], len(runs), partial(tests.of_source, source))
         for source, runs in values.items()
     }
     if tested:
-        differences = [difference for row in groups.values() for difference in row["differences"]]
-        for difference, p in zip(differences, holm([row["p"] for row in differences]), strict=True):
-            difference["p_holm"] = _p(p)
+        differences = [difference for entry in groups.values() for difference in entry["differences"]]
+        adjusted = holm([difference["p"] for difference in differences])
+        for difference, p in zip(differences, adjusted, strict=True):
+            difference["p_holm"] = _rounded_p(p)
     count = sum(map(len, values.values()))
     return {
         "label": measure.label,
@@ -247,6 +257,6 @@ def _figure(
     }
 
 
-def _p(p: float) -> float:
-    """Six significant digits."""
+def _rounded_p(p: float) -> float:
+    """Rounds a p-value to six significant digits."""
     return float(f"{p:.6g}")

@@ -1,4 +1,4 @@
-"""Renders compare.json as compare.md."""
+"""Renders the content of compare.json as the page compare.md."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Comparison = Mapping[str, Any]
 
 
 def markdown(comparison: Comparison, pictures: Sequence[Path] = ()) -> str:
-    """The whole page."""
+    """Returns the whole page."""
     tested = [figure for figure in comparison["figures"].values() if figure["tested"]]
     untested = [figure for figure in comparison["figures"].values() if not figure["tested"]]
     page = Page("Comparison")
-    _opening(page, comparison)
-    _runs(page, comparison)
+    _add_opening(page, comparison)
+    _add_runs(page, comparison)
     page.pictures(pictures)
     for figure in tested:
         page.heading(cell(figure["label"]))
-        _values(page, comparison, figure)
-        _differences(page, comparison, figure)
+        _add_values(page, comparison, figure)
+        _add_differences(page, comparison, figure)
     if untested:
         page.heading("Form, searching and cost")
         _add_untested(page, comparison, untested)
@@ -31,7 +31,8 @@ def markdown(comparison: Comparison, pictures: Sequence[Path] = ()) -> str:
     return str(page)
 
 
-def _opening(page: Page, comparison: Comparison) -> None:
+def _add_opening(page: Page, comparison: Comparison) -> None:
+    """Add the paragraphs before the tables, and the table of the intended differences."""
     counts, interval = comparison["questions"], comparison["interval"]
     page.text(
         f"{integer(counts['compared'])} questions that all runs have and none has lost to a failure; all "
@@ -55,24 +56,27 @@ def _opening(page: Page, comparison: Comparison) -> None:
         page.text(f"Not known of any run: {', '.join(map(cell, unknown))}.")
 
 
-def _runs(page: Page, comparison: Comparison) -> None:
+def _add_runs(page: Page, comparison: Comparison) -> None:
+    """Add the table of the runs and of their questions that are not compared."""
     counts = comparison["questions"]
-    columns = comparison["runs"], counts["not_in_all_runs"], counts["failed"]
-    rows = [[cell(name), integer(only), integer(failed)] for name, only, failed in zip(*columns, strict=True)]
+    columns = zip(comparison["runs"], counts["not_in_all_runs"], counts["failed"], strict=True)
+    rows = [[cell(name), integer(only), integer(failed)] for name, only, failed in columns]
     page.table(["run", "questions not in all runs", "shared, but failed in this run"], rows)
 
 
 def _head(comparison: Comparison, first: str) -> list[str]:
+    """Returns the head of a table with a column for each source, their mean and all questions."""
     return [first, *map(cell, labels(comparison["sources"]).values()), "Avg.", "all questions"]
 
 
 def _groups(comparison: Comparison, figure: Mapping[str, Any]) -> list[Mapping[str, Any] | None]:
-    """Sources (None where the figure has no value), mean, all questions."""
+    """Returns the figure of each source (None without a value), of their mean and of all questions."""
     sources = [figure["sources"].get(source) for source in comparison["sources"]]
     return [*sources, figure["mean"], figure["all"]]
 
 
-def _values(page: Page, comparison: Comparison, figure: Mapping[str, Any]) -> None:
+def _add_values(page: Page, comparison: Comparison, figure: Mapping[str, Any]) -> None:
+    """Add the table of the runs' values."""
     groups = _groups(comparison, figure)
     rows = []
     for i, name in enumerate(comparison["runs"]):
@@ -82,21 +86,22 @@ def _values(page: Page, comparison: Comparison, figure: Mapping[str, Any]) -> No
 
 
 def _add_untested(page: Page, comparison: Comparison, figures: Sequence[Mapping[str, Any]]) -> None:
-    """Means over the sources of the figures without a test; compare.json has those of each source."""
+    """Add the means over the sources of the figures without a test; compare.json has those of each source."""
     first, *other_runs = map(cell, comparison["runs"])
     head = ["mean over the sources", first, *(part for run in other_runs for part in (run, "difference"))]
     rows = []
     for figure in figures:
-        values, moves, decimals = figure["mean"]["values"], figure["mean"]["differences"], figure["decimals"]
-        cells = [with_interval(values[0], decimals)]
-        for value, move in zip(values[1:], moves, strict=True):
-            cells += [with_interval(value, decimals), with_interval(move, decimals, signed=True)]
+        first_value, *values = figure["mean"]["values"]
+        decimals = figure["decimals"]
+        cells = [with_interval(first_value, decimals)]
+        for value, difference in zip(values, figure["mean"]["differences"], strict=True):
+            cells += [with_interval(value, decimals), with_interval(difference, decimals, signed=True)]
         rows.append([cell(figure["label"]), *cells])
     page.table(head, rows)
 
 
-def _differences(page: Page, comparison: Comparison, figure: Mapping[str, Any]) -> None:
-    """The differences, one line for each source, and their tests."""
+def _add_differences(page: Page, comparison: Comparison, figure: Mapping[str, Any]) -> None:
+    """Add the differences from the first run, one line for each source, and their tests."""
     names = _head(comparison, "")[1:]
     head = ["", "questions", "difference", "only first right", "only this right"]
     head += ["p", "p, Holm", "p, bootstrap"]
@@ -105,16 +110,16 @@ def _differences(page: Page, comparison: Comparison, figure: Mapping[str, Any]) 
         for group_name, group in zip(names, _groups(comparison, figure), strict=True):
             if group is None:
                 continue
-            test = group["differences"][i]
-            difference = with_interval(test, figure["decimals"], signed=True)
-            only = (integer(test.get(key)) for key in ("only_first", "only_second"))
-            ps = (p_value(test.get(key)) for key in ("p", "p_holm", "p_bootstrap"))
-            rows.append([group_name, integer(test["questions"]), difference, *only, *ps])
+            difference = group["differences"][i]
+            texts = [with_interval(difference, figure["decimals"], signed=True)]
+            texts += [integer(difference.get(key)) for key in ("only_first", "only_second")]
+            texts += [p_value(difference.get(key)) for key in ("p", "p_holm", "p_bootstrap")]
+            rows.append([group_name, integer(difference["questions"]), *texts])
         page.text(f"{cell(name)} against {cell(comparison['runs'][0])}:").table(head, rows)
 
 
 def _add_published(page: Page, comparison: Comparison) -> None:
-    """The papers' rows for the data sets of the comparison."""
+    """Add the papers' rows for the data sets of the comparison."""
     compared = {label_of(source) for source in comparison["sources"]}
     names = [name for name in LAYOUT if name in compared]
     rows = [
@@ -131,6 +136,6 @@ def _add_published(page: Page, comparison: Comparison) -> None:
 
 
 def _mean(row: PublishedResult, names: Sequence[str]) -> str:
-    """The mean over these data sets, if the paper has all of them."""
+    """Returns the mean over these data sets; a dash if the paper does not have all of them."""
     numbers = [row.values[name] for name in names if name in row.values]
     return number(sum(numbers) / len(numbers) if len(numbers) == len(names) else None)

@@ -19,6 +19,7 @@ from rag_r1.evaluation.report.episode_metrics import TERM
 from rag_r1.evaluation.report.run_table import RunTable
 from rag_r1.rewards.normalise import NormaliserName
 
+#: The columns of a run table, by name, with `failed`.
 Columns = Mapping[str, np.ndarray]
 Formula = Callable[[Columns], np.ndarray]
 Section = Literal["scores", "form", "answerable", "search", "cost", "failures"]
@@ -26,8 +27,8 @@ Section = Literal["scores", "form", "answerable", "search", "cost", "failures"]
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure. `share`: its values lie in [0, 1]; `with_failed`: it counts failed episodes too;
-    `decimals` in tables."""
+    """A figure of a report. `share`: whether its values lie in [0, 1]; `with_failed`: whether it counts
+    failed episodes too; `decimals`: those of its values in tables."""
 
     name: str
     label: str
@@ -40,12 +41,12 @@ class Measure:
 
 
 def column(name: str) -> Formula:
-    """The column of that name."""
+    """Returns the formula that takes the column of that name."""
     return lambda columns: columns[name]
 
 
 def score(metric: str, normaliser: NormaliserName = "squad") -> Measure:
-    """EM, cover-EM or F1 with a normaliser; its name is `em`, or `em_r1_searcher`."""
+    """Returns EM, cover-EM or F1 with a normaliser; its name is `em`, or `em_r1_searcher`."""
     label = {"em": "EM", "cover_em": "cover-EM", "f1": "F1"}[metric]
     name = metric
     if normaliser != "squad":
@@ -54,16 +55,17 @@ def score(metric: str, normaliser: NormaliserName = "squad") -> Measure:
 
 
 def among(name: str, label: str, section: Section, score_column: str, group: str) -> Measure:
-    """A score of the answers, or questions, for which the column `group` is 1."""
+    """Returns the mean of a score over the episodes for which the column `group` is 1."""
     return Measure(f"{name}_{group}", label, section, _product(score_column, group), column(group))
 
 
 def _product(first: str, second: str) -> Formula:
+    """Returns the formula of the product of two columns."""
     return lambda columns: columns[first] * columns[second]
 
 
 def _bound(name: str, label: str, for_failed: float) -> Measure:
-    """EM if all failed episodes had this value."""
+    """Returns the EM that there would be if all failed episodes had the value `for_failed`."""
 
     def value(columns: Columns) -> np.ndarray:
         return np.where(columns["failed"] == 1.0, for_failed, columns["em:squad"])
@@ -72,11 +74,12 @@ def _bound(name: str, label: str, for_failed: float) -> Measure:
 
 
 def _cost(name: str, label: str, section: Section = "cost", decimals: int = 1) -> Measure:
+    """Returns the mean of a column that is not a share."""
     return Measure(name, label, section, column(name), share=False, decimals=decimals)
 
 
 def _of_calls(name: str, label: str, count: str) -> Measure:
-    """The share of the calls of tools that the column `count` counts."""
+    """Returns the share of the tool calls that the column `count` counts."""
     return Measure(name, label, "failures", column(count), column("calls"), with_failed=True)
 
 
@@ -114,7 +117,7 @@ MEASURES: tuple[Measure, ...] = (
 
 
 def measures_of(table: RunTable) -> tuple[Measure, ...]:
-    """The figures above, and one for each term of the reward in the records, such as a judge's."""
+    """Returns MEASURES, and a figure for each term of the reward in the records, such as a judge's."""
     terms = []
     for name in table.terms:
         values = table.columns[name][~np.isnan(table.columns[name])]
@@ -125,9 +128,9 @@ def measures_of(table: RunTable) -> tuple[Measure, ...]:
 
 
 def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, RatioSums], np.ndarray]:
-    """The sums of each source for the bootstrap, and the number of episodes of each figure in each source,
-    (sources, figures), in the order of the sources' names."""
-    questions, places = table.question_places()
+    """Returns the sums of each source for the bootstrap, and the number of episodes of each figure in each
+    source, (sources, figures), in the order of the sources' names."""
+    questions, indices = table.question_indices()
     columns = {**table.columns, "failed": table.failed.astype(float)}
     numerators = np.empty((len(questions), len(measures)))
     denominators, counts = np.empty_like(numerators), np.empty_like(numerators)
@@ -137,7 +140,7 @@ def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, R
         is_measured = ~np.isnan(value) & ~np.isnan(weight)
         if not measure.with_failed:
             is_measured &= ~table.failed
-        rows = places[is_measured]
+        rows = indices[is_measured]
         samples = np.bincount(rows, minlength=len(questions))
         numerators[:, i] = np.bincount(rows, value[is_measured], len(questions)) / np.maximum(samples, 1)
         denominators[:, i] = np.bincount(rows, weight[is_measured], len(questions)) / np.maximum(samples, 1)
@@ -149,12 +152,12 @@ def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, R
 
 
 def by_question(table: RunTable, measures: Sequence[Measure]) -> dict[tuple[str, str], np.ndarray]:
-    """The values of each question, (figures,): the means over its samples; nan where it has none.
+    """Returns the values of each question, (figures,): the means over its samples; nan where it has none.
 
-    Raises ValueError for a figure that is no mean over questions."""
+    Raises ValueError for a figure that is not a mean over questions."""
     if weighted := [measure.name for measure in measures if measure.weight is not None]:
         raise ValueError(f"{', '.join(weighted)}: no mean over questions")
     sums, _ = by_source(table, measures)
     value = np.concatenate([source.numerators for source in sums.values()])
     is_measured = np.concatenate([source.denominators for source in sums.values()]) > 0
-    return dict(zip(table.question_places()[0], np.where(is_measured, value, np.nan), strict=True))
+    return dict(zip(table.question_indices()[0], np.where(is_measured, value, np.nan), strict=True))

@@ -1,4 +1,5 @@
-"""Plots for reports and comparisons. Names are drawn as they are: a dollar sign in them starts no formula."""
+"""Draws the pictures of reports and comparisons. Names are drawn as they are: `$` does not start a
+formula."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ from rag_r1.runs import pictures
 from rag_r1.runs.markdown import one_line_text
 from rag_r1.runs.pictures import SERIES, reach
 
-#: Numbers of retrievals with a bar of their own; more are one bar.
+#: The first bar of several numbers of retrievals: this many or more.
 _MAX_RETRIEVALS = 8
 
 
 def draw_report(report: Mapping[str, Any], table: RunTable, out: Path) -> list[Path]:
-    """`report_scores.png` and `report_searches.png`; returns the paths of those that were drawn."""
+    """Draw `report_scores.png` and `report_searches.png`; returns the paths of those that were drawn."""
     sources = list(report["counts"]["sources"])
     rows = [*labels(sources).values(), "mean of sources"]
 
@@ -45,8 +46,8 @@ def draw_report(report: Mapping[str, Any], table: RunTable, out: Path) -> list[P
 
 
 def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list[Path]:
-    """`compare_<name>.png`: each run's value of a figure, and its difference from the first run, by source,
-    with intervals."""
+    """Draw `compare_<name>.png`: each run's value of a figure, and its difference from the first run, by
+    source, with intervals. Returns its path, in a list that is empty if it was not drawn."""
     figure, sources = comparison["figures"][name], comparison["sources"]
     runs = [one_line_text(run) for run in comparison["runs"]]
     rows = [*labels(sources).values(), "mean of sources"]
@@ -71,7 +72,8 @@ def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list
 
 
 def dots(axes: Any, points: Sequence[Mapping[str, Any]], i: int, count: int, color: str | None = None) -> Any:
-    """Series `i` of `count`, which stand below each other in a row: a dot for each row, with its interval."""
+    """Draw series `i` of `count`, which are below each other in a row: a dot for each row, with its
+    interval."""
     measured = [(row, point) for row, point in enumerate(points) if point["value"] is not None]
     points = [point for _, point in measured]
     values = [point["value"] for point in points]
@@ -81,7 +83,7 @@ def dots(axes: Any, points: Sequence[Mapping[str, Any]], i: int, count: int, col
 
 
 def legend(figure: Any, series: Sequence[Any], names: Sequence[str], columns: int = 3) -> None:
-    """A legend above the panels. Its names are set here: matplotlib hides labels that begin with `_`."""
+    """Draw a legend above the panels, with these names: matplotlib hides labels that begin with `_`."""
     box = figure.legend(series, list(names), frameon=False, loc="outside upper center", ncols=columns)
     for text in box.get_texts():
         text.set_parse_math(False)
@@ -96,7 +98,7 @@ def row_names(axes: Any, names: Sequence[str]) -> None:
 
 
 def _searches(left: Any, right: Any, table: RunTable) -> None:
-    """How many episodes have how many retrievals, and the EM of each number."""
+    """Draw the share of episodes by number of retrievals, and the EM of each number."""
     scored = ~table.failed
     retrievals = np.minimum(table.columns["retrievals"][scored], _MAX_RETRIEVALS).astype(int)
     counts = np.bincount(retrievals, minlength=_MAX_RETRIEVALS + 1)

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-#: Label in tables -> names of the data source, in the order of the papers.
+#: Names of the data source by its label in tables, in the order of the papers.
 LAYOUT: dict[str, tuple[str, ...]] = {
     "NQ": ("nq", "nqopen", "naturalquestions"),
     "TriviaQA": ("triviaqa", "trivia", "tqa"),
@@ -30,31 +30,32 @@ _LABELS = {name: label for label, names in LAYOUT.items() for name in names}
 
 
 def label_of(source: str) -> str | None:
-    """The papers' label of a data source, or None for another one."""
-    last = re.sub(r"[^a-z0-9]", "", source.rpartition("/")[2].lower())
-    return _LABELS.get(last.removeprefix("searchr1"))
+    """Returns the papers' label of a data source; None for a source that they do not have."""
+    name = re.sub(r"[^a-z0-9]", "", source.rpartition("/")[2].lower())
+    return _LABELS.get(name.removeprefix("searchr1"))
 
 
 def in_paper_order(sources: Iterable[str]) -> list[str]:
-    """Data sources in the papers' order, others after them by name."""
+    """Returns data sources in the papers' order, others after them by name; each once."""
     order = [*LAYOUT, None]
     return sorted(set(sources), key=lambda source: (order.index(label_of(source)), source))
 
 
 def labels(sources: Iterable[str]) -> dict[str, str]:
-    """How each source is called in a table: by its label, or by its own name if that is clearer."""
-    labels = {source: label_of(source) for source in sources}
-    shared = [label for label in labels.values() if label]
+    """Returns the name of each source in a table: its label, or its own name if it has no label or shares it
+    with another source."""
+    paper_labels = {source: label_of(source) for source in sources}
+    all_labels = list(paper_labels.values())
     return {
-        source: label if label and shared.count(label) == 1 else source or "(no data source)"
-        for source, label in labels.items()
+        source: label if label and all_labels.count(label) == 1 else source or "(no data source)"
+        for source, label in paper_labels.items()
     }
 
 
 @dataclass(frozen=True)
 class PublishedResult:
-    """A row of a paper's table: shares of right answers by label. `measure`: em, cover_em, judge or, for the
-    share of answers in the right format, formatted."""
+    """A row of a paper's table: `values`, shares of right answers by label. `measure`: em, cover_em, judge
+    or, for the share of answers in the right format, formatted; `source`: the paper."""
 
     system: str
     measure: str
@@ -63,6 +64,7 @@ class PublishedResult:
 
 
 def _row(system: str, measure: str, source: str, names: str, *values: float) -> PublishedResult:
+    """Returns a row whose values belong to these labels, which have spaces between them."""
     return PublishedResult(system, measure, dict(zip(names.split(), values, strict=True)), source)
 
 

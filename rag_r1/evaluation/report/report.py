@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +23,7 @@ from pydantic_settings import CliPositionalArg
 
 from rag_r1.data.annotations import read_answerable, read_supporting
 from rag_r1.data.files.bad_rows import HELP, BadRows
-from rag_r1.evaluation.report.bootstrap import Bootstrap, Estimate
+from rag_r1.evaluation.report.bootstrap import DEFAULT_BOOTSTRAP, Bootstrap, Estimate
 from rag_r1.evaluation.report.measures import by_source, measures_of
 from rag_r1.evaluation.report.published_results import in_paper_order
 from rag_r1.evaluation.report.run_table import RunTable, read_run
@@ -37,25 +37,21 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
 REPORT_JSON, REPORT_MD = "report.json", "report.md"
-#: Faults of the files of a run; the message says what to do.
+#: The errors of the files of a run; their messages have the remedy.
 WRONG_RUN = (RunError, DataError, OSError)
 
 
-def make_report(
-    run: Path, out: Path | None = None, bootstrap: Bootstrap | None = None, **files: Any
-) -> dict[str, Any]:
-    """Write the report of a run folder into `out` (default: into the folder); returns the content of
-    report.json. `files`: `answerable`, `supporting`, `step` and `skip_bad_rows` of `read_run`.
-
-    Raises one of WRONG_RUN, and then writes nothing.
-    """
+def make_report(run: Path, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> dict[str, Any]:
+    """Write the report of a run into its folder; returns the content of report.json. Raises one of WRONG_RUN,
+    and then writes nothing."""
     card = Provenance.read(run)
-    table = read_run(run, mask=card.mask if card else None, **files)
-    return write_report(table, card, out or run, bootstrap or Bootstrap())
+    return write_report(read_run(run, mask=card.mask if card else None), card, run, bootstrap)
 
 
-def write_report(table: RunTable, card: Provenance | None, out: Path, bootstrap: Bootstrap) -> dict[str, Any]:
-    """As `make_report`, for a run that has been read."""
+def write_report(
+    table: RunTable, card: Provenance | None, out: Path, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
+) -> dict[str, Any]:
+    """Write the report of a run that has been read; returns the content of report.json. Raises OSError."""
     from rag_r1.evaluation.report.plots import draw_report
     from rag_r1.evaluation.report.report_markdown import markdown
 
@@ -68,7 +64,7 @@ def write_report(table: RunTable, card: Provenance | None, out: Path, bootstrap:
 
 
 def report_of(table: RunTable, card: Provenance | None, bootstrap: Bootstrap) -> dict[str, Any]:
-    """The content of report.json: plain JSON values, numbers rounded to six digits."""
+    """Returns the content of report.json: plain JSON values, numbers rounded to six digits."""
     measures = measures_of(table)
     sums, episodes = by_source(table, measures)
     by_name, mean, overall = bootstrap.estimates(sums, [measure.share for measure in measures])
@@ -100,23 +96,26 @@ def report_of(table: RunTable, card: Provenance | None, bootstrap: Bootstrap) ->
 
 
 def counts(table: RunTable, card: Provenance | None) -> dict[str, Any]:
-    """Questions, episodes, failures, end statuses and causes of wrong answers, of each source and of all."""
+    """Returns the numbers of questions, episodes, failures, end statuses and causes of wrong answers, of each
+    source and of all."""
     sources = in_paper_order(key[0] for key in table.keys)
     groups = {name: [i for i, key in enumerate(table.keys) if key[0] == name] for name in sources}
-    questions, _ = table.question_places()
-    rows = card.rows if card else None
+    questions, _ = table.question_indices()
+    question_count = card.rows if card else None
     return {
-        "sources": {name: _counts(table, places) for name, places in groups.items()},
+        "sources": {name: _counts(table, episodes) for name, episodes in groups.items()},
         "all": _counts(table, range(len(table.keys))),
-        "questions_in_data": rows,
-        "questions_without_record": None if rows is None else max(0, rows - len(questions)),
+        "questions_in_data": question_count,
+        "questions_without_record": (
+            None if question_count is None else max(0, question_count - len(questions))
+        ),
         "bad_records": table.bad.count,
         "played_again": table.replaced,
     }
 
 
 def figure(estimate: Estimate, i: int, questions: int, episodes: int | None = None) -> dict[str, Any]:
-    """One figure of report.json: null for a value that is not known."""
+    """Returns the `i`th figure of an estimate as report.json has it; null for a value that is not known."""
     names = ("value", "low", "high")
     values: dict[str, Any] = {name: rounded(float(getattr(estimate, name)[i])) for name in names}
     values["questions"] = questions
@@ -124,31 +123,33 @@ def figure(estimate: Estimate, i: int, questions: int, episodes: int | None = No
 
 
 def rounded(value: float) -> float | None:
-    """To six digits, so that no byte depends on the order of a sum; None for nan."""
+    """Rounds to six digits, so that no byte depends on the order of a sum; None for nan."""
     return None if math.isnan(value) else round(value, 6) + 0.0
 
 
-def _counts(table: RunTable, places: Sequence[int]) -> dict[str, Any]:
-    failed = [i for i in places if table.failed[i]]
-    scored = [i for i in places if not table.failed[i]]
+def _counts(table: RunTable, episodes: Sequence[int]) -> dict[str, Any]:
+    """Returns the numbers of `counts` for these episodes, by their indices in the table."""
+    failed = [i for i in episodes if table.failed[i]]
+    scored = [i for i in episodes if not table.failed[i]]
     return {
-        "questions": len({table.keys[i][:2] for i in places}),
-        "episodes": len(places),
+        "questions": len({table.keys[i][:2] for i in episodes}),
+        "episodes": len(episodes),
         "failed": len(failed),
         "failed_by_kind": _tally(kind for i in failed for kind in table.failures[i]),
-        # A spent budget is not one: it shows in the statuses.
+        # A spent budget does not count as a failure: it shows in the statuses.
         "scored_with_failure": _tally(k for i in scored for k in table.failures[i] if k != "budget"),
-        "causes": _tally(cause for i in places if table.causes and (cause := table.causes[i]) is not None),
-        "statuses": _tally(table.statuses[i] for i in places),
+        "causes": _tally(cause for i in episodes if (cause := table.causes[i]) is not None),
+        "statuses": _tally(table.statuses[i] for i in episodes),
     }
 
 
-def _tally(values: Any) -> dict[str, int]:
+def _tally(values: Iterable[str]) -> dict[str, int]:
+    """Counts equal values; sorted by value."""
     return dict(sorted(Counter(values).items()))
 
 
 class ReportArguments(Arguments):
-    """The run, and how its report is made."""
+    """The run, its side files, and how the intervals of its report are computed."""
 
     run: CliPositionalArg[Path] = argument("folder of a finished run", "RUN")
     out: Path | None = argument("folder for the report (default: the run's)", "DIR", default=None)
@@ -178,25 +179,27 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval report
 
 
 def _check_start(args: ReportArguments) -> tuple[Provenance | None, RunTable]:
-    """The run's provenance and records. Raises StartError with all that is wrong."""
-    files = {name: getattr(args, name) for name in ("answerable", "supporting")}
+    """Returns the run's provenance and records. Raises StartError with all that is wrong."""
     with StartChecks() as checks:
         card = checks.run(Provenance.read, args.run)
         table = checks.run(
             read_run,
             args.run,
             mask=card.mask if card else None,
+            answerable=args.answerable,
+            supporting=args.supporting,
             step=args.step,
             skip_bad_rows=args.skip_bad_rows,
-            **files,
         )
-        if table is None and any(files.values()):  # so that none of the three hides another
+        if table is None and (args.answerable or args.supporting):
+            # Each of the three by itself, so that none hides the problems of another.
             checks.run(read_run, args.run, step=args.step, skip_bad_rows=args.skip_bad_rows)
-            for read_file, path in zip((read_answerable, read_supporting), files.values(), strict=True):
-                if path is not None:
-                    checks.run(read_file, path, BadRows())
+            if args.answerable is not None:
+                checks.run(read_answerable, args.answerable, BadRows())
+            if args.supporting is not None:
+                checks.run(read_supporting, args.supporting, BadRows())
         checks.run(check_out, args.out or args.run, flag="--out" if args.out else "without --out, RUN")
-    assert table is not None
+    assert table is not None  # or the checks have raised
     return card, table
 
 

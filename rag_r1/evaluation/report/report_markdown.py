@@ -1,4 +1,4 @@
-"""Renders report.json as report.md, with a column for each data source."""
+"""Renders the content of report.json as the page report.md, with a column for each data source."""
 
 from __future__ import annotations
 
@@ -21,34 +21,32 @@ _TITLES = {
     "cost": "Cost",
     "failures": "Failures",
 }
-#: Above this share of failed episodes the scores are of a selection.
+#: Above this share of failed episodes the page warns that the scores are those of a selection.
 _MANY_FAILED = 0.02
 
 
 def markdown(report: Report, pictures: Sequence[Path] = ()) -> str:
-    """The whole page."""
+    """Returns the whole page."""
     page = Page("Evaluation").text(*_opening(report)).pictures(pictures)
-    _causes(page, report)
+    _add_causes(page, report)
     for section in _TITLES:
-        _section(page, report, section)
-    _statuses(page, report)
-    _card(page, report)
+        _add_section(page, report, section)
+    _add_statuses(page, report)
+    _add_card(page, report)
     return str(page)
 
 
 def _opening(report: Report) -> list[str]:
-    """The paragraphs before the tables."""
+    """Returns the paragraphs before the tables."""
     counts, interval = report["counts"], report["interval"]
     totals = counts["all"]
     paragraphs = [
         f"{integer(totals['questions'])} questions, {integer(totals['episodes'])} episodes, of which "
-        f"{integer(totals['failed'])} failed. "
-        "A failed episode (engine, search engine, unusable row, bug) is no "
-        "wrong answer: it has no score and is left out of scores and costs; the section on failures has the "
-        "EM if all of them had been wrong, or right. In brackets: "
-        f"{interval['level']:.0%} intervals ({interval['kind']}, "
-        f"{integer(interval['resamples'])} replicates). "
-        "Avg. is the mean over the data sources, in which each counts once."
+        f"{integer(totals['failed'])} failed. A failed episode (engine, search engine, unusable row, bug) is "
+        "not a wrong answer: it has no score and is left out of scores and costs; the section on failures has "
+        "the EM if all of them had been wrong, or right. In brackets: "
+        f"{interval['level']:.0%} intervals ({interval['kind']}, {integer(interval['resamples'])} "
+        "replicates). Avg. is the mean over the data sources, in which each counts once."
     ]
     if totals["episodes"] and totals["failed"] > _MANY_FAILED * totals["episodes"]:
         share = totals["failed"] / totals["episodes"]
@@ -71,8 +69,8 @@ def _opening(report: Report) -> list[str]:
     return paragraphs
 
 
-def _causes(page: Page, report: Report) -> None:
-    """Why answers are wrong, the commonest cause first."""
+def _add_causes(page: Page, report: Report) -> None:
+    """Add the table of why answers are wrong, the commonest cause first."""
     sources, totals = report["counts"]["sources"], report["counts"]["all"]
     causes = sorted(totals.get("causes", {}).items(), key=lambda item: -item[1])
     if not causes:
@@ -87,21 +85,22 @@ def _causes(page: Page, report: Report) -> None:
     page.heading("Why answers are wrong").table(head, rows)
 
 
-def _section(page: Page, report: Report, section: str) -> None:
-    """The figures of a section that have a value anywhere."""
+def _add_section(page: Page, report: Report, section: str) -> None:
+    """Add the table of a section's figures, without those that have no value."""
     sources = report["counts"]["sources"]
     rows = []
     for figure in report["figures"].values():
         if figure["section"] == section and figure["all"]["value"] is not None:
-            columns = [*(figure["sources"][source] for source in sources), figure["mean"], figure["all"]]
-            rows.append([cell(figure["label"]), *(with_interval(c, figure["decimals"]) for c in columns)])
+            values = [*(figure["sources"][source] for source in sources), figure["mean"], figure["all"]]
+            texts = (with_interval(value, figure["decimals"]) for value in values)
+            rows.append([cell(figure["label"]), *texts])
     if rows:
         head = ["", *map(cell, labels(sources).values()), "Avg.", "all questions"]
         page.heading(_TITLES[section]).table(head, rows)
 
 
-def _statuses(page: Page, report: Report) -> None:
-    """How episodes ended, and which failures there were."""
+def _add_statuses(page: Page, report: Report) -> None:
+    """Add the table of how episodes ended, and which failures there were."""
     sources, totals = report["counts"]["sources"], report["counts"]["all"]
     columns = [*sources.values(), totals]
 
@@ -121,7 +120,8 @@ def _statuses(page: Page, report: Report) -> None:
     page.heading("How the episodes ended").table(head, body)
 
 
-def _card(page: Page, report: Report) -> None:
+def _add_card(page: Page, report: Report) -> None:
+    """Add the card of the run, key by key."""
     page.heading("Card")
     if report["card"] is None:
         page.text("The run has no card, so its figures cannot be compared with others.")

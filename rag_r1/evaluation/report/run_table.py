@@ -4,15 +4,15 @@
     columns    one array for each number (episode_metrics.py), nan where it is not known
     failed     whether an episode was lost to the infrastructure
 
-**A failed episode is no wrong answer.** It has no scores: it is counted, by kind, and left out of every
+**A failed episode is not a wrong answer.** It has no scores: it is counted, by kind, and left out of every
 score and cost, and of the tests. An episode has failed if the engine failed, if its row cannot be used or
 if there was a bug; and, if a search or another tool failed, unless the run's failure policy
 (`failures.mask` in its card) shows such failures to the policy and goes on.
 
 A record is of one episode. If the same sample of a question was played twice, because it failed or because a
 run was killed, a record that has not failed replaces one that has; of equal records one is kept; and two
-different answers are a bad row (rag_r1/data/files/bad_rows.py). The question of a record is known by
-`question_id`, or else by the part of `id` before `#<sample>`, or else by its text.
+different answers are a bad row (rag_r1/data/files/bad_rows.py). The id of a record's question is
+`question_id`, or else the part of `id` before `#<sample>`, or else its text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,17 +39,18 @@ from rag_r1.evaluation.report.episode_metrics import TERM, episode_metrics, mask
 from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
 
-#: Data source, question id, sample.
+#: Data source, question id and sample of an episode.
 Key = tuple[str, str, str]
 
 _SAMPLE = re.compile(r"(.+)#(\d+)", re.DOTALL)
-#: What a line that is no trajectory, or holds wrong types, can raise.
+#: The errors of a line that is not a trajectory, or has values of wrong types.
 _UNUSABLE = (TypeError, ValueError, KeyError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True)
 class RunTable:
-    """See the top of the module; all lists and arrays have one entry for each episode.
+    """The episodes of a run; all lists and arrays have one entry for each. `keys`, `columns`, `failed`: see
+    the top of the module.
 
     `questions`: texts and gold answers; `failures`: the kinds of failure that happened, shown or masked;
     `causes`: of wrong answers, None for others (rag_r1/evaluation/failure_causes.py);
@@ -62,25 +63,31 @@ class RunTable:
     failures: list[tuple[str, ...]]
     failed: np.ndarray
     columns: dict[str, np.ndarray]
-    causes: list[str | None] = field(default_factory=list)
-    bad: BadRows = field(default_factory=BadRows)
-    replaced: int = 0
+    causes: list[str | None]
+    bad: BadRows
+    replaced: int
 
     @property
     def terms(self) -> list[str]:
-        """The columns that hold terms of the reward."""
+        """The names of the columns that hold terms of the reward."""
         return sorted(name for name in self.columns if name.startswith(TERM))
 
-    def question_places(self) -> tuple[list[tuple[str, str]], np.ndarray]:
-        """The questions, as (data source, id), in order; and for each episode the index of its question."""
-        places: dict[tuple[str, str], int] = {}
-        of_episodes = [places.setdefault(key[:2], len(places)) for key in self.keys]
-        return list(places), np.array(of_episodes, dtype=np.int64)
+    @property
+    def question_keys(self) -> list[tuple[str, str]]:
+        """Data source and id of each episode's question."""
+        return [key[:2] for key in self.keys]
+
+    def question_indices(self) -> tuple[list[tuple[str, str]], np.ndarray]:
+        """Returns the questions, as (data source, id), in order; and for each episode the index of its
+        question among them."""
+        indices: dict[tuple[str, str], int] = {}
+        of_episodes = [indices.setdefault(key, len(indices)) for key in self.question_keys]
+        return list(indices), np.array(of_episodes, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class _EpisodeRow:
-    """A row of the table. `step`: of a training; 0 in an evaluation."""
+    """A row of the table. `step`: the training step; 0 in an evaluation."""
 
     key: Key
     step: int
@@ -95,8 +102,8 @@ class _EpisodeRow:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal episodes. It decides which of two contradicting answers is kept: a hash prefers
-        none, and is the same in every run."""
+        """A hash that is equal for equal episodes. It decides which of two contradicting answers is kept: a
+        hash favours none, and is the same in every run."""
         text = f"_Episode({repr(self).partition('(')[2]}"  # a former name, so that the choice stays the same
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -110,54 +117,61 @@ def read_run(
     step: int | None = None,
     skip_bad_rows: bool = False,
 ) -> RunTable:
-    """The table of a run folder (of its subfolder `trajectories`, if there is one) or of a file of records.
+    """Returns the table of a run folder (of its subfolder `trajectories`, if there is one) or of a file of
+    records.
 
     `mask`: the kinds of failure that the run masks, None if that is not known. `answerable`, `supporting`:
-    files of annotations. `step`: of a training's validation, only the records of this step. Raises DataError
-    for a path that does not exist or a file that cannot be read, and RunError for records that make no table.
+    files of annotations. `step`: the step of a training whose validation is read; None if there is only one.
+    Raises DataError for a path that does not exist or a file that cannot be read, and RunError for records
+    that do not make a table.
     """
     bad = BadRows()
     answerables = read_answerable(answerable, bad) if answerable else None
     evidence = read_supporting(supporting, bad) if supporting else None
-    path = _records_path(run)
-    records = placed_records(path, skip_broken=bad.add)
+    records = placed_records(records_path(run), skip_broken=bad.add)
     bar = tqdm(records, f"reading {run.name}", unit=" records", disable=None, delay=2)
     read_row = partial(_read_row, mask=masked_kinds(mask), answerables=answerables, evidence=evidence)
     episodes, replaced = _without_repeats(bar, read_row, step, bad)
     if bad.count and not skip_bad_rows:
         raise RunError(f"{run}: nothing was written, because of {bad.refusal()}")
-    if not episodes and step is not None:
-        raise RunError(f"{path} has no records of --step {step}: see `rag-r1 view {run}` for its steps")
-    if not episodes:
-        raise no_records(run)
-    steps = sorted({episode.step for episode in episodes})
-    if len(steps) > 1:
-        raise RunError(
-            f"{path} has records of the steps {', '.join(map(str, steps))}: choose one with --step"
-        )
+    _check_step(episodes, run, step)
     for side_file in (answerables, evidence):
         if side_file is not None:
             side_file.check()
     return _table(episodes, bad, replaced)
 
 
+def _check_step(episodes: Sequence[_EpisodeRow], run: Path, step: int | None) -> None:
+    """Raises RunError without an episode, or for episodes of several steps."""
+    if not episodes and step is None:
+        raise no_records(run)
+    if not episodes:
+        raise RunError(
+            f"{records_path(run)} has no records of --step {step}: see `rag-r1 view {run}` for its steps"
+        )
+    steps = sorted({episode.step for episode in episodes})
+    if len(steps) > 1:
+        names = ", ".join(map(str, steps))
+        raise RunError(f"{records_path(run)} has records of the steps {names}: choose one with --step")
+
+
 def has_records(run: Path) -> bool:
-    """Whether there is a record, or something in the place of one, in a run's folder or file."""
+    """Whether a run's folder or file has a record, or a line that should be one."""
     try:
-        return next(placed_records(_records_path(run)), None) is not None
+        return next(placed_records(records_path(run)), None) is not None
     except DataError:
         return True
 
 
 def no_records(run: Path) -> RunError:
-    """The error for a run without a record."""
+    """Returns the error for a run without a record."""
     return RunError(
-        f"{_records_path(run)} has no trajectory records: give a run's folder, or a file of records"
+        f"{records_path(run)} has no trajectory records: give a run's folder, or a file of records"
     )
 
 
-def _records_path(run: Path) -> Path:
-    """The folder or file that has a run's records."""
+def records_path(run: Path) -> Path:
+    """Returns the folder or file that has a run's records."""
     return run / "trajectories" if (run / "trajectories").is_dir() else run
 
 
@@ -168,7 +182,7 @@ def _read_row(
     answerables: Annotations[bool] | None,
     evidence: Annotations[GoldEvidence] | None,
 ) -> _EpisodeRow:
-    """The row of a record; it raises one of _UNUSABLE."""
+    """Returns the row of a record. Raises one of _UNUSABLE."""
     trajectory = trajectory_of(dict(record))
     source, question_id, _ = key = _key(record)
     golds = tuple(as_golds(record.get("golds")))
@@ -176,13 +190,13 @@ def _read_row(
     failed = bool(set(kinds) & set(mask))
     if not golds and not failed:
         raise ValueError("it has no gold answers (`golds`)")
-    annotation = evidence.get(source, question_id) if evidence else None
-    needed = annotation or GoldEvidence.of(record)
+    gold_passages = evidence.get(source, question_id) if evidence else None
+    gold_passages = gold_passages or GoldEvidence.of(record)
     metadata = record.get("metadata")
-    if not needed and isinstance(metadata, Mapping):
-        needed = GoldEvidence.of(metadata)
+    if not gold_passages and isinstance(metadata, Mapping):
+        gold_passages = GoldEvidence.of(metadata)
     answerable = answerables.get(source, question_id) if answerables else None
-    numbers = episode_metrics(trajectory, golds, needed, answerable)
+    numbers = episode_metrics(trajectory, golds, gold_passages, answerable)
     for name, number in numbers.items():
         if number is not None and not math.isfinite(number):
             raise ValueError(f"{name.removeprefix(TERM)} is {number}")
@@ -201,7 +215,7 @@ def _read_row(
 
 
 def _key(record: Mapping[str, Any]) -> Key:
-    """The key of a record's episode."""
+    """Returns the key of a record's episode."""
     record_id = str(record["id"])
     match = _SAMPLE.fullmatch(record_id)
     question_id = record.get("question_id") or (match[1] if match else record["question"])
@@ -215,7 +229,8 @@ def _without_repeats(
     step: int | None,
     bad: BadRows,
 ) -> tuple[list[_EpisodeRow], int]:
-    """The episodes, sorted, each once, and how many records were replaced by others of the same episode."""
+    """Returns the episodes, sorted, each once, and how many records were replaced by others of the same
+    episode. Adds records that cannot be used, or that contradict another one, to `bad`."""
     versions_by_episode: dict[tuple[Key, int], dict[str, _EpisodeRow]] = {}
     count = 0
     for location, record in records:
@@ -241,6 +256,7 @@ def _without_repeats(
 
 
 def _table(episodes: list[_EpisodeRow], bad: BadRows, replaced: int) -> RunTable:
+    """Returns the table of these rows."""
     names = dict.fromkeys(name for episode in episodes for name in episode.numbers)
     columns = {  # None becomes nan
         name: np.array([row.numbers.get(name) for row in episodes], dtype=float) for name in names

@@ -19,53 +19,53 @@ from collections.abc import Sequence
 
 import numpy as np
 
-#: Signs that are held in memory at a time.
-_CELLS = 4_000_000
+#: Signs in memory at a time.
+_MAX_SIGNS = 4_000_000
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """The p-value, in (0, 1], from the numbers of questions that only one of the two runs has right."""
-    differ, fewer = only_first + only_second, min(only_first, only_second)
-    ways = 1  # of `differ` over 0
-    total = 0
-    for i in range(fewer + 1):
-        total += ways
-        ways = ways * (differ - i) // (i + 1)
+    """Returns the p-value, in (0, 1], from the numbers of questions that only one of the two runs has
+    right."""
+    differing = only_first + only_second
+    combinations = 1  # differing choose i
+    tail = 0
+    for i in range(min(only_first, only_second) + 1):
+        tail += combinations
+        combinations = combinations * (differing - i) // (i + 1)
     # Whole numbers are divided exactly, however large; the quotient itself may be too small for a float.
-    return min(1.0, max(2 * total / (1 << differ), sys.float_info.min))
+    return min(1.0, max(2 * tail / (1 << differing), sys.float_info.min))
 
 
 def permutation(differences: np.ndarray, rng: np.random.Generator, resamples: int = 10_000) -> float:
-    """The p-value, in (0, 1], of the sum of `differences`, (questions,).
+    """Returns the p-value, in (0, 1], of the sum of `differences`, (questions,).
 
     For a mean over sources, divide each difference by the number of its source's questions. If there are no
     more than `resamples` ways to flip the signs, all are tried, and the p-value is exact.
     """
-    moved = differences[differences != 0]
-    if not len(moved):
+    nonzero = differences[differences != 0]
+    if not len(nonzero):
         return 1.0
-    # Equal sizes are made equal in all bits.
-    size = np.abs(moved).max()
-    moved = np.round(moved / size, 12)
-    least = abs(moved.sum()) - 1e-9  # of a tie the last bits depend on the order of summation
-    if len(moved) < 63 and 2 ** len(moved) <= resamples:
-        signs = np.arange(2 ** len(moved))[:, None] >> np.arange(len(moved)) & 1
-        return float(np.mean(np.abs((1 - 2 * signs) @ moved) >= least))
-    sizes, counts = np.unique(np.abs(moved), return_counts=True)
-    few = 4 * len(sizes) <= len(moved)
-    hits, step = 0, max(1, _CELLS // len(sizes if few else moved))
+    # Rounded, so that equal sizes are equal in all bits.
+    nonzero = np.round(nonzero / np.abs(nonzero).max(), 12)
+    threshold = abs(nonzero.sum()) - 1e-9  # the last bits of a tie depend on the order of summation
+    if len(nonzero) < 63 and 2 ** len(nonzero) <= resamples:
+        signs = np.arange(2 ** len(nonzero))[:, None] >> np.arange(len(nonzero)) & 1
+        return float(np.mean(np.abs((1 - 2 * signs) @ nonzero) >= threshold))
+    sizes, counts = np.unique(np.abs(nonzero), return_counts=True)
+    is_grouped = 4 * len(sizes) <= len(nonzero)
+    hits, step = 0, max(1, _MAX_SIGNS // len(sizes if is_grouped else nonzero))
     for start in range(0, resamples, step):
         rows = min(step, resamples - start)
-        if few:  # of `count` differences of a size, a binomial number is positive
+        if is_grouped:  # of `count` differences of one size, a binomial number is positive
             sums = (2.0 * rng.binomial(counts, 0.5, (rows, len(sizes))) - counts) @ sizes
         else:
-            sums = (1.0 - 2.0 * rng.integers(0, 2, (rows, len(moved)), dtype=np.int8)) @ moved
-        hits += int((np.abs(sums) >= least).sum())
+            sums = (1.0 - 2.0 * rng.integers(0, 2, (rows, len(nonzero)), dtype=np.int8)) @ nonzero
+        hits += int((np.abs(sums) >= threshold).sum())
     return (hits + 1) / (resamples + 1)
 
 
 def bootstrap_p(value: float, replicates: np.ndarray) -> float:
-    """The p-value, in (0, 1], of a difference, from its bootstrap replicates, (resamples,).
+    """Returns the p-value, in (0, 1], of a difference, from its bootstrap replicates, (resamples,).
 
     Under the null hypothesis replicates scatter around 0 as they do around the difference.
     """
@@ -74,8 +74,8 @@ def bootstrap_p(value: float, replicates: np.ndarray) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The adjusted p-values, in the same order: each is significant at any level at which Holm's procedure
-    rejects it."""
+    """Returns the adjusted p-values, in the same order: each is the lowest level at which Holm's procedure
+    rejects its hypothesis."""
     adjusted = [0.0] * len(p_values)
     running_max = 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):

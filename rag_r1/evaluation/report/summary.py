@@ -1,4 +1,4 @@
-"""The summary that `rag-r1 eval` prints: the main figures in a few lines."""
+"""Writes the summary that `rag-r1 eval` prints: the main figures in a few lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN = ("em", "cover_em", "f1", "em_answerable", "formatted", "retrievals", "s
 
 
 def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
-    """The figures over all questions, and the EM of each source."""
+    """Yields lines with the main figures over all questions, and the EM of each source."""
     totals = report["counts"]["all"]
     counts = f"{totals['questions']:,} questions, {totals['episodes']:,} episodes"
     yield f"condition {one_line_text(condition)}: {counts}"
@@ -35,5 +35,5 @@ def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
 
 
 def stop_message(reason: str, missing: str) -> str:
-    """Why a run has stopped, and what to do."""
+    """Returns why a run has stopped, what is `missing`, and what to do."""
     return f"stopped: {reason}\n{missing}: run the same command again to go on"

@@ -26,6 +26,7 @@ from functools import partial
 from rag_r1.evaluation.target import check_judge, resolve_model
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.io.atomic_files import write_json
+from rag_r1.options.command_exit import ExitStatus
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.retriever.data.candidates import CandidateStore, retriever_settings
 from rag_r1.retriever.data.steps import (
@@ -100,18 +101,18 @@ async def _take_steps(args: DataArguments, ready: RunSetup) -> int:
             run = DataRun(args, ready, search, opened)
             trajectories = await trajectories_of(run)
             if trajectories is None:
-                return 3
+                return ExitStatus.STOPPED
             cost = await find_candidates(run, candidates, trajectories)
             if cost is None:
-                return 3
+                return ExitStatus.STOPPED
             if args.estimate:
                 return 0
             inputs = candidates, trajectories, cost
             if args.utility != "relevance" and not await score_correctness(run, *inputs):
-                return 3
+                return ExitStatus.STOPPED
         # Here the model's server has ended: the judge may need its memory.
         if args.utility != "correctness" and not await score_relevance(run, *inputs):
-            return 3
+            return ExitStatus.STOPPED
     _select(run)
     return 0
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rag_r1.runs.folder import RunFolder
-from rag_r1.runs.json_lines import JsonLinesFile, Place
+from rag_r1.runs.json_lines import JsonLinesFile, LinePosition
 
 Key = tuple[str, int]
 
@@ -26,8 +26,8 @@ class ResultJournal:
     use or was begun with other settings."""
 
     def __init__(self, out: Path, settings: Mapping[str, Any]):
-        self._places: dict[Key, tuple[str, Place]] = {}
-        self._failed: dict[Key, tuple[str, int, Place]] = {}
+        self._places: dict[Key, tuple[str, LinePosition]] = {}
+        self._failed: dict[Key, tuple[str, int, LinePosition]] = {}
         with ExitStack() as opened:
             self.folder = opened.enter_context(RunFolder(out, settings))
             self._lines = JsonLinesFile(self.folder.journal / "results.ndjson", self._note)
@@ -69,7 +69,7 @@ class ResultJournal:
         last_input, _, position = self._failed.get(key, ("", 0, (0, 0)))
         return self._lines.at(position).get("parts", []) if last_input == fingerprint else []
 
-    def _note(self, line: Mapping[str, Any], position: Place) -> None:
+    def _note(self, line: Mapping[str, Any], position: LinePosition) -> None:
         name, number = line["key"]
         key, fingerprint = (str(name), int(number)), str(line["input"])
         if "value" in line:

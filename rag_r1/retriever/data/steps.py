@@ -235,10 +235,9 @@ async def score_relevance(
     if args.judge_url is None:
         _score_relevance_by_rule(run, candidates, trajectories, cost)
         return True
-    connection = args.model_dump(include={"retries", "timeout_s", "backoff_s", "trust_env"})
     with RelevanceScorer(args, candidates, run.step("relevance")) as relevance:
         cache = relevance.folder.cache
-        async with judge_endpoint(args, cache, **connection) as endpoint:
+        async with judge_endpoint(args, cache, args) as endpoint:
             judge = RelevanceJudge(args, endpoint, cache)
             await relevance.score(judge, trajectories)
             if endpoint.stop.reason is not None:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from rag_r1.options.command_exit import ExitStatus
 from rag_r1.runs.processes import find_leftovers
-from rag_r1.training.time_limit import STOPPED
 from tests.benchmarks.gpu.running import Miniature
 
 pytestmark = [pytest.mark.full, pytest.mark.slow]
@@ -40,7 +40,7 @@ def test_a_cell_that_fails_is_recorded_with_the_end_of_its_error_and_the_next_on
 def test_a_phase_without_time_ends_its_process_and_goes_on_later(tmp_path):
     memory = Miniature(tmp_path / "out", "memory")
     # Of 0.6 seconds a process that imports veRL does not finish anything.
-    assert memory.run("--minutes", "0.02") == STOPPED
+    assert memory.run("--minutes", "0.02") == ExitStatus.STOPPED
     assert memory.files() == {} and find_leftovers(memory.out) == []
     assert memory.log(memory.cells[0].name).exists(), "it was begun"
     assert memory.run() == 0

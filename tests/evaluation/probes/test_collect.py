@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rag_r1.corpus.reader import Corpus
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.evaluation.probes import collect
-from rag_r1.evaluation.probes.collect import PAGE, find_passages
+from rag_r1.evaluation.probes.collect import MAX_PASSAGES_PER_PAGE, find_passages
 from rag_r1.evaluation.probes.served_passages import served_passages
 from rag_r1.io.errors import DataError
 from rag_r1.probes.passages import Passages, read_passages
@@ -50,13 +50,17 @@ def test_passages_are_found_by_their_ids_and_by_the_titles_of_their_pages(corpus
 
 def test_of_a_long_page_only_the_first_passages_are_kept(tmp_path):
     path = tmp_path / "long.jsonl"
-    path.write_text("".join(json.dumps({"id": str(i), "contents": '"P"\nx'}) + "\n" for i in range(PAGE + 9)))
-    assert len(collected(path, tmp_path / "state.json", titled("P")).by_title["p"]) == PAGE
+    path.write_text(
+        "".join(
+            json.dumps({"id": str(i), "contents": '"P"\nx'}) + "\n" for i in range(MAX_PASSAGES_PER_PAGE + 9)
+        )
+    )
+    assert len(collected(path, tmp_path / "state.json", titled("P")).by_title["p"]) == MAX_PASSAGES_PER_PAGE
 
 
 def test_the_draw_is_that_of_earlier_releases(corpus, tmp_path):
     """Scans that they have saved go on, and a search card shows the same passages again."""
-    drawn = collected(corpus, tmp_path / "out.json", random=5, seed=7).random
+    drawn = collected(corpus, tmp_path / "out.json", sample_size=5, seed=7).random
     assert [passage.id for passage in drawn] == ["78", "102", "117", "74", "37"]
 
 
@@ -72,15 +76,15 @@ class Killed(Corpus):
 
 def test_a_scan_that_was_killed_goes_on_and_finds_the_same(corpus, tmp_path):
     wanted = [titled("Page 3", "Page 30"), GoldEvidence.of({"supporting_ids": ["7", "110"]})]
-    whole = collected(corpus, tmp_path / "whole.json", *wanted, random=9)
+    whole = collected(corpus, tmp_path / "whole.json", *wanted, sample_size=9)
     state = tmp_path / "state.json"
     with pytest.raises(KeyboardInterrupt):
-        find_passages(Killed([corpus]), wanted, state, random=9, save_interval=20, progress=False)
+        find_passages(Killed([corpus]), wanted, state, sample_size=9, save_interval=20, progress=False)
     assert json.loads(state.read_text())["place"][2] == 40
     with pytest.raises(DataError, match="interrupted"):
         read_passages(state)
-    assert collected(corpus, state, *wanted, random=9) == whole
-    assert collected(corpus, state, *wanted, random=9) == whole, "a finished scan is read from its file"
+    assert collected(corpus, state, *wanted, sample_size=9) == whole
+    assert collected(corpus, state, *wanted, sample_size=9) == whole, "a finished scan is read from its file"
 
 
 def test_an_id_of_two_passages_is_refused_with_both_rows_also_after_a_kill(tmp_path):
@@ -107,15 +111,17 @@ def test_a_scan_of_more_passages_than_a_file_may_hold_ends_with_a_remedy(corpus,
     monkeypatch.setattr(collect, "MAX_VALUES", 100)
     with pytest.raises(DataError, match="fewer questions"):
         find_passages(
-            Corpus([corpus]), [], tmp_path / "out.json", random=60, save_interval=20, progress=False
+            Corpus([corpus]), [], tmp_path / "out.json", sample_size=60, save_interval=20, progress=False
         )
-    assert not json.loads((tmp_path / "out.json").read_text())["done"], "it ends before the corpus does"
+    state = json.loads((tmp_path / "out.json").read_text())
+    assert not state["done"], "it ends before the corpus does"
+    assert state["place"][2] == len(state["drawn"]) == 20, "the last file that can be read stays"
 
 
 def test_bad_rows_are_refused_and_the_file_is_unfinished_until_they_are_left_out(tmp_path):
     path, out = tmp_path / "bad.jsonl", tmp_path / "out.json"
     path.write_text('{"id": "1", "contents": "a"}\n{\n')
-    options = {"random": 5, "progress": False}
+    options = {"sample_size": 5, "progress": False}
     with pytest.raises(DataError, match="1 bad row: .*bad.jsonl, line 2: .*--skip-bad-rows"):
         find_passages(Corpus([path]), [], out, **options)
     with pytest.raises(DataError, match="refused"):
@@ -133,11 +139,11 @@ def test_random_passages_are_different_ones_and_depend_on_the_seed_alone(
     corpus, tmp_path_factory, size, seed
 ):
     folder = tmp_path_factory.mktemp("states")
-    drawn = collected(corpus, folder / "a.json", random=size, seed=seed).random
+    drawn = collected(corpus, folder / "a.json", sample_size=size, seed=seed).random
     assert len({passage.id for passage in drawn}) == min(size, len(ROWS)) == len(drawn)
-    again = collected(corpus, folder / "b.json", titled("Page 3"), random=size, seed=seed).random
+    again = collected(corpus, folder / "b.json", titled("Page 3"), sample_size=size, seed=seed).random
     assert again == drawn
-    more = collected(corpus, folder / "c.json", random=size + 1, seed=seed).random
+    more = collected(corpus, folder / "c.json", sample_size=size + 1, seed=seed).random
     assert more[:size] == drawn
 
 

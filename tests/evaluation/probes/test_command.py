@@ -64,7 +64,9 @@ def test_the_file_has_what_gold_and_random_show(run, tmp_path):
         GoldEvidence(titles=frozenset({"nowhere"})),
     ]
     of_card = tmp_path / "of_card.json"
-    find_passages(Corpus([tmp_path / "corpus.jsonl"]), wanted, of_card, random=15, seed=2, progress=False)
+    find_passages(
+        Corpus([tmp_path / "corpus.jsonl"]), wanted, of_card, sample_size=15, seed=2, progress=False
+    )
     assert of_card.read_bytes() == (tmp_path / "passages.json").read_bytes(), "as a card finds them"
 
 

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.data.rows import QuestionRow
-from rag_r1.evaluation.probes.metrics import CONDITION_NAMES, LEAST, ConditionRun, figures, groups_of, percent
+from rag_r1.evaluation.probes.metrics import (
+    CONDITION_NAMES,
+    MIN_QUESTIONS,
+    ConditionRun,
+    figures,
+    groups_of,
+    percent,
+)
 from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.probes.probes import PROBES
 
@@ -43,8 +50,8 @@ R, W = "1" * 30, "0" * 30
         ({"real": R, "closed_book": W, "empty": "1111110" * 4 + "11", "random": W}, "mixed"),
         ({"real": R, "closed_book": "01" * 15}, "open"),
         ({"real": W, "closed_book": W}, "open"),
-        ({"real": R[:LEAST], "closed_book": W[:LEAST]}, "searches"),
-        ({"real": R[: LEAST - 1], "closed_book": W[: LEAST - 1]}, "open"),
+        ({"real": R[:MIN_QUESTIONS], "closed_book": W[:MIN_QUESTIONS]}, "searches"),
+        ({"real": R[: MIN_QUESTIONS - 1], "closed_book": W[: MIN_QUESTIONS - 1]}, "open"),
         ({"real": R}, "open"),
     ],
 )

@@ -13,7 +13,7 @@ from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
 from rag_r1.evaluation import command
-from rag_r1.evaluation.probes.collect import POOL
+from rag_r1.evaluation.probes.collect import RANDOM_SAMPLE_SIZE
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.probes.probes import SPARE
 from tests.evaluation.command_words import PROMPT, command_words
@@ -97,7 +97,7 @@ def test_a_policy_that_reads_is_right_only_where_it_finds_the_evidence(
         assert "**It searches" in page and "| demo/bridge |" in page
         assert (tmp_path / "out" / "search_card.png").read_bytes()[:4] == b"\x89PNG"
         assert len(json.loads((tmp_path / "out" / "passages.json").read_text())["drawn"]) == min(
-            POOL, len(WORLD.passages)
+            RANDOM_SAMPLE_SIZE, len(WORLD.passages)
         )
 
         before, requests = (tmp_path / "out" / "search_card.json").read_bytes(), len(policy.bodies)

@@ -26,7 +26,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +34,7 @@ from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.agent.records import placed_records, trajectory_of
-from rag_r1.evaluation.report.run_table import no_records
+from rag_r1.evaluation.report.run_table import no_records, records_path
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
@@ -45,17 +44,18 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import integer, number, table
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
+#: The quantiles of the states that are printed.
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-#: With fewer answers of a kind a threshold depends on chance.
-FEW = 50
-#: An area under the curve that is closer to 0.5 tells nothing that one could use.
-_NOTHING = 0.05
+#: With fewer right or wrong answers a threshold depends on chance.
+MIN_ANSWERS = 50
+#: An area under the curve that is closer to 0.5 is of no use.
+_MIN_AREA_GAIN = 0.05
 
 
 @dataclass(frozen=True)
 class AnswerStates:
-    """States at the answer turn, in nats, of right and of wrong answers; and how many records have none, by
-    reason."""
+    """States at the answer turn, in nats, of right and of wrong answers, sorted. `excluded`: how many records
+    have no state, by reason."""
 
     right: np.ndarray
     wrong: np.ndarray
@@ -72,14 +72,13 @@ class Threshold:
 
     @property
     def balanced_accuracy(self) -> float:
-        """Mean of the right answers that are accepted and the wrong ones that are not."""
+        """The mean of the shares of right answers that are accepted and of wrong ones that are not."""
         return (self.right_accepted + 1 - self.wrong_accepted) / 2
 
 
 def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: float = 1.0) -> AnswerStates:
-    """The states in trajectory records. An answer is right if the value of `term` is at least `right_from`.
-
-    Raises DataError if a record is no trajectory."""
+    """Returns the states in trajectory records. An answer is right if the value of `term` is at least
+    `right_from`. Raises DataError if a record is not a trajectory."""
     states: dict[bool, list[float]] = {True: [], False: []}
     excluded: Counter[str] = Counter()
     for record in records:
@@ -100,8 +99,8 @@ def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: f
 
 
 def thresholds_of(states: AnswerStates) -> list[Threshold]:
-    """The thresholds that accept different answers, in ascending order: half-way between neighbouring states,
-    and one above all of them. Empty without a right and a wrong answer."""
+    """Returns the thresholds that accept different answers, in ascending order: half-way between neighbouring
+    states, and one above all of them. Empty without a right and a wrong answer."""
     if not len(states.right) or not len(states.wrong):
         return []
     values = np.unique(np.concatenate([states.right, states.wrong]))
@@ -114,35 +113,58 @@ def thresholds_of(states: AnswerStates) -> list[Threshold]:
 
 
 def quantile_threshold(thresholds: Sequence[Threshold], share: float) -> Threshold:
-    """The lowest threshold that accepts at least `share` of the right answers."""
+    """Returns the lowest threshold that accepts at least `share` of the right answers."""
     return next(threshold for threshold in thresholds if threshold.right_accepted >= share - 1e-12)
 
 
 def best_balanced(thresholds: Sequence[Threshold]) -> Threshold:
-    """The threshold of best balanced accuracy; of equal ones the highest, which demotes the fewest."""
+    """Returns the threshold of best balanced accuracy; of equal ones the highest, which demotes the
+    fewest."""
     return max(thresholds, key=lambda t: (round(t.balanced_accuracy, 12), t.sigma))
 
 
 def roc_area(states: AnswerStates) -> float:
-    """Chance that a wrong answer has a higher state than a right one; equal states count half."""
+    """Returns the chance that a wrong answer has a higher state than a right one; equal states count half."""
     lower = sum(np.searchsorted(states.right, states.wrong, side=side).sum() for side in ("left", "right"))
     return float(lower / 2 / (len(states.right) * len(states.wrong)))
 
 
 def report(states: AnswerStates, share: float) -> list[str]:
-    """The printed lines: the distributions, the proposals, and warnings about them."""
+    """Returns the lines to be printed: the distributions, the proposals, and warnings about them."""
+    lines = [*_distributions(states), ""]
+    lines += [f"left out: {integer(count)} records {reason}" for reason, count in states.excluded.items()]
+    thresholds = thresholds_of(states)
+    if not thresholds:
+        return [
+            *lines,
+            "no max_state is proposed: play questions until there are right and wrong answers with a state",
+        ]
+    lines += _proposals(thresholds, share)
+    area = roc_area(states)
+    lines += ["", f"chance that a wrong answer has a higher state than a right one: {area:.3f}"]
+    if area < 0.5 + _MIN_AREA_GAIN:
+        lines.append("the state does not tell right answers from wrong ones here: leave max_state at null")
+    if min(len(states.right), len(states.wrong)) < MIN_ANSWERS:
+        lines.append(
+            f"fewer than {MIN_ANSWERS} answers of a kind: play more questions before relying on this"
+        )
+    return lines
+
+
+def _distributions(states: AnswerStates) -> list[str]:
+    """Returns the table of the states of right and of wrong answers."""
     rows = []
     for name, group in (("right", states.right), ("wrong", states.wrong)):
         facts = [None] * (1 + len(_QUANTILES))
         if len(group):
             facts = [group.mean(), *np.quantile(group, _QUANTILES)]
         rows.append([name, integer(len(group)), *(number(value, 2) for value in facts)])
-    head = ["state at the answer (nats)", "answers", "mean", *(f"{q:.0%}" for q in _QUANTILES)]
-    lines = [*table(head, rows), ""]
-    lines += [f"left out: {integer(count)} records {why}" for why, count in states.excluded.items()]
-    thresholds = thresholds_of(states)
-    if not thresholds:
-        return [*lines, "no max_state is proposed: it takes right and wrong answers with a state"]
+    quantiles = (f"{quantile:.0%}" for quantile in _QUANTILES)
+    return table(["state at the answer (nats)", "answers", "mean", *quantiles], rows)
+
+
+def _proposals(thresholds: Sequence[Threshold], share: float) -> list[str]:
+    """Returns the table of the two proposed thresholds."""
     proposals = {
         f"{share:.0%} of the right answers": quantile_threshold(thresholds, share),
         "best balanced accuracy": best_balanced(thresholds),
@@ -152,18 +174,11 @@ def report(states: AnswerStates, share: float) -> list[str]:
         accepted = (f"{threshold.right_accepted:.1%}", f"{threshold.wrong_accepted:.1%}")
         accuracy = number(threshold.balanced_accuracy, 3)
         rows.append([name, number(threshold.sigma, 3), *accepted, accuracy])
-    area = roc_area(states)
-    lines += table(["proposed", "max_state", "right accepted", "wrong accepted", "balanced accuracy"], rows)
-    lines += ["", f"chance that a wrong answer has a higher state than a right one: {area:.3f}"]
-    if area < 0.5 + _NOTHING:
-        lines.append("the state does not tell right answers from wrong ones here: leave max_state at null")
-    if min(len(states.right), len(states.wrong)) < FEW:
-        lines.append(f"fewer than {FEW} answers of a kind: play more questions before relying on this")
-    return lines
+    return table(["proposed", "max_state", "right accepted", "wrong accepted", "balanced accuracy"], rows)
 
 
 class SigmaArguments(Arguments):
-    """The runs, and which of their answers are right."""
+    """The runs, and the term by which their answers are right."""
 
     runs: CliPositionalArg[list[Path]] = argument(
         "folders of runs, or files of records, that were played with a max_state above all states", "RUN"
@@ -195,7 +210,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
     if args.check_only:
         print(f"all checks passed: {', '.join(map(str, args.runs))} would be read")
         return 0
-    states = states_of(map(itemgetter(1), _located_trajectories(args.runs)), args.term, args.right_from)
+    records = (record for _, record in _located_trajectories(args.runs))
+    states = states_of(records, args.term, args.right_from)
     print("\n".join(report(states, args.accept)))
     return 0
 
@@ -208,14 +224,15 @@ def _check_start(args: SigmaArguments) -> None:
 
 
 def _check_run(run: Path) -> None:
+    """Raises RunError for a run without records, DataError for one whose first record is not a trajectory."""
     if next(_located_trajectories([run]), None) is None:
         raise no_records(run)
 
 
 def _located_trajectories(runs: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The records of runs with their places. Raises DataError, with the place, for one that is none."""
-    folders = [run / "trajectories" if (run / "trajectories").is_dir() else run for run in runs]
-    for location, record in placed_records(*folders):
+    """Yields the records of runs with their places in the files. Raises DataError, with the place, for one
+    that is not a trajectory."""
+    for location, record in placed_records(*map(records_path, runs)):
         try:
             trajectory_of(record)
         except DataError as error:

@@ -18,7 +18,7 @@ from rag_r1.data.rows import write_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
 from rag_r1.evaluation import command
-from rag_r1.evaluation.state_threshold import (
+from rag_r1.evaluation.report.state_threshold import (
     AnswerStates,
     best_balanced,
     quantile_threshold,

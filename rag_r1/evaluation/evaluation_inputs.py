@@ -1,0 +1,52 @@
+"""Reads and checks everything that an evaluation needs before a server is asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rag_r1.data.annotations import Annotations, read_answerable, read_supporting, with_supporting
+from rag_r1.data.evidence import GoldEvidence
+from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.target import check_tokens
+from rag_r1.evaluation.validation_limits import validation_limits
+from rag_r1.io.errors import DataError
+from rag_r1.rollouts.provenance_facts import manifest_facts
+from rag_r1.rollouts.session import RunSetup, prepare
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartChecks
+
+
+def prepare_evaluation(args: EvalArguments) -> RunSetup:
+    """Read the questions and check every key and file; with --card the rows get the passages of --supporting.
+    Raises RunError."""
+    answerable, supporting = read_annotations(args)
+    if args.index is not None:
+        manifest_facts(args.index)  # for its error
+    run_setup = prepare(args, validation_limits(args.protocol), validation=True)
+    rows = run_setup.questions.rows
+    check_tokens(args, run_setup.tokens)
+    try:
+        for annotations in (answerable, supporting):
+            if annotations is not None:
+                annotations.check_rows(rows)
+        if args.card and supporting is not None:
+            rows = with_supporting(rows, supporting)
+            run_setup = replace(run_setup, questions=replace(run_setup.questions, rows=rows))
+    except DataError as error:
+        raise RunError(str(error)) from error
+    return run_setup
+
+
+def read_annotations(
+    args: EvalArguments,
+) -> tuple[Annotations[bool] | None, Annotations[GoldEvidence] | None]:
+    """Returns the content of --answerable and of --supporting, None for a flag that is absent. Raises
+    RunError."""
+    bad = BadRows()
+    with StartChecks() as checks:
+        answerable = checks.run(read_answerable, args.answerable, bad) if args.answerable else None
+        supporting = checks.run(read_supporting, args.supporting, bad) if args.supporting else None
+        if bad.count and not args.skip_bad_rows:
+            raise RunError(bad.refusal())
+    return answerable, supporting
