@@ -16,8 +16,8 @@ MAX_TRAJECTORIES = 500
 
 
 def export_page(connection: duckdb.DuckDBPyConnection, title: str, tids: Sequence[int]) -> str:
-    """The page of these trajectories. Raises FilterError for none or too many, and DataError for a record
-    that has changed since it was read, or that is none."""
+    """Returns the page of these trajectories, as HTML. Raises FilterError for none or too many of them, and
+    DataError for a number without a trajectory, or a record that has changed since it was read."""
     if not 1 <= len(tids) <= MAX_TRAJECTORIES:
         raise FilterError(f"select 1 to {MAX_TRAJECTORIES} trajectories, not {len(tids)}")
     date = datetime.now().astimezone().isoformat(" ", "minutes")
@@ -26,8 +26,8 @@ def export_page(connection: duckdb.DuckDBPyConnection, title: str, tids: Sequenc
 
 
 def select_trajectories(connection: duckdb.DuckDBPyConnection, selection: Selection) -> tuple[list[int], int]:
-    """The numbers of the first trajectories of a selection, as many as a page takes, and how many it has in
-    all."""
+    """Returns the numbers of the first trajectories of a selection, at most MAX_TRAJECTORIES, and how many
+    the selection has."""
     rows = connection.execute(
         f"""SELECT tid, count(*) OVER () FROM trajectories WHERE {selection.where}
             ORDER BY tid LIMIT {MAX_TRAJECTORIES}""",

@@ -21,7 +21,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from rag_r1.explorer.cache import FILE_COLUMNS, PLACES, Cache
+from rag_r1.explorer.cache import FILE_COLUMNS, POSITION_COLUMNS, Cache
 from rag_r1.explorer.file_state import FileState, head_of, is_replaced
 from rag_r1.explorer.lines import Line, whole_lines
 from rag_r1.explorer.rows import COLUMNS, row_of
@@ -40,7 +40,7 @@ _ARROW = {
     "MAP(VARCHAR, DOUBLE)": pa.map_(pa.string(), pa.float64()),
 }  # fmt: skip
 _SCHEMA = pa.schema(
-    {name: _ARROW[kind] for name, kind in COLUMNS.items()} | dict.fromkeys(PLACES, pa.int64())
+    {name: _ARROW[kind] for name, kind in COLUMNS.items()} | dict.fromkeys(POSITION_COLUMNS, pa.int64())
 )
 
 #: Leaves of each episode, of those read from a `tid` on, the record that was read last.
@@ -200,7 +200,7 @@ class Store:
             state.inode, state.mtime_ns = status.st_ino, status.st_mtime_ns
             try:
                 state.head = state.head or head_of(path)
-                for line in whole_lines(path, state.place):
+                for line in whole_lines(path, state.position):
                     row = self._row_of(line, state)
                     states[state.file_id] = state
                     if row is not None:
@@ -225,7 +225,7 @@ class Store:
         if row is not None:
             length = len(line.data or b"")
             row |= {"tid": self._next_tid, "file_id": state.file_id, "length": length}
-            row["base"], row["offset"] = line.place
+            row["base"], row["offset"] = line.position
             self._next_tid += 1
             self.reading.bytes_done += length + 1
         return row

@@ -36,7 +36,7 @@ def test_a_file_that_grows_gives_each_line_once_and_each_line_is_found_again(tex
                 found.append(line)
                 place = line.next
         assert [line.data for line in found] == texts
-        assert [line_at(path, line.place, len(line.data)) for line in found] == texts
+        assert [line_at(path, line.position, len(line.data)) for line in found] == texts
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])

@@ -261,7 +261,8 @@ def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if url:
             why = f"no MCP server answers at {url} ({why}): start it, or correct the address"
         else:
-            why = f"`{shlex.join(options['command'])}` does not start an MCP server ({why}): correct the command"
+            command = shlex.join(options["command"])
+            why = f"`{command}` does not start an MCP server ({why}): correct the command"
         raise CommandError(why) from error
 
 
