@@ -191,9 +191,10 @@ def plan_of(args: OwnArguments) -> OwnPlan:
     try:
         plan = read_plan(path, args.flags(), args.changes)
     except PlanError as error:
-        rest = error.rest
-        files = [] if rest is None else file_problems(OwnArtifacts(rest, Path(realpath(args.out))))
-        raise StartError([*error.problems, *files]) from error
+        problems = error.problems
+        if error.readable is not None:
+            problems += file_problems(OwnArtifacts(error.readable, Path(realpath(args.out))))
+        raise StartError(problems) from error
     return plan if plan.policy.model is None else with_recipes(plan)
 
 
