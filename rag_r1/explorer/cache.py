@@ -47,7 +47,7 @@ class _BusyError(Exception):
 
 
 class Cache:
-    """An open cache; a context manager. Each thread needs a `connection()` of its own. `generation`: how
+    """An open cache, which must be closed. Each thread needs a `connection()` of its own. `generation`: how
     often the cache was rebuilt."""
 
     def __init__(self, paths: Sequence[Path]):
@@ -81,12 +81,6 @@ class Cache:
     def close(self) -> None:
         """Close the file, and remove it if it is private."""
         self._resources.close()
-
-    def __enter__(self) -> Cache:
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self.close()
 
     def _database_path(self, key: str) -> Path:
         """The file in the user's cache folder, or a private one if that is in use or cannot be written."""
@@ -150,11 +144,8 @@ def _open(file: Path) -> duckdb.DuckDBPyConnection:
 def _check_or_create_tables(database: duckdb.DuckDBPyConnection) -> None:
     """Create the tables in an empty cache. Raises duckdb.Error for one of another version, or a broken
     one."""
-    tables = {
-        "files": FILE_COLUMNS,
-        "trajectories": {**COLUMNS, **dict.fromkeys(POSITION_COLUMNS, "BIGINT")},
-        **TABLES,
-    }
+    record_columns = {**COLUMNS, **dict.fromkeys(POSITION_COLUMNS, "BIGINT")}
+    tables = {"files": FILE_COLUMNS, "trajectories": record_columns, **TABLES}
     version = f"{_FORMAT} {duckdb.__version__} {tables}"
     present = {name for (name,) in database.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
     if not present:
@@ -166,6 +157,5 @@ def _check_or_create_tables(database: duckdb.DuckDBPyConnection) -> None:
     is_ours = present == {*tables, "format"}
     if not is_ours or database.execute("SELECT text FROM format").fetchall() != [(version,)]:
         raise duckdb.InvalidInputException("a cache of another version")
-    database.execute(
-        "SELECT sum(hash(columns(*))) FROM trajectories"
-    ).fetchall()  # raises if a part cannot be read
+    # Reads everything, and so raises if a part cannot be read.
+    database.execute("SELECT sum(hash(columns(*))) FROM trajectories").fetchall()

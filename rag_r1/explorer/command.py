@@ -143,9 +143,7 @@ def _export(args: ViewArguments, out: Path) -> int:
     except FilterError as error:
         raise RunError(f"--select: {error}") from error
     if total > len(tids):
-        print(
-            f"warning: the page has the first {len(tids)} of {total} selected trajectories", file=sys.stderr
-        )
+        print(f"warning: the page has the first {len(tids)} of {total} selected ones", file=sys.stderr)
     print(f"{len(tids)} trajectories: {out}")
     return 0
 

@@ -102,13 +102,10 @@ def _advantage(row: Mapping[str, Any], group: Mapping[str, Any], recorded: Any) 
     return {"value": value, "score": row["score"], **group, "recorded": False}
 
 
-def _recorded_advantage(
-    path: Path, row: Mapping[str, Any], record: Mapping[str, Any]
-) -> dict[str, Any] | None:
+def _recorded_advantage(path: Path, row: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
     """The figures that the trainer wrote beside the records (rag_r1/plugin/recording_trainer.py), None if it
     did not."""
-    group = record.get("group")
-    sample = row["id"].rpartition("#")[2]
+    group, sample = record.get("group"), row["id"].rpartition("#")[2]
     if not group or row["step"] is None or not sample.isdecimal():
         return None
     for file in path.parent.parent.glob(f"advantages/step_{row['step']:06d}-*.ndjson"):

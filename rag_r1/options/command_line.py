@@ -24,6 +24,7 @@ process or for a person (argument_values.py).
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -223,39 +224,37 @@ def _words_and_settings(
     return words, merged, faults
 
 
+@dataclasses.dataclass
 class _ArgumentAdder:
     """Adds the arguments of pydantic-settings to argparse's parser, with our help and our lists. `optional`:
     names of arguments that are not required, since settings have their values."""
 
-    def __init__(
-        self,
-        parser: argparse.ArgumentParser,
-        fields: Mapping[str, FieldInfo],
-        optional: Container[Any],
-        with_rare: bool,
-    ) -> None:
-        self._parser = parser
-        self._fields = fields
-        self._optional = optional
-        self._with_rare = with_rare
-        self._groups: dict[str, Any] = {}
-        if any(field.json_schema_extra["rare"] for field in fields.values()):
-            parser.add_argument("--help-all", action="help", help="show all flags, also rarely used ones")
+    parser: argparse.ArgumentParser
+    fields: Mapping[str, FieldInfo]
+    optional: Container[Any]
+    with_rare: bool
+    groups: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        if any(field.json_schema_extra["rare"] for field in self.fields.values()):
+            self.parser.add_argument(
+                "--help-all", action="help", help="show all flags, also rarely used ones"
+            )
 
     def __call__(self, group: Any, *names: str, **kwargs: Any) -> Any:
         """Add one argument, as pydantic-settings passes it, and return argparse's action."""
         name = kwargs.get("dest", names[0])
-        field = self._fields[name]
+        field = self.fields[name]
         kwargs = _with_our_help(field, kwargs)
-        if name in self._optional:
+        if name in self.optional:
             kwargs.pop("required", None)
         former_name, title = field.json_schema_extra["old"], field.json_schema_extra["rare"]
-        if title and not self._with_rare:
+        if title and not self.with_rare:
             kwargs["help"] = argparse.SUPPRESS
         elif title:
-            if title not in self._groups:
-                self._groups[title] = self._parser.add_argument_group(title)
-            group = self._groups[title]
+            if title not in self.groups:
+                self.groups[title] = self.parser.add_argument_group(title)
+            group = self.groups[title]
         action = group.add_argument(*names, **kwargs)
         if former_name:  # added to the parser alone, so that help and messages have the present name only
             group._option_string_actions[flag_of(former_name)] = action

@@ -130,8 +130,7 @@ def read_settings(path: Path, cls: Any) -> dict[str, Any]:
     if unknown_keys:
         hint = did_you_mean(unknown_keys[0], map(str, fields)) or "the keys are the names of the flags"
         messages = [f"unknown key {', '.join(unknown_keys)}: {hint}"]
-    known = {name: value for name, value in settings.items() if name in fields}
-    message_of = _wrong_values(known, cls, fields)
+    message_of = _wrong_values({name: settings[name] for name in settings if name in fields}, cls, fields)
     messages += [_by_key(text, flag) for flag, text in message_of.items()]
     if messages:
         raise ArgumentsError(f"{path}: {'; '.join(messages)}", [*map(flag_of, unknown_keys), *message_of])

@@ -35,9 +35,8 @@ def right_arguments(cls: Any, values: Mapping[str, Any], wrong_names: set[str]) 
             wrong_names.add(name)
             read_values[name] = [] if get_origin(field.annotation) is list else UNKNOWN
     names = {field.validation_alias or name: name for name, field in cls.model_fields.items()}
-    args = cls.model_construct(
-        {names[name] for name in read_values if name not in wrong_names}, **read_values
-    )
+    right_names = {names[name] for name in read_values if name not in wrong_names}
+    args = cls.model_construct(right_names, **read_values)
     args._is_partial = True
     faults = []
     for validator in cls.__pydantic_decorators__.model_validators.values():
@@ -46,7 +45,7 @@ def right_arguments(cls: Any, values: Mapping[str, Any], wrong_names: set[str]) 
         except ValueError as error:
             if not needs_unknown(error):
                 faults.append(str(error))
-    return args, list(_independent_problems(faults, wrong_names))
+    return args, list(_other_problems(faults, wrong_names))
 
 
 def problems_beside(check: Callable[[Any], object], args: Any, wrong_names: Iterable[str]) -> list[str]:
@@ -57,15 +56,13 @@ def problems_beside(check: Callable[[Any], object], args: Any, wrong_names: Iter
     except (ValueError, OSError, RuntimeError) as error:
         if needs_unknown(error):
             return []
-        return list(
-            _independent_problems(getattr(error, "problems", None) or [error_text(error)], wrong_names)
-        )
+        return list(_other_problems(getattr(error, "problems", None) or [error_text(error)], wrong_names))
     except Exception:  # because a value is missing: an error of its own shows when the arguments are right
         return []
     return []
 
 
-def _independent_problems(problems: Iterable[str], wrong_names: Iterable[str]) -> Iterator[str]:
+def _other_problems(problems: Iterable[str], wrong_names: Iterable[str]) -> Iterator[str]:
     """Yields the problems that name no flag of a wrong argument."""
     flags = set(map(flag_of, wrong_names))
     for problem in problems:

@@ -76,14 +76,10 @@ class OwnArguments(Arguments):
         "URL",
         default=None,
     )
-    reader_model: str | None = argument(
-        "name of the model at --reader (default: the teacher is the reader)", "NAME", default=None
-    )
-    price_in: From0 | None = argument(
-        "price of a million prompt tokens of the teacher, in any currency", "P", default=None
-    )
+    reader_model: str | None = argument("model at --reader (default: the teacher)", "NAME", default=None)
+    price_in: From0 | None = argument("price of a million prompt tokens of the teacher", "P", default=None)
     price_out: From0 | None = argument(
-        "price of a million generated tokens of the teacher, in the same currency", "P", default=None
+        "price of a million generated tokens of the teacher", "P", default=None
     )
     max_cost: Above0 | None = argument(
         "stop writing questions and traces at this cost, in the currency of the prices", "COST", default=None
@@ -93,9 +89,7 @@ class OwnArguments(Arguments):
         ("FILE", ...),
         default=[],
     )
-    test_questions: list[Path] = argument(
-        "held-out questions of your own, for the evaluation", ("FILE", ...), default=[]
-    )
+    test_questions: list[Path] = argument("held-out questions of your own", ("FILE", ...), default=[])
     per_kind: Positive | None = argument("most questions of each kind", "N", default=None)
     platform: Literal["cpu", "gpu", "gpu_sdpa"] | None = argument(
         "what the model is trained on (default: this machine's); gpu_sdpa: a GPU without flash-attn",
@@ -104,9 +98,7 @@ class OwnArguments(Arguments):
     recipe: str | None = argument(
         "recipe of the reinforcement learning (default: by the size of the model)", "RECIPE", default=None
     )
-    sft_recipe: str | None = argument(
-        "recipe of SFT (default: by the size of the model)", "RECIPE", default=None
-    )
+    sft_recipe: str | None = argument("recipe of SFT (default: by the size)", "RECIPE", default=None)
     steps: Positive | None = argument("steps of the reinforcement learning", "N", default=None)
     skip: list[Literal[SKIPPABLE_STEPS]] = argument("steps to leave out", ("STEP", ...), default=[])
     evaluate_only: bool = argument(

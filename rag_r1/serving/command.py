@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ServeArguments, arguments, prog=COMMAND, description=_DESCRIPTION, epilog=_EPILOG, check=_check_start
     )
     set_up_logs(logging.INFO)
-    token = take_token()
+    token = take_token_of(TOKEN_VARIABLE)
     _check_start(args)
     # Here, because these need what belongs to extras, and `--help` does not.
     from rag_r1.serving.http_server import RunningServer, serve
@@ -81,11 +81,6 @@ def check_parts(command: str, args: ChatAgentArguments) -> None:
     """Raises RunError if a package is missing that the arguments need. vLLM is checked first, because the
     message names the extra to install, and a smaller one would not have it."""
     check_packages(command, *(["vllm"] if args.demo or args.base_url is None else []), "fastapi", "uvicorn")
-
-
-def take_token() -> str | None:
-    """Remove the token from the environment, so that no child process inherits it, and return it."""
-    return take_token_of(TOKEN_VARIABLE)
 
 
 def set_up_logs(level: int) -> None:

@@ -71,28 +71,20 @@ class ChatSession:
         return {"history": self.history, "ignored": ignored}
 
 
+@dataclass
 class ChatSessions:
     """Begins chats, and streams them to clients. `name`: the model's; `max_history`: most earlier questions
     that the policy is shown; `golds`: right answers, by question, where they are known."""
 
-    def __init__(
-        self,
-        agent: ChatAgent,
-        seats: AdmissionQueue,
-        metrics: ChatMetrics,
-        name: str,
-        max_history: int,
-        golds: Mapping[str, tuple[str, ...]] | None = None,
-    ):
-        self.agent = agent
-        self.seats = seats
-        self.metrics = metrics
-        self.name = name
-        self.max_history = max_history
-        self.golds = golds or {}
-        #: Whether the server stops: running chats were ended, and no other begins.
-        self.stopped = False
-        self._running: set[asyncio.Task[Trajectory]] = set()
+    agent: ChatAgent
+    seats: AdmissionQueue
+    metrics: ChatMetrics
+    name: str
+    max_history: int
+    golds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: Whether the server stops: running chats were ended, and no other begins.
+    stopped: bool = field(default=False, init=False)
+    _running: set[asyncio.Task[Trajectory]] = field(default_factory=set, init=False)
 
     def begin(self, parameters: ChatParameters) -> ChatSession:
         """Begin a chat, or put it into the queue. Raises ServerFullError."""
@@ -134,8 +126,8 @@ class ChatSessions:
         if finished:
             trajectory = task.result()
             self.metrics.count_chat(trajectory)
-            status, searches, seconds = trajectory.status, trajectory.n_searches, trajectory.seconds
-            logger.info("%s: %s, searches: %d, %.1f s", chat.id, status, searches, seconds)
+            searches, seconds = trajectory.n_searches, trajectory.seconds
+            logger.info("%s: %s, searches: %d, %.1f s", chat.id, trajectory.status, searches, seconds)
             if trajectory.status in FAILURES:
                 details = "; ".join(one_line_text(note.detail) for note in trajectory.failures)
                 logger.warning("%s: %s: %s", chat.id, trajectory.status, details)

@@ -11,7 +11,7 @@ The event `citations` follows at the end of an episode (citations.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rag_r1.agent import Event
@@ -40,15 +40,16 @@ class EpisodeEvent:
 StreamEvent = Reasoning | EpisodeEvent
 
 
+@dataclass
 class EventStreamer:
     """An observer of one episode that passes stream events to `show`. `generation_started` is called when a
     generation starts, if the engine reports it, and returns the function for its pieces; text that the engine
     does not report is shown at the end of the turn."""
 
-    def __init__(self, protocol: Protocol, show: Callable[[StreamEvent], None]):
-        self.protocol = protocol
-        self.show = show
-        self._pieces: list[str] = []  # the reasoning of this turn that was shown
+    protocol: Protocol
+    show: Callable[[StreamEvent], None]
+    #: The reasoning of this turn that was shown.
+    _pieces: list[str] = field(default_factory=list, init=False)
 
     def __call__(self, event: Event) -> None:
         turn, data = event.turn, event.data

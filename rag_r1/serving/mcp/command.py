@@ -78,7 +78,7 @@ class McpArguments(AgentSelection, _ModelArguments):
     """The tools to offer, and the port."""
 
     in_flight: Positive = argument(
-        "most questions that are answered at a time; as many more wait", "N", default=8, old="concurrency"
+        "most questions answered at a time; as many more wait", "N", default=8, old="concurrency"
     )
     http: _PORT | None = argument("port for streamable HTTP instead of stdio", "PORT", default=None)
     check_only: bool = argument(CHECK_ONLY, default=False)
@@ -170,9 +170,8 @@ async def open_server(args: McpArguments) -> AsyncIterator[MCPServer]:
     searcher = shared_searcher(config.validation_retriever)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(close_tools, shared_tools(config.validation_retriever, config.tools))
-        play = None
-        if args.base_url is not None:
-            play = (await stack.enter_async_context(open_agent(evaluation))).play
+        agent = None if args.base_url is None else await stack.enter_async_context(open_agent(evaluation))
+        play = agent.play if agent else None
         yield make_server(searcher, play, retriever_url=args.retriever_url, concurrency=args.in_flight)
 
 
@@ -248,9 +247,7 @@ def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         # Not for a command: npx, for example, may have to download it first.
         limit = {"timeout_s": FIRST_ANSWER_S} if url else {}
         request = _tools_of(options_from(McpOptions, {**options, **limit}, "rag_r1.tools.NAME"))
-        [tools] = asyncio.run(
-            try_servers(request)
-        )  # without the log of the package mcp, which repeats the error
+        [tools] = asyncio.run(try_servers(request))  # without the log of mcp, which repeats the error
         return tools
     except McpFailure as error:
         why = str(error).removeprefix("the server cannot be reached: ").removeprefix("the server ")

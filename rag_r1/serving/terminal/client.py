@@ -107,15 +107,13 @@ def stream_answer(
 def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
     """Yields the lines of the pieces, and holds never more than one. Raises ChatError if there are too many,
     or one is too long."""
-    line = bytearray()
-    number = 0
+    line, number = bytearray(), 0  # the begin of a line, and the lines before it
     for piece in pieces:
         first, *starts = piece.split(b"\n")
         line += first
         for start in starts:
             yield line.decode("utf-8", "replace").removesuffix("\r")
-            line = bytearray(start)
-            number += 1
+            line, number = bytearray(start), number + 1
         if number > _MAX_LINES or len(line) > _MAX_LINE_BYTES:
             raise ChatError("the answer is longer than an answer of this API can be: correct --url")
 

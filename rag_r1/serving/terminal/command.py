@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from pydantic import model_validator
 
-from rag_r1.http_server.listening import bind_socket
+from rag_r1.http_server.listening import bind_socket, take_token_of
 from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import argument, read_arguments
@@ -28,7 +28,7 @@ from rag_r1.options.server_address import Address
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY
 from rag_r1.serving.arguments import ChatAgentArguments, check_agent, refuse_unused
-from rag_r1.serving.command import check_parts, set_up_logs, take_token
+from rag_r1.serving.command import TOKEN_VARIABLE, check_parts, set_up_logs
 from rag_r1.serving.terminal.client import ChatError, check_server, stream_answer
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments,
         prog="rag-r1 chat",
         description=_DESCRIPTION,
-        check=lambda args: _check_start(args, take_token()),
+        check=lambda args: _check_start(args, take_token_of(TOKEN_VARIABLE)),
     )
     set_up_logs(logging.WARNING)
-    token = take_token()
+    token = take_token_of(TOKEN_VARIABLE)
     _check_start(args, token)
     if args.check_only:
         print("all checks passed: the chat would begin")
@@ -106,8 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check_start(args: ChatArguments, token: str | None) -> None:
     """Raises StartError, RunError or ChatError with all that is wrong with the arguments or the server."""
     if args.url is not None:
-        check_server(args.url.rstrip("/"), token)
-        return
+        return check_server(args.url.rstrip("/"), token)
     from rag_r1.serving.launch import check_launch
 
     check_launch(args, [partial(check_parts, "rag-r1 chat", args)])
