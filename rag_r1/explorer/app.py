@@ -34,6 +34,7 @@ from rag_r1.explorer.charts import charts
 from rag_r1.explorer.export import export_page
 from rag_r1.explorer.filters import MAX_ROWS, FilterError, column, selection_of, whole_number
 from rag_r1.explorer.page import PAGE_FILES
+from rag_r1.explorer.queries import Connection
 from rag_r1.explorer.store import Store
 from rag_r1.explorer.trajectory import trajectory
 from rag_r1.explorer.watcher import Watcher
@@ -46,7 +47,7 @@ logger = logging.getLogger(__name__)
 #: Largest offset, step and number of a trajectory in a request.
 _MAX_NUMBER = 10**9
 #: Answers a request from the cache.
-Query = Callable[[duckdb.DuckDBPyConnection, "Parameters"], Any]
+Query = Callable[[Connection, "Parameters"], Any]
 
 
 class _JsonResponse(JSONResponse):
@@ -153,15 +154,15 @@ def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
     route("charts", "run", _charts, has_filters=True)
 
 
-def _causes(cache: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:
+def _causes(cache: Connection, parameters: Parameters) -> Any:
     return queries.causes(cache, selection_of(parameters.filters))
 
 
-def _charts(cache: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:
+def _charts(cache: Connection, parameters: Parameters) -> Any:
     return charts(cache, parameters.text("run"), selection_of(parameters.filters))
 
 
-def _trajectories(cache: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:
+def _trajectories(cache: Connection, parameters: Parameters) -> Any:
     sort = column("sort", parameters.text("sort", "tid"))
     order = parameters.text("order", "asc")
     if order not in ("asc", "desc"):
@@ -171,12 +172,12 @@ def _trajectories(cache: duckdb.DuckDBPyConnection, parameters: Parameters) -> A
     return queries.trajectories(cache, selection, sort, order == "desc", offset, limit)
 
 
-def _histogram(cache: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:
+def _histogram(cache: Connection, parameters: Parameters) -> Any:
     name = column("column", parameters.text("column"))
     return queries.histogram(cache, selection_of(parameters.filters), name)
 
 
-def _compare(cache: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:
+def _compare(cache: Connection, parameters: Parameters) -> Any:
     a, b = (
         (parameters.text(name), parameters.number(f"{name}_step", None, _MAX_NUMBER)) for name in ("a", "b")
     )
@@ -184,9 +185,7 @@ def _compare(cache: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:
     return queries.compare(cache, a, b, offset, limit)
 
 
-async def _run_query(
-    request: Request, store: Store, query: Callable[[duckdb.DuckDBPyConnection], Any]
-) -> Any:
+async def _run_query(request: Request, store: Store, query: Callable[[Connection], Any]) -> Any:
     """Runs a query in a thread and returns its result; interrupts it if the client goes away. Raises
     RequestError if the cache is broken, after beginning a new one."""
     generation = store.cache.generation

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from rag_r1.explorer.filters import Selection
+from rag_r1.explorer.queries import Connection, fetch
 from rag_r1.io.bounded_json import limited_lines, read_json_line
 
 #: Group -> name of a series -> the expression of which it is the mean.
@@ -44,7 +43,7 @@ _METRIC_GROUPS = {
 _MAX_LINE_BYTES = 1 << 20
 
 
-def charts(connection: duckdb.DuckDBPyConnection, run: str, selection: Selection) -> dict[str, Any]:
+def charts(connection: Connection, run: str, selection: Selection) -> dict[str, Any]:
     """The series of a run's trajectories in a selection; none for a run without steps. The metrics of veRL
     are of whole steps, so they are left out if there is a filter."""
     with_step = selection.and_("run = ? AND step IS NOT NULL", run)
@@ -54,21 +53,18 @@ def charts(connection: duckdb.DuckDBPyConnection, run: str, selection: Selection
         *_reward_series(connection, with_step),
     ]
     if not selection.values:
-        folders = connection.execute("SELECT DISTINCT folder FROM files WHERE run = ?", [run]).fetchall()
-        for (folder,) in folders:
+        for (folder,) in fetch(connection, "SELECT DISTINCT folder FROM files WHERE run = ?", [run]):
             series += _metric_series(Path(folder))
     return {"run": run, "series": [entry for entry in series if entry["x"]]}
 
 
-def _mean_series(connection: duckdb.DuckDBPyConnection, selection: Selection) -> Iterator[dict[str, Any]]:
+def _mean_series(connection: Connection, selection: Selection) -> Iterator[dict[str, Any]]:
     """Yields the means of _MEANS for each kind of trajectory."""
     means = [(group, name, value) for group, names in _MEANS.items() for name, value in names.items()]
     columns = ", ".join(f"avg({value}), count({value})" for _, _, value in means)
-    counted = connection.execute(
-        f"""SELECT kind, step, {columns} FROM trajectories WHERE {selection.where}
-            GROUP BY kind, step ORDER BY kind, step""",
-        list(selection.values),
-    ).fetchall()
+    sql = f"""SELECT kind, step, {columns} FROM trajectories WHERE {selection.where}
+            GROUP BY kind, step ORDER BY kind, step"""
+    counted = fetch(connection, sql, selection.values)
     for kind in dict.fromkeys(row[0] for row in counted):
         kind_rows = [row for row in counted if row[0] == kind]
         for i, (group, name, _) in enumerate(means):
@@ -76,29 +72,23 @@ def _mean_series(connection: duckdb.DuckDBPyConnection, selection: Selection) ->
             yield _series(f"{kind}: {name}", group, points)
 
 
-def _share_series(connection: duckdb.DuckDBPyConnection, selection: Selection) -> Iterator[dict[str, Any]]:
+def _share_series(connection: Connection, selection: Selection) -> Iterator[dict[str, Any]]:
     """Yields the shares of each status and of each cause, for each kind of trajectory."""
     for column in ("status", "cause"):
-        shares = connection.execute(
-            f"""SELECT kind || ': ' || name, step, n / sum(n) OVER (PARTITION BY kind, step), n FROM (
+        sql = f"""SELECT kind || ': ' || name, step, n / sum(n) OVER (PARTITION BY kind, step), n FROM (
                 SELECT kind, step, coalesce("{column}", 'none') AS name, count(*) AS n FROM trajectories
-                WHERE {selection.where} GROUP BY ALL) ORDER BY 1, 2""",
-            list(selection.values),
-        ).fetchall()
-        yield from _by_name(shares, column)
+                WHERE {selection.where} GROUP BY ALL) ORDER BY 1, 2"""
+        yield from _by_name(fetch(connection, sql, selection.values), column)
 
 
-def _reward_series(connection: duckdb.DuckDBPyConnection, selection: Selection) -> list[dict[str, Any]]:
+def _reward_series(connection: Connection, selection: Selection) -> list[dict[str, Any]]:
     """The means of the terms of the reward, for each kind of trajectory."""
-    terms = connection.execute(
-        f"""SELECT kind || ': ' || term, step, avg(value), count(value) FROM (
+    sql = f"""SELECT kind || ': ' || term, step, avg(value), count(value) FROM (
             SELECT kind, step, unnest(map_keys(reward_terms)) AS term,
                 unnest(map_values(reward_terms)) AS value
             FROM trajectories WHERE {selection.where})
-            WHERE term NOT IN ('score', 'em', 'missing_terms') GROUP BY 1, 2 ORDER BY 1, 2""",
-        list(selection.values),
-    ).fetchall()
-    return _by_name(terms, "reward")
+            WHERE term NOT IN ('score', 'em', 'missing_terms') GROUP BY 1, 2 ORDER BY 1, 2"""
+    return _by_name(fetch(connection, sql, selection.values), "reward")
 
 
 def _by_name(rows: list[tuple], group: str) -> list[dict[str, Any]]:

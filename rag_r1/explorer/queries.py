@@ -32,11 +32,15 @@ _TYPE_NAMES = {"VARCHAR": "text", "BOOLEAN": "bool", "VARCHAR[]": "list", "MAP(V
 _ALL_COLUMNS = ", ".join(f'"{name}"' for name in COLUMNS)
 
 
+def fetch(connection: Connection, sql: str, values: Sequence[Any] = ()) -> list[tuple]:
+    """All rows of a query, with `values` for its parameters."""
+    return connection.execute(sql, list(values)).fetchall()
+
+
 def rows(connection: Connection, clauses: str, values: Sequence[Any]) -> list[dict[str, Any]]:
     """The rows of the table `trajectories` that a query with these clauses (WHERE ...) and their values
     gives, with shortened texts."""
-    query = f"SELECT {_ALL_COLUMNS} FROM trajectories {clauses}"
-    records = connection.execute(query, list(values)).fetchall()
+    records = fetch(connection, f"SELECT {_ALL_COLUMNS} FROM trajectories {clauses}", values)
     return [json_row(dict(zip(COLUMNS, row, strict=True)), _MAX_CHARACTERS) for row in records]
 
 
@@ -57,10 +61,9 @@ def _runs(connection: Connection, store: Store) -> list[dict[str, Any]]:
     files: dict[str, list[FileState]] = {}
     for state in store.files():
         files.setdefault(state.run, []).append(state)
-    counted = connection.execute(
-        """SELECT run, mode(kind), count(*), min(step), max(step),
+    sql = """SELECT run, mode(kind), count(*), min(step), max(step),
             count(*) FILTER ("right"), count("right") FROM trajectories GROUP BY run ORDER BY run"""
-    ).fetchall()
+    counted = fetch(connection, sql)
     by_run = {row[0]: row for row in counted}
     return [
         {
@@ -82,10 +85,9 @@ def _runs(connection: Connection, store: Store) -> list[dict[str, Any]]:
 
 def _facet(connection: Connection, name: str) -> list[list[Any]]:
     """The most frequent values of a column with their counts, the most frequent first."""
-    counted = connection.execute(
-        f"""SELECT "{name}", count(*) AS n FROM trajectories
+    sql = f"""SELECT "{name}", count(*) AS n FROM trajectories
             GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MAX_VALUES}"""
-    ).fetchall()
+    counted = fetch(connection, sql)
     return [list(row) for row in counted]
 
 
@@ -97,14 +99,12 @@ def trajectories(
     order = f'"{sort}" {"DESC" if descending else "ASC"} NULLS LAST, tid'
     # One query for counts and rows, since a search for text is slow. All columns are read of the chosen rows
     # only.
-    total, right, wrong, tids = connection.execute(
-        f"""WITH selected AS MATERIALIZED (
+    sql = f"""WITH selected AS MATERIALIZED (
                 SELECT tid, "right", "{sort}" FROM trajectories WHERE {selection.where}),
             chosen AS (SELECT tid FROM selected ORDER BY {order} LIMIT ? OFFSET ?)
             SELECT count(*), count(*) FILTER ("right"), count(*) FILTER (NOT "right"),
-            (SELECT list(tid) FROM chosen) FROM selected""",
-        [*selection.values, limit, offset],
-    ).fetchall()[0]
+            (SELECT list(tid) FROM chosen) FROM selected"""
+    total, right, wrong, tids = fetch(connection, sql, [*selection.values, limit, offset])[0]
     page = rows(connection, f"WHERE list_contains(?, tid) ORDER BY {order}", [tids or []])
     return {"total": total, "right": right, "wrong": wrong, "unjudged": total - right - wrong, "rows": page}
 
@@ -113,18 +113,20 @@ def histogram(connection: Connection, selection: Selection, column: str) -> dict
     """Returns how the values of a column are distributed: `bins` of a number, or the most frequent `values`
     of another one, each with its count and how many of these answers are right."""
     if COLUMNS[column] not in _NUMBERS:
-        values = connection.execute(
-            f"""SELECT "{column}", count(*) AS n, count(*) FILTER ("right") FROM trajectories
-                WHERE {selection.where} GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MAX_VALUES}""",
-            list(selection.values),
-        ).fetchall()
+        sql = f"""SELECT "{column}", count(*) AS n, count(*) FILTER ("right") FROM trajectories
+                WHERE {selection.where} GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MAX_VALUES}"""
+        values = fetch(connection, sql, selection.values)
         return {"column": column, "values": [list(value) for value in values]}
+    return {"column": column, "bins": _bins(connection, selection, column)}
+
+
+def _bins(connection: Connection, selection: Selection, column: str) -> list[dict[str, Any]]:
+    """The bins of a column of numbers, each with its edges and counts; none without numbers."""
     valid = selection.and_(f'"{column}" IS NOT NULL')
-    low, high = connection.execute(
-        f'SELECT min("{column}"), max("{column}") FROM trajectories WHERE {valid.where}', list(valid.values)
-    ).fetchall()[0]
+    sql = f'SELECT min("{column}"), max("{column}") FROM trajectories WHERE {valid.where}'
+    [(low, high)] = fetch(connection, sql, valid.values)
     if low is None:
-        return {"column": column, "bins": []}
+        return []
     is_whole = COLUMNS[column] != "DOUBLE"
     if is_whole:
         count = int(min(_MAX_BINS, high - low + 1))
@@ -132,19 +134,16 @@ def histogram(connection: Connection, selection: Selection, column: str) -> dict
         count = _MAX_BINS if high > low else 1
     # The edges lie half between whole numbers, so that no number lies on one.
     begin, width = (low - 0.5, (high - low + 1) / count) if is_whole else (low, (high - low) / count or 1.0)
-    counted = connection.execute(
-        f"""SELECT least(? - 1, floor(("{column}" - ?) / ?))::INTEGER AS bin, count(*),
-                count(*) FILTER ("right") FROM trajectories WHERE {valid.where} GROUP BY bin""",
-        [count, begin, width, *valid.values],
-    ).fetchall()
+    sql = f"""SELECT least(? - 1, floor(("{column}" - ?) / ?))::INTEGER AS bin, count(*),
+                count(*) FILTER ("right") FROM trajectories WHERE {valid.where} GROUP BY bin"""
+    counted = fetch(connection, sql, [count, begin, width, *valid.values])
     counts = {index: (n, right) for index, n, right in counted}
-    bins = [
+    return [
         {"lo": lo, "hi": hi, "n": n, "right": right}
         for i in range(count)
         for n, right in [counts.get(i, (0, 0))]
         for lo, hi in [(low, low) if low == high else _edges(begin, width, i, is_whole)]
     ]
-    return {"column": column, "bins": bins}
 
 
 def _edges(begin: float, width: float, i: int, is_whole: bool) -> tuple[float, float]:
@@ -156,11 +155,9 @@ def _edges(begin: float, width: float, i: int, is_whole: bool) -> tuple[float, f
 def causes(connection: Connection, selection: Selection, examples: int = 5) -> dict[str, Any]:
     """Returns the causes of wrong answers with their numbers, in the order of the rules. `examples`: of each
     cause; they are spread over all steps, and are the same each time."""
-    counted = connection.execute(
-        f"""SELECT cause, count(*), list_sort(list(tid ORDER BY hash(tid))[:{examples:d}]) FROM trajectories
-            WHERE {selection.where} AND cause IS NOT NULL GROUP BY cause""",
-        list(selection.values),
-    ).fetchall()
+    sql = f"""SELECT cause, count(*), list_sort(list(tid ORDER BY hash(tid))[:{examples:d}]) FROM trajectories
+            WHERE {selection.where} AND cause IS NOT NULL GROUP BY cause"""
+    counted = fetch(connection, sql, selection.values)
     cases = [
         {"name": name, "sentence": sentence, "n": n, "examples": tids}
         for name, sentence in CAUSES.items()
@@ -176,17 +173,13 @@ def compare(
     """Compares two runs, each at a step (None: its last), on the questions of both: of a training its
     validation, of several samples of a question the first."""
     joined, values = _pair_query(connection, a, b)
-    counts = connection.execute(
-        f"""SELECT count(*), count(*) FILTER (a_right), count(*) FILTER (b_right),
+    sql = f"""SELECT count(*), count(*) FILTER (a_right), count(*) FILTER (b_right),
             count(*) FILTER (b_right AND NOT a_right), count(*) FILTER (a_right AND NOT b_right)
-            FROM ({joined})""",
-        values,
-    ).fetchall()[0]
-    pairs = connection.execute(
-        f"""SELECT a_tid, b_tid FROM ({joined})
-            ORDER BY a_right = b_right, b_right, a_right, a_tid LIMIT ? OFFSET ?""",
-        [*values, limit, offset],
-    ).fetchall()
+            FROM ({joined})"""
+    counts = fetch(connection, sql, values)[0]
+    sql = f"""SELECT a_tid, b_tid FROM ({joined})
+            ORDER BY a_right = b_right, b_right, a_right, a_tid LIMIT ? OFFSET ?"""
+    pairs = fetch(connection, sql, [*values, limit, offset])
     tids = [tid for pair in pairs for tid in pair]
     by_tid = {row["tid"]: row for row in rows(connection, "WHERE list_contains(?, tid)", [tids])}
     cases = [
@@ -223,11 +216,9 @@ def _pair_query(
 def _run_condition(connection: Connection, run: str, step: int | None) -> tuple[str, list[Any]]:
     """The condition of the rows of a run that are compared, and the values of its parameters. Raises
     FilterError if there are no such rows."""
-    kinds = connection.execute(
-        """SELECT kind, max(step) FROM trajectories WHERE run = ? AND (? IS NULL OR step = ?)
-            GROUP BY kind ORDER BY kind = 'training', kind""",
-        [run, step, step],
-    ).fetchall()
+    sql = """SELECT kind, max(step) FROM trajectories WHERE run = ? AND (? IS NULL OR step = ?)
+            GROUP BY kind ORDER BY kind = 'training', kind"""
+    kinds = fetch(connection, sql, [run, step, step])
     if not kinds:
         raise FilterError(
             f"there are no trajectories of the run {run[:200]!r} at this step: choose another one"

@@ -101,9 +101,8 @@ class Sources:
             try:
                 if (first := next(islice(whole_lines(path, START), 1), None)) is None:
                     return False  # for now: it may be written later
-                is_record = (
-                    first.data is not None and b'"turns"' in first.data and b'"question"' in first.data
-                )
+                text = first.data or b""
+                is_record = b'"turns"' in text and b'"question"' in text
             except (OSError, zlib.error):
                 return False
             self._has_records[path] = is_record

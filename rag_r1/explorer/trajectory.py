@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from rag_r1.evaluation.failure_causes import CAUSES, gold_places
 from rag_r1.explorer.lines import line_at
-from rag_r1.explorer.queries import rows
+from rag_r1.explorer.queries import Connection, fetch, rows
 from rag_r1.explorer.rows import COLUMNS, json_row
 from rag_r1.io.bounded_json import limited_lines, read_json_line
 from rag_r1.io.errors import DataError
@@ -31,15 +29,13 @@ _RECORDED = {
 }  # fmt: skip
 
 
-def trajectory(connection: duckdb.DuckDBPyConnection, tid: int) -> dict[str, Any]:
+def trajectory(connection: Connection, tid: int) -> dict[str, Any]:
     """Returns a trajectory with its record, read from its file. Raises DataError if it is not there, or its
     file has changed."""
     names = ", ".join(f't."{name}"' for name in COLUMNS)
-    matches = connection.execute(
-        f"""SELECT {names}, f.path, t.base, t."offset", t.length
-            FROM trajectories t JOIN files f USING (file_id) WHERE t.tid = ?""",
-        [tid],
-    ).fetchall()
+    sql = f"""SELECT {names}, f.path, t.base, t."offset", t.length
+            FROM trajectories t JOIN files f USING (file_id) WHERE t.tid = ?"""
+    matches = fetch(connection, sql, [tid])
     if not matches:
         raise DataError(f"there is no trajectory {tid}: its file may have been read anew")
     *values, path, base, offset, length = matches[0]

@@ -186,13 +186,11 @@ def _faults(error: ValidationError, cls: type, values: Mapping[str, Any], key: s
         if name not in declared:
             faults[name] = _unknown(name, cls, key)
             continue
-        path, kind = f"{key}.{name}", describe_type(declared[name].annotation, declared[name].metadata)
-        if name not in values:
-            message = f"must be given: {kind}"
-        elif is_safe_to_show(declared[name].annotation, declared[name].metadata):
-            message = f"must be {kind}, not {_text_of(values[name])}"
+        path, field = f"{key}.{name}", declared[name]
+        if name in values:
+            message = must_be(field.annotation, field.metadata, values[name])
         else:
-            message = f"must be {kind}"
+            message = f"must be given: {describe_type(field.annotation, field.metadata)}"
         faults[name] = OptionFault(path, f"{path} {message}")
     return sorted(faults.values(), key=lambda fault: not str(fault).startswith("unknown key"))
 
@@ -207,6 +205,12 @@ def _unknown(name: Any, cls: type, key: str) -> OptionFault:
     names = option_names(cls)
     parts = [f"unknown key {key}.{name}: use one of {', '.join(names)}", did_you_mean(str(name), names)]
     return OptionFault(f"{key}.{name}", "; ".join(filter(None, parts)))
+
+
+def must_be(annotation: Any, metadata: Any, value: Any) -> str:
+    """The message `must be ..., not VALUE` about a wrong value, without the value if it might be secret."""
+    requirement = f"must be {describe_type(annotation, metadata)}"
+    return f"{requirement}, not {_text_of(value)}" if is_safe_to_show(annotation, metadata) else requirement
 
 
 def is_safe_to_show(annotation: Any, metadata: Any = ()) -> bool:

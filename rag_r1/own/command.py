@@ -77,10 +77,8 @@ class OwnArguments(Arguments):
         default=None,
     )
     reader_model: str | None = argument("model at --reader (default: the teacher)", "NAME", default=None)
-    price_in: From0 | None = argument("price of a million prompt tokens of the teacher", "P", default=None)
-    price_out: From0 | None = argument(
-        "price of a million generated tokens of the teacher", "P", default=None
-    )
+    price_in: From0 | None = argument("the teacher's price of a million prompt tokens", "P", default=None)
+    price_out: From0 | None = argument("the teacher's price of a million generated tokens", "P", default=None)
     max_cost: Above0 | None = argument(
         "stop writing questions and traces at this cost, in the currency of the prices", "COST", default=None
     )

@@ -69,9 +69,7 @@ class TeacherPlan:
     body: Body = key(dict, "further keys of each request, such as {max_tokens: 2000}")
     price_in: Price = key(0.0, "price of a million prompt tokens")
     price_out: Price = key(0.0, "price of a million generated tokens")
-    max_cost: Cost | None = key(
-        None, "stop questions and traces at this cost of both models, in the currency of the prices"
-    )
+    max_cost: Cost | None = key(None, "stop questions and traces at this cost of both models together")
     in_flight: PositiveCount = key(32, "requests at a time")
 
 

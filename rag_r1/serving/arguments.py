@@ -24,20 +24,10 @@ from rag_r1.rollouts.arguments import Above0
 from rag_r1.runs.start_checks import CHECK_ONLY
 
 From0 = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
-#: Fields of both ChatAgentArguments and EvalArguments, besides those of every agent (AgentSelection).
-_SHARED = (
-    "base_url",
-    "max_response_tokens",
-    "max_prompt_tokens",
-    "max_context_tokens",
-    "timeout_s",
-    "vllm_options",
-)
 #: Fields that have no effect with --demo, which sets them itself.
-_UNUSED_BY_DEMO = {"model", "documents", *_SHARED, *AgentSelection.model_fields} - {
-    "timeout_s",
-    "vllm_options",
-    "overrides",
+_UNUSED_BY_DEMO = {
+    *("model", "documents", "base_url", "max_response_tokens", "max_prompt_tokens", "max_context_tokens"),
+    *(name for name in AgentSelection.model_fields if name != "overrides"),
 }
 #: A heading of `--help-all`.
 SERVER = "this server"
@@ -153,7 +143,12 @@ def to_eval_arguments(args: ChatAgentArguments) -> EvalArguments:
         retries=_RETRIES,
         in_flight=args.in_flight,
         **shared_arguments(args),
-        **{name: getattr(args, name) for name in _SHARED},
+        base_url=args.base_url,
+        max_response_tokens=args.max_response_tokens,
+        max_prompt_tokens=args.max_prompt_tokens,
+        max_context_tokens=args.max_context_tokens,
+        timeout_s=args.timeout_s,
+        vllm_options=args.vllm_options,
     )
 
 

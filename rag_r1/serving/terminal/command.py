@@ -74,9 +74,7 @@ class ChatArguments(ChatAgentArguments):
         if self.url is None:
             check_agent(self)
         else:
-            refuse_unused(
-                self, ChatAgentArguments.model_fields, "--url names a server with an agent of its own"
-            )
+            refuse_unused(self, ChatAgentArguments.model_fields, "--url names a server with its own agent")
         return self
 
 
