@@ -47,11 +47,8 @@ def charts(connection: Connection, run: str, selection: Selection) -> dict[str, 
     """The series of a run's trajectories in a selection; none for a run without steps. The metrics of veRL
     are of whole steps, so they are left out if there is a filter."""
     with_step = selection.and_("run = ? AND step IS NOT NULL", run)
-    series = [
-        *_mean_series(connection, with_step),
-        *_share_series(connection, with_step),
-        *_reward_series(connection, with_step),
-    ]
+    parts = (_mean_series, _share_series, _reward_series)
+    series = [entry for part in parts for entry in part(connection, with_step)]
     if not selection.values:
         for (folder,) in fetch(connection, "SELECT DISTINCT folder FROM files WHERE run = ?", [run]):
             series += _metric_series(Path(folder))

@@ -58,8 +58,7 @@ def whole_lines(path: Path, start: Position) -> Iterator[Line]:
 def line_at(path: Path, position: Position, length: int) -> bytes:
     """The `length` bytes of a line at its position. Raises OSError, zlib.error, and ValueError if the file
     has fewer."""
-    parts: list[bytes] = []
-    missing = length
+    parts, missing = [], length
     with path.open("rb") as file:
         for _, _, data in _chunks(file, position, path.suffix == ".gz"):
             parts.append(data[:missing])

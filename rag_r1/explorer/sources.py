@@ -27,13 +27,7 @@ _ENDINGS = (".jsonl", ".jsonl.gz")
 NOT_ENTERED = frozenset({"checkpoints", "hydra", "index", "huggingface", "node_modules", "__pycache__"})
 _MAX_LEVELS = 12
 #: Command of a run -> the kind of its episodes; that of any other command is `retriever`.
-_KIND_OF_COMMAND = {
-    "eval": "evaluation",
-    "traces": "traces",
-    "filter": "filter",
-    "serve": "chat",
-    "chat": "chat",
-}
+_RUN_KINDS = {"eval": "evaluation", "traces": "traces", "filter": "filter", "serve": "chat", "chat": "chat"}
 
 
 @dataclass(frozen=True)
@@ -122,7 +116,7 @@ def run_settings(folder: Path) -> dict[str, Any]:
 def kind_of(folder: Path) -> str | None:
     """The kind of a run that has a journal, by the command in its settings; None for other folders."""
     command = run_settings(folder).get("command")
-    return None if command is None else _KIND_OF_COMMAND.get(str(command), "retriever")
+    return None if command is None else _RUN_KINDS.get(str(command), "retriever")
 
 
 def _run_of(path: Path) -> Path:

@@ -77,10 +77,8 @@ class TextTables:
 def text_parts(texts: Iterable[str]) -> list[str]:
     """The texts, joined by line breaks and in lower case, in parts that overlap by LONGEST_TEXT."""
     text = well_formed("\n".join(texts)).lower()
-    return [
-        text[start : start + PART_CHARACTERS + LONGEST_TEXT]
-        for start in range(0, max(len(text), 1), PART_CHARACTERS)
-    ]
+    starts = range(0, max(len(text), 1), PART_CHARACTERS)
+    return [text[start : start + PART_CHARACTERS + LONGEST_TEXT] for start in starts]
 
 
 def _key(text: str) -> int:

@@ -62,12 +62,16 @@ def sentence(error: Any, fields: Fields) -> str:
     annotation, metadata = fields[name].annotation, fields[name].metadata
     if len(error["loc"]) > 1 and get_origin(annotation) is list:  # an item of the list is wrong
         annotation, metadata = get_args(annotation)[0], ()
-    requirement = describe_type(annotation, metadata).removesuffix(" or null")
-    if not is_safe_to_show(annotation, metadata):
-        return f"argument {flag_of(name)}: must be {requirement}"
-    if cause:
+    if cause and is_safe_to_show(annotation, metadata):
         return str(cause)
-    return f"argument {flag_of(name)}: must be {requirement}, not {value!r}"
+    return _refusal(name, annotation, metadata, value)
+
+
+def _refusal(name: Any, annotation: Any, metadata: Any, value: Any) -> str:
+    """The message about a wrong value, without the value if it might be secret."""
+    requirement = describe_type(annotation, metadata).removesuffix(" or null")
+    shown = f", not {value!r}" if is_safe_to_show(annotation, metadata) else ""
+    return f"argument {flag_of(name)}: must be {requirement}{shown}"
 
 
 def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
@@ -89,9 +93,8 @@ def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
             is_flag = field.annotation is bool
             items = value if isinstance(value, list | tuple) else [value]
             if any(isinstance(item, bool) != is_flag or isinstance(item, Mapping) for item in items):
-                kind = describe_type(field.annotation, field.metadata).removesuffix(" or null")
-                value_text = f", not {value!r}" if is_safe_to_show(field.annotation, field.metadata) else ""
-                raise ArgumentsError(f"argument {flag_of(name)}: must be {kind}{value_text}", [flag_of(name)])
+                message = _refusal(name, field.annotation, field.metadata, value)
+                raise ArgumentsError(message, [flag_of(name)])
             if not is_flag:
                 items = [str(item) if isinstance(item, int | float | Path) else item for item in items]
                 is_list = _is_list(field) or isinstance(value, list | tuple)

@@ -70,9 +70,7 @@ class OwnArtifacts:
             return finished_model(self.grpo_stage)
         except (OSError, ValueError) as error:
             marker, folder = self.grpo_stage / "finished", self.grpo_stage.parent
-            raise RunError(
-                f"{marker} names no model ({error}): remove {folder}, and run the command again"
-            ) from error
+            raise RunError(f"{marker} names no model ({error}): remove {folder}, and run again") from error
 
     @cached_property
     def untrained_model(self) -> Path:

@@ -90,13 +90,12 @@ class OwnArguments(Arguments):
     test_questions: list[Path] = argument("held-out questions of your own", ("FILE", ...), default=[])
     per_kind: Positive | None = argument("most questions of each kind", "N", default=None)
     platform: Literal["cpu", "gpu", "gpu_sdpa"] | None = argument(
-        "what the model is trained on (default: this machine's); gpu_sdpa: a GPU without flash-attn",
-        default=None,
+        "what it trains on (default: this machine's); gpu_sdpa: a GPU without flash-attn", default=None
     )
     recipe: str | None = argument(
         "recipe of the reinforcement learning (default: by the size of the model)", "RECIPE", default=None
     )
-    sft_recipe: str | None = argument("recipe of SFT (default: by the size)", "RECIPE", default=None)
+    sft_recipe: str | None = argument("recipe of SFT (default: by the model's size)", "RECIPE", default=None)
     steps: Positive | None = argument("steps of the reinforcement learning", "N", default=None)
     skip: list[Literal[SKIPPABLE_STEPS]] = argument("steps to leave out", ("STEP", ...), default=[])
     evaluate_only: bool = argument(

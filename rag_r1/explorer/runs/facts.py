@@ -146,11 +146,8 @@ def _resume_command(folder: Path, working_directory: Path | None) -> str | None:
         if kind is None or not (run / SETTINGS).is_file():
             continue
         directory = directory or working_directory
-        cd = (
-            f"cd {shlex.quote(str(directory))} && "
-            if directory is not None and directory.is_absolute()
-            else ""
-        )
+        is_absolute = directory is not None and directory.is_absolute()
+        cd = f"cd {shlex.quote(str(directory))} && " if is_absolute else ""
         return f"{cd}rag-r1 {kind} {shlex.quote(f'@{run / SETTINGS}')}"
     return None
 
