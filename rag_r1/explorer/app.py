@@ -117,6 +117,8 @@ def create_app(
 
 
 def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
+    """Add the routes under `/api`."""
+
     def route(path: str, parameter_names: str, query: Query, has_filters: bool = False) -> None:
         names = parameter_names.split()
 
@@ -211,6 +213,7 @@ async def _run_query(request: Request, store: Store, query: Callable[[Connection
 
 
 def _add_error_handlers(app: FastAPI) -> None:
+    """Answer every error as JSON, with the status that the top of the module gives."""
     app.exception_handler(HTTPException)(http_error_response)
 
     @app.exception_handler(FilterError)

@@ -40,7 +40,7 @@ class FileState:
 
     @property
     def position(self) -> Position:
-        """Where reading goes on."""
+        """The position from which the file is read on."""
         return self.base, self.offset
 
     def add_fault(self, text: str) -> None:

@@ -90,7 +90,7 @@ def _with_filter(selection: Selection, name: str, values: list[str]) -> Selectio
 
 
 def _choice(name: str, value: str, values: dict[str, Any]) -> Any:
-    """What `values` has for the value of a filter. Raises FilterError if it has nothing."""
+    """Looks a value of a filter up in `values`. Raises FilterError if it is not there."""
     if value not in values:
         raise FilterError(f"{name}: must be one of {', '.join(values)}, not {value[:50]!r}")
     return values[value]

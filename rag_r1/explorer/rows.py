@@ -43,6 +43,7 @@ def row_of(record: Any, run: str, kind: str | None) -> dict[str, Any]:
 
 
 def _row(record: Any, run: str, kind: str | None) -> dict[str, Any]:
+    """`row_of`, which raises various errors for what is not a trajectory record."""
     if not isinstance(record, dict) or not isinstance(record.get("turns"), list):
         raise TypeError("it has no list `turns`")
     turns = record["turns"]

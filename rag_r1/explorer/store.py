@@ -60,7 +60,7 @@ _Batch = tuple[list[dict[str, Any]], list[FileState]]
 
 @dataclass
 class Reading:
-    """How far the present reading is, in files and bytes; all 0 if nothing is read."""
+    """The progress of the present reading, in files and bytes; all 0 if nothing is read."""
 
     files: int = 0
     bytes_done: int = 0

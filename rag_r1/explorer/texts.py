@@ -53,7 +53,8 @@ class TextTables:
         self._older: set[int] = set()
 
     def of(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
-        """What to add to each table for these rows, which have `tid`, `texts` and `passages`."""
+        """Returns the rows to add to each table for these trajectories, which have `tid`, `texts` and
+        `passages`."""
         texts: list[tuple[int, str]] = []
         passages: list[tuple[int, str]] = []
         shown: list[tuple[int, int]] = []

@@ -85,7 +85,7 @@ def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, An
 
 
 def _value_count(flag: str, fields: Any) -> int:
-    """How many of the next words are values of this flag."""
+    """The number of following words that are values of this flag."""
     if "=" in flag:
         return 0
     kinds = {flag_of(name): field.annotation for name, field in fields.items()}

@@ -48,6 +48,7 @@ def data_steps(artifacts: OwnArtifacts, folder: PipelineFolder) -> list[Step]:
 
 
 def _documents(artifacts: OwnArtifacts) -> Step:
+    """The step that cuts the documents into passages."""
     documents = artifacts.plan.documents
     assert documents.folder is not None  # since there is no corpus (checks.py)
     source = Path(documents.folder)
@@ -63,6 +64,7 @@ def _documents(artifacts: OwnArtifacts) -> Step:
 
 
 def _index(artifacts: OwnArtifacts) -> Step:
+    """The step that indexes the passages."""
     plan = artifacts.plan
     dense = plan.index.backend == "dense"
     settings: dict[str, Any] = {"backend": plan.index.backend, "encoder": plan.index.encoder}
@@ -82,6 +84,7 @@ def _index(artifacts: OwnArtifacts) -> Step:
 
 
 def _traces(artifacts: OwnArtifacts, folder: PipelineFolder) -> Step:
+    """The step in which the teacher plays training questions."""
     plan, teacher = artifacts.plan, artifacts.plan.teacher
     settings = {
         "teacher": teacher.model,
@@ -139,7 +142,7 @@ def traces_arguments(
 
 
 def _remaining_cost(max_cost: float | None, folder: PipelineFolder) -> float | None:
-    """What the questions have left of the highest cost. Raises RunError if it is nothing."""
+    """The part of the highest cost that the questions have left. Raises RunError if nothing is left."""
     if max_cost is None:
         return None
     remaining = max_cost - folder.facts("questions").get("cost", 0.0)
@@ -149,6 +152,7 @@ def _remaining_cost(max_cost: float | None, folder: PipelineFolder) -> float | N
 
 
 def _sft_data(artifacts: OwnArtifacts, run: PipelineFolder) -> Step:
+    """The step that makes samples for SFT of the right traces."""
     plan, episodes = artifacts.plan, artifacts.episodes
     settings = {
         "model": artifacts.model_hash,

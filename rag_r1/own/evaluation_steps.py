@@ -78,6 +78,7 @@ def evaluation_steps(artifacts: OwnArtifacts) -> list[Step]:
 
 
 def _step(artifacts: OwnArtifacts, evaluation: Evaluation) -> Step:
+    """The step that plays an evaluation."""
     plan, episodes = artifacts.plan, artifacts.episodes
     playing = episodes.one_shot if evaluation.is_one_shot else episodes.playing
     settings = {

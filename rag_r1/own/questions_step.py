@@ -45,7 +45,8 @@ def questions_step(artifacts: OwnArtifacts) -> Step:
 
 
 def questions_spec(artifacts: OwnArtifacts) -> QuestionsSpec:
-    """How questions are written; without the address of the retrieval server, which is not known yet."""
+    """The arguments with which questions are written, without the address of the retrieval server, which is
+    not known yet."""
     plan = artifacts.plan
     return QuestionsSpec(
         corpus=tuple(artifacts.corpus),

@@ -56,6 +56,7 @@ def sft_overrides(artifacts: OwnArtifacts) -> list[str]:
 
 
 def _sft(artifacts: OwnArtifacts) -> Step:
+    """The step that fine-tunes the model on the samples."""
     plan = artifacts.plan.sft
     assert plan.recipe is not None  # sizes.py has chosen one
     recipe = plan.recipe
@@ -90,6 +91,7 @@ def _sft_steps(recipe: str, overrides: list[str], data: Path) -> int:
 
 
 def _filter(artifacts: OwnArtifacts) -> Step:
+    """The step that chooses training questions by their difficulty."""
     plan, episodes = artifacts.plan.filter, artifacts.episodes
     settings = {
         "questions": plan.questions,
@@ -174,6 +176,7 @@ def batch_that_fits(rows: int, config: Any) -> list[str]:
 
 
 def _grpo(artifacts: OwnArtifacts) -> Step:
+    """The step of the reinforcement learning."""
     plan = artifacts.plan.grpo
     assert plan.recipe is not None  # sizes.py has chosen one
     recipe = plan.recipe
@@ -215,5 +218,5 @@ def _content_hash(recipe: str) -> str:
 
 
 def _plain_settings(playing: dict[str, Any]) -> dict[str, Any]:
-    """How the policy plays, without the path of its prompt, whose text the questions have."""
+    """The arguments of the episodes without the path of the prompt, whose text the questions have."""
     return {name: value for name, value in playing.items() if name != "prompt"}

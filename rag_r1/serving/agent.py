@@ -41,6 +41,9 @@ from rag_r1.tools import close_tools, shared_tools
 
 logger = logging.getLogger(__name__)
 
+#: Plays a question, as `ChatAgent.play` does with its defaults.
+Play = Callable[[str], Awaitable[Trajectory]]
+
 
 class ChatAgent:
     """Plays one episode for each question, any number at a time; `open_agent` makes one. `args`: as

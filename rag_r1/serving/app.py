@@ -63,6 +63,8 @@ def create_app(
 
 
 def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
+    """Add the routes of questions and of the model's name."""
+
     @app.post("/v1/chat/completions", response_model=None)
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         chat = _begin_chat(chats, _chat_parameters(chats, body))
@@ -96,6 +98,7 @@ def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
 
 
 def _chat_parameters(chats: ChatSessions, body: ChatRequest) -> ChatParameters:
+    """The question and the options in the body of a request. Raises RequestError for what cannot be done."""
     if body.model is not None and body.model != chats.name:
         raise RequestError(404, "model_not_found", f"the only model is {chats.name!r}")
     if reason := body.refusal():
@@ -109,6 +112,7 @@ def _chat_parameters(chats: ChatSessions, body: ChatRequest) -> ChatParameters:
 
 
 def _begin_chat(chats: ChatSessions, parameters: ChatParameters) -> ChatSession:
+    """Begin a chat. Raises RequestError if the server is full, or stops."""
     if chats.stopped:
         raise _stopping()
     try:
@@ -179,6 +183,7 @@ def _add_operations(app: FastAPI, chats: ChatSessions) -> None:
 
 
 def _add_error_handlers(app: FastAPI, chats: ChatSessions) -> None:
+    """Answer every error in OpenAI's form."""
     app.exception_handler(HTTPException)(http_error_response)
 
     @app.exception_handler(RequestValidationError)

@@ -44,7 +44,7 @@ class StreamingReasoning:
         self.ended = False
 
     def feed(self, piece: str) -> str:
-        """What the next piece of the turn adds to its reasoning."""
+        """Returns the reasoning that the next piece of the turn adds."""
         if self.ended:
             return ""
         text = self._possible_tag + piece

@@ -13,7 +13,7 @@ these methods also work where an event loop is running already, as in a notebook
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from rag_r1.agent import Trajectory
-from rag_r1.serving.agent import ChatAgent, open_agent
+from rag_r1.serving.agent import ChatAgent, Play, open_agent
 from rag_r1.serving.arguments import ChatAgentArguments, check_agent
 from rag_r1.serving.launch import check_launch, launch_agent
 
@@ -74,9 +74,7 @@ class SearchAgent:
         return self._portal.call(_play_all, play, list(questions), self.args.in_flight)
 
 
-async def _play_all(
-    play: Callable[[str], Awaitable[Trajectory]], questions: list[str], in_flight: int
-) -> list[Trajectory]:
+async def _play_all(play: Play, questions: list[str], in_flight: int) -> list[Trajectory]:
     slots = asyncio.Semaphore(in_flight)
 
     async def play_in_turn(question: str) -> Trajectory:

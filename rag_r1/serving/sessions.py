@@ -101,6 +101,7 @@ class ChatSessions:
             task.cancel()
 
     async def _play(self, chat: ChatSession) -> Trajectory:
+        """Wait for the seat, then play the episode with as much of the history as fits."""
         entered = time.monotonic()
         await chat.ticket.seat()
         self.metrics.wait.observe(time.monotonic() - entered)

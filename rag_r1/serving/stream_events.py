@@ -52,6 +52,7 @@ class EventStreamer:
     _pieces: list[str] = field(default_factory=list, init=False)
 
     def __call__(self, event: Event) -> None:
+        """Show what an event of the episode adds."""
         turn, data = event.turn, event.data
         if event.kind == "turn":
             self._pieces = []

@@ -105,12 +105,7 @@ class ChunkBuilder:
     """The chunks of one streamed answer."""
 
     def __init__(self, chat_id: str, model: str):
-        self._head = {
-            "id": chat_id,
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-            "model": model,
-        }
+        self._head = _head(chat_id, "chat.completion.chunk", model)
 
     def delta(self, finish: str | None = None, **delta: str) -> bytes:
         """A chunk with text, or with the reason of the end."""
@@ -127,6 +122,11 @@ class ChunkBuilder:
         return sse({**self._head, "choices": [], "usage": usage_of(trajectory)})
 
 
+def _head(chat_id: str, kind: str, model: str) -> dict[str, Any]:
+    """The keys with which every answer and every chunk begins."""
+    return {"id": chat_id, "object": kind, "created": int(time.time()), "model": model}
+
+
 def completion(
     chat_id: str, model: str, trajectory: Trajectory, reasoning: str, extra_keys: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -135,10 +135,7 @@ def completion(
     if reasoning:
         message["reasoning_content"] = reasoning
     return {
-        "id": chat_id,
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": model,
+        **_head(chat_id, "chat.completion", model),
         "choices": [{"index": 0, "message": message, "finish_reason": finish_reason(trajectory)}],
         "usage": usage_of(trajectory),
         "rag_r1": {

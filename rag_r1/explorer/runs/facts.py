@@ -95,6 +95,7 @@ def _run_folders(top: Path) -> Iterator[Path]:
 
 
 def _facts(top: Path, folder: Path, locked_inodes: frozenset[int]) -> RunFacts:
+    """The facts of the run in `folder`, named by its path below `top`."""
     kind, working_directory = _settings_of(folder)
     is_training = kind == "train" or (folder / "trajectories" / "train").is_dir()
     newest = max(_file_times(folder), default=0.0)
@@ -225,7 +226,7 @@ def _training_progress(folder: Path) -> _Progress:
 
 
 def _count_marks(file: Path, *marks: bytes) -> list[int]:
-    """How often each mark stands in a file, as far as it can be read. No text in JSON has a mark with
+    """Counts each mark in a file, as far as it can be read. No text in JSON has a mark with
     quotation marks, which it would have to escape."""
     counts = [0] * len(marks)
     tail = b""  # of what was read before, in which a mark may begin

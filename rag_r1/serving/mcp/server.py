@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
-from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from mcp.server.mcpserver import MCPServer
@@ -32,6 +31,7 @@ from rag_r1.io.errors import TooLargeError
 from rag_r1.options.server_address import search_fault
 from rag_r1.protocols import Document, Failure
 from rag_r1.protocols.retriever_query import CallContext, Context
+from rag_r1.serving.agent import Play
 from rag_r1.tools.mcp.limits import check_message
 
 #: Most passages among the sources of an answer.
@@ -43,9 +43,6 @@ _FAILED = ("engine_failure", "tool_failure", "bad_row", "error")
 #: The type of an exception and its text, which may be the retrieval server's own.
 _EXCEPTION = re.compile(r"(\w+): .*", re.DOTALL)
 _Words = Annotated[str, Field(min_length=1, max_length=4000)]
-
-#: Plays a question: `ChatAgent.play` (rag_r1/serving/agent.py).
-Play = Callable[[str], Awaitable[Trajectory]]
 
 
 class Passage(BaseModel):
@@ -109,6 +106,7 @@ def _search_fault(url: str, kind: str, detail: str) -> str | None:
 
 
 def _add_ask_tool(server: MCPServer, play: Play, retriever_url: str, concurrency: int) -> None:
+    """Add the tool `ask`, which answers `concurrency` questions at a time and lets as many more wait."""
     seats = asyncio.Semaphore(concurrency)
     open_questions = 0  # answered or waiting
 

@@ -31,10 +31,10 @@ class ExampleQuestion:
 
 @dataclass(frozen=True)
 class PageInfo:
-    """What the page shows. `what`: is searched; `note`: a remark; `model`: the name of the model that
-    answers; `step`: of its training, None if unknown; `index`: the search's; `history`: most earlier
-    questions in the prompt of a follow-up. `golds`: right answers, by question, where they are known; the
-    page gets them only with an answer."""
+    """The description of the server that the page shows. `what`: what is searched; `note`: a remark; `model`:
+    the name of the model that answers; `step`: of its training, None if unknown; `index`: the search's;
+    `history`: most earlier questions in the prompt of a follow-up. `golds`: right answers, by question, where
+    they are known; the page gets them only with an answer."""
 
     what: str = ""
     note: str = ""

@@ -67,6 +67,7 @@ class ChatArguments(ChatAgentArguments):
 
     @model_validator(mode="after")
     def _has_model(self) -> ChatArguments:
+        """Raises ValueError, naming the flags, unless the arguments choose a server or one agent."""
         if not all(question.strip() for question in self.ask):
             raise ValueError("--ask is empty: give a question")
         if self.url is None and self.model is None and not self.demo:
