@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.failure_causes import CAUSES, gold_places
-from rag_r1.explorer.lines import line_at
+from rag_r1.explorer.lines import Position, line_at
 from rag_r1.explorer.queries import Connection, fetch, rows
 from rag_r1.explorer.rows import COLUMNS, json_row
 from rag_r1.io.bounded_json import limited_lines, read_json_line
@@ -40,14 +40,7 @@ def trajectory(connection: Connection, tid: int) -> dict[str, Any]:
         raise DataError(f"there is no trajectory {tid}: its file may have been read anew")
     *values, path, base, offset, length = matches[0]
     row = json_row(dict(zip(COLUMNS, values, strict=True)))
-    try:
-        record = read_json_line(line_at(Path(path), (base, offset), length))
-        if str(record.get("id", "")).encode("utf-8", "replace").decode() != row["id"]:
-            raise ValueError("it has another record at this position")
-        places = gold_places(record)
-    except (OSError, zlib.error, ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise DataError(f"{path} has changed since it was read ({error}); try again") from error
-    record = _without_nan(record)
+    record, places = _read_record(Path(path), (base, offset), length, row["id"])
     siblings = rows(connection, f'WHERE "group" = ? ORDER BY id, tid LIMIT {_MAX_ROWS}', [row["group"]])
     history = rows(
         connection,
@@ -65,6 +58,19 @@ def trajectory(connection: Connection, tid: int) -> dict[str, Any]:
         "advantage": _advantage(row, group, _recorded_advantage(Path(path), row, record)),
         "cause": _cause(row, record, places),
     }
+
+
+def _read_record(path: Path, position: Position, length: int, record_id: str) -> tuple[dict, list]:
+    """Reads a record and returns it with the places of its gold passages. Raises DataError if it is not at
+    this position of its file any more."""
+    try:
+        record = read_json_line(line_at(path, position, length))
+        if str(record.get("id", "")).encode("utf-8", "replace").decode() != record_id:
+            raise ValueError("it has another record at this position")
+        places = gold_places(record)
+    except (OSError, zlib.error, ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise DataError(f"{path} has changed since it was read ({error}): try again") from error
+    return _without_nan(record), places
 
 
 def _without_nan(record: Any) -> Any:

@@ -55,6 +55,8 @@ from rag_r1.options.settings_file import split_files
 from rag_r1.options.wrong_arguments import problems_beside, right_arguments
 
 ArgumentsType = TypeVar("ArgumentsType", bound="Arguments")
+#: A command's check of files and servers, which raises for what is wrong.
+Check = Callable[[ArgumentsType], object]
 
 #: In the help of each command, before its own epilogue.
 _FILES = (
@@ -177,7 +179,7 @@ def read_arguments(
     description: str,
     epilog: str | None = None,
     settings: Mapping[str, Any] | None = None,
-    check: Callable[[ArgumentsType], object] | None = None,
+    check: Check[ArgumentsType] | None = None,
     faults: Sequence[str] = (),
 ) -> ArgumentsType:
     """Returns the parsed arguments, by default those of the process. Ends the process after `--help` (status
@@ -204,12 +206,21 @@ def read_arguments(
     except ValidationError as error:
         errors = [item for item in error.errors(include_url=False) if item["type"] != "missing"]
     faults += [*parser.faults, *(sentence(item, fields) for item in errors)]
-    wrong_names = {item["loc"][0] for item in errors if item["loc"]}
-    right_args, more_faults = right_arguments(cls, {**settings, **source()}, wrong_names)
-    faults += more_faults
-    if check is not None:
-        faults += problems_beside(check, right_args, wrong_names)
+    faults += _other_faults(cls, {**settings, **source()}, errors, check)
     parser.error("; ".join(faults) if check is None else listed(faults))
+
+
+def _other_faults(
+    cls: type[ArgumentsType],
+    values: Mapping[str, Any],
+    errors: Sequence[Any],
+    check: Check[ArgumentsType] | None,
+) -> list[str]:
+    """Returns the faults that the class's validators and `check` find beside these errors of single
+    values."""
+    wrong_names = {item["loc"][0] for item in errors if item["loc"]}
+    args, faults = right_arguments(cls, values, wrong_names)
+    return faults if check is None else [*faults, *problems_beside(check, args, wrong_names)]
 
 
 def _words_and_settings(

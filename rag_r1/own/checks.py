@@ -8,7 +8,7 @@ since an earlier step makes it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -180,13 +180,14 @@ async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
         models["--teacher"] = plan.teaching
     if writes_questions and plan.reading is not None:
         models["--reader"] = plan.reading
+
+    def attempt(url: str, key_variable: str, flag: str, model: str | None) -> Awaitable[object]:
+        return asyncio.to_thread(check_endpoint, url, key_variable, "model server", flag, model)
+
     attempts = [
-        partial(
-            check_endpoint, base_address(model.url), model.key_variable, "model server", flag, model.model
-        )
+        attempt(base_address(model.url), model.key_variable, flag, model.model)
         for flag, model in models.items()
     ]
     if plan.policy.url is not None:
-        server = (plan.policy.url, "OPENAI_API_KEY", "model server", "policy.url", plan.policy.model)
-        attempts.append(partial(check_endpoint, *server))
-    await try_servers(*(asyncio.to_thread(attempt) for attempt in attempts))
+        attempts.append(attempt(plan.policy.url, "OPENAI_API_KEY", "policy.url", plan.policy.model))
+    await try_servers(*attempts)

@@ -13,6 +13,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -119,33 +120,25 @@ def _local_server(args: ChatArguments) -> Iterator[RunningServer]:
     from rag_r1.serving.http_server import serve
     from rag_r1.serving.launch import launch_agent
 
-    servers: list[RunningServer] = []
-    failures: list[BaseException] = []
-    started_or_failed = threading.Event()
-
-    def on_ready(running: RunningServer) -> None:
-        servers.append(running)
-        started_or_failed.set()
-
+    started: Future[RunningServer] = Future()
     with bind_socket("127.0.0.1", 0) as listener, launch_agent(args) as launched:
 
         def run_server() -> None:
+            fault: object = "its server ended"
             try:
-                asyncio.run(serve(args, launched, listener, on_ready, drain_s=1))
+                asyncio.run(serve(args, launched, listener, started.set_result, drain_s=1))
             except BaseException as error:
-                failures.append(error)
-            finally:
-                started_or_failed.set()
+                fault = error
+            if not started.done():
+                started.set_exception(RunError(f"the chat could not begin: {fault}"))
 
         thread = threading.Thread(target=run_server, daemon=True)
         thread.start()
-        started_or_failed.wait()
-        if not servers:
-            raise RunError(f"the chat could not begin: {failures[0] if failures else 'its server ended'}")
+        running = started.result()
         try:
-            yield servers[0]
+            yield running
         finally:
-            servers[0].stop()
+            running.stop()
             thread.join(10)
 
 
