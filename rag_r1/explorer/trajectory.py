@@ -42,11 +42,8 @@ def trajectory(connection: Connection, tid: int) -> dict[str, Any]:
     row = json_row(dict(zip(COLUMNS, values, strict=True)))
     record, places = _read_record(Path(path), (base, offset), length, row["id"])
     siblings = rows(connection, f'WHERE "group" = ? ORDER BY id, tid LIMIT {_MAX_ROWS}', [row["group"]])
-    history = rows(
-        connection,
-        f"WHERE run = ? AND question_key = ? ORDER BY step, kind, id, tid LIMIT {_MAX_ROWS}",
-        [row["run"], row["question_key"]],
-    )
+    clauses = f"WHERE run = ? AND question_key = ? ORDER BY step, kind, id, tid LIMIT {_MAX_ROWS}"
+    history = rows(connection, clauses, [row["run"], row["question_key"]])
     group = _group_of([sibling["score"] for sibling in siblings if sibling["score"] is not None])
     return {
         "row": row,

@@ -18,10 +18,7 @@ from rag_r1.options.declare import describe_type, is_safe_to_show
 #: The fields of a declaration by the names of their flags (`field_names`).
 Fields = Mapping[Any, FieldInfo]
 #: Types of errors that say nothing but a name, with the message that is followed by all such names.
-_NAME_ERRORS = {
-    "extra_forbidden": "unrecognized arguments",
-    "missing": "the following arguments are required",
-}
+_NAME_TEXTS = {"extra_forbidden": "unrecognized arguments", "missing": "the following arguments are required"}
 
 
 class ArgumentsError(ValueError):
@@ -36,8 +33,8 @@ class ArgumentsError(ValueError):
         """pydantic's error about some of the fields, with messages about their flags."""
         errors = error.errors(include_url=False)
         flags = [flag_of(item["loc"][0]) for item in errors if item["loc"]]
-        messages = [sentence(item, fields) for item in errors if item["type"] not in _NAME_ERRORS]
-        for kind, message in _NAME_ERRORS.items():
+        messages = [sentence(item, fields) for item in errors if item["type"] not in _NAME_TEXTS]
+        for kind, message in _NAME_TEXTS.items():
             if flag_names := [flag_of(item["loc"][0]) for item in errors if item["type"] == kind]:
                 messages.append(f"{message}: {', '.join(flag_names)}")
         return cls("; ".join(messages), flags)

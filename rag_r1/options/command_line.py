@@ -248,8 +248,7 @@ class _ArgumentAdder:
 
     def __post_init__(self) -> None:
         if any(field.json_schema_extra["rare"] for field in self.fields.values()):
-            add = self.parser.add_argument
-            add("--help-all", action="help", help="show all flags, also rarely used ones")
+            self.parser.add_argument("--help-all", action="help", help="show all flags, also rare ones")
 
     def __call__(self, group: Any, *names: str, **kwargs: Any) -> Any:
         """Add one argument, as pydantic-settings passes it, and return argparse's action."""

@@ -38,10 +38,8 @@ def import_object(path: str) -> Any:
     """Imports the module of `module:name` and returns the object. Raises ImportPathError."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
-        raise ImportPathError(
-            f"{path!r} is not an import path",
-            "write it as package.module:name, for example my_rewards:brevity",
-        )
+        remedy = "write it as package.module:name, for example my_rewards:brevity"
+        raise ImportPathError(f"{path!r} is not an import path", remedy)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

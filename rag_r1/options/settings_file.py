@@ -203,10 +203,8 @@ def settings_text(args: Any, command: str) -> str:
     settings: dict[str, Any] = {}
     secret: list[str] = []
     for name, field, value in values_of(args):
-        items = [
-            str(item) if isinstance(item, Path) else item
-            for item in (value if isinstance(value, list | tuple) else [value])
-        ]
+        values = value if isinstance(value, list | tuple) else [value]
+        items = [str(item) if isinstance(item, Path) else item for item in values]
         public = [item for item in items if not (isinstance(item, str) and holds_secret(item))]
         if public != items:
             secrets = (str(item).partition("=") for item in items if item not in public)

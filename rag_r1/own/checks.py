@@ -17,7 +17,6 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.corpus.inputs import check_first_rows
 from rag_r1.corpus.reader import Corpus
 from rag_r1.data.files.near_duplicates import require_library
-from rag_r1.inference.client import base_address
 from rag_r1.inference.model_folders import check_weights, has_weights, is_hub_name
 from rag_r1.inference.tokenizer import check_tokenizer
 from rag_r1.io.terminal_text import terminal_text
@@ -184,10 +183,7 @@ async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
     def attempt(url: str, key_variable: str, flag: str, model: str | None) -> Awaitable[object]:
         return asyncio.to_thread(check_endpoint, url, key_variable, "model server", flag, model)
 
-    attempts = [
-        attempt(base_address(model.url), model.key_variable, flag, model.model)
-        for flag, model in models.items()
-    ]
+    attempts = [attempt(spec.url, spec.key_variable, flag, spec.model) for flag, spec in models.items()]
     if plan.policy.url is not None:
         attempts.append(attempt(plan.policy.url, "OPENAI_API_KEY", "policy.url", plan.policy.model))
     await try_servers(*attempts)

@@ -71,12 +71,8 @@ class Episodes:
         save_freq = trainer.save_freq
         if save_freq <= 0:
             save_freq = max(1, (trainer.total_training_steps or 1) // _CHECKPOINTS)
-        return [
-            *_RESUMABLE,
-            f"trainer.save_freq={save_freq}",
-            f"data.seed={self.plan.run.seed}",
-            *self.recipe_overrides,
-        ]
+        changes = [f"trainer.save_freq={save_freq}", f"data.seed={self.plan.run.seed}"]
+        return [*_RESUMABLE, *changes, *self.recipe_overrides]
 
     @cached_property
     def playing(self) -> dict[str, Any]:

@@ -127,10 +127,8 @@ def trace_usage(artifacts: OwnArtifacts, questions: int) -> Usage:
 
 def _own_counts(plan: OwnPlan) -> tuple[int, int]:
     """The numbers of the user's own questions, for training and held out."""
-    train, test = (
-        len(read_questions(paths, plan.protocol).rows) if paths else 0
-        for paths in (plan.questions.train, plan.questions.test)
-    )
+    files = (plan.questions.train, plan.questions.test)
+    train, test = (len(read_questions(paths, plan.protocol).rows) if paths else 0 for paths in files)
     return train, test
 
 

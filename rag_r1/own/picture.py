@@ -14,12 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: Colour of each model, by the name of its evaluation.
-COLORS = {
-    "untrained": pictures.GREY,
-    "one_shot": pictures.ORANGE,
-    "fine_tuned": pictures.PURPLE,
-    "trained": pictures.BLUE,
-}
+COLORS = dict(
+    untrained=pictures.GREY, one_shot=pictures.ORANGE, fine_tuned=pictures.PURPLE, trained=pictures.BLUE
+)
 
 
 def draw(report: Mapping[str, Any], path: Path) -> list[Path]:

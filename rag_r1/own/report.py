@@ -169,12 +169,8 @@ def _row(model: Mapping[str, Any]) -> list[str]:
 
 
 def _claim_row(claim: Mapping[str, Any]) -> list[str]:
-    return [
-        claim["claim"],
-        with_interval(claim, 3, signed=True),
-        p_value(claim["p"]),
-        f"**{claim['verdict']}**",
-    ]
+    difference = with_interval(claim, 3, signed=True)
+    return [claim["claim"], difference, p_value(claim["p"]), f"**{claim['verdict']}**"]
 
 
 def step_items(report: Mapping[str, Any]) -> list[str]:

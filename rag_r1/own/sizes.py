@@ -48,15 +48,11 @@ class ModelSize:
     times: tuple[float, float, float] | None = None
 
 
+_SMALL_PROMPTS = ("real_small/prompt.txt", "real_small/one_shot.txt")
+#: From the smallest.
 SIZES = (
     ModelSize("tiny", 64 * _MEGABYTE, "rag_r1/sft/demo", "demo/grpo", times=(0.07, 0.45, 40.0)),
-    ModelSize(
-        "small",
-        2048 * _MEGABYTE,
-        "real_small/sft",
-        "real_small/grpo",
-        ("real_small/prompt.txt", "real_small/one_shot.txt"),
-    ),
+    ModelSize("small", 2048 * _MEGABYTE, "real_small/sft", "real_small/grpo", _SMALL_PROMPTS),
     ModelSize("large", float("inf"), "rag_r1/sft/qwen_7b", "rag_r1/grpo", is_for_cpus=False),
 )
 

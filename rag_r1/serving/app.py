@@ -91,10 +91,8 @@ def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {
-            "object": "list",
-            "data": [{"id": chats.name, "object": "model", "created": 0, "owned_by": "rag-r1"}],
-        }
+        model = {"id": chats.name, "object": "model", "created": 0, "owned_by": "rag-r1"}
+        return {"object": "list", "data": [model]}
 
 
 def _chat_parameters(chats: ChatSessions, body: ChatRequest) -> ChatParameters:

@@ -149,11 +149,8 @@ def completion(
 
 def episode_ending(trajectory: Trajectory) -> dict[str, Any]:
     """How an episode ended: its status (of rag_r1/agent/trajectory.py), turns and seconds."""
-    return {
-        "status": trajectory.status,
-        "turns": len(trajectory.turns),
-        "seconds": round(trajectory.seconds, 3),
-    }
+    seconds = round(trajectory.seconds, 3)
+    return {"status": trajectory.status, "turns": len(trajectory.turns), "seconds": seconds}
 
 
 def finish_reason(trajectory: Trajectory) -> str:

@@ -27,6 +27,8 @@ from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.options.settings_file import SETTINGS
 from rag_r1.training.guard.attempts import SUPERVISOR_LOCK
 
+#: Begins of the names of folders that are not searched: hidden ones, checkpoints.
+_SKIPPED_BEGINS = (".", "global_step_")
 _CONFIG = Path("hydra", ".hydra", "config.yaml")
 #: Files that a command writes when it has its result, in the folder of the run.
 _RESULTS = (
@@ -81,11 +83,10 @@ def runs_below(top: Path) -> list[RunFacts]:
 
 def _run_folders(top: Path) -> Iterator[Path]:
     """Yields the folders that settings, a configuration, a journal or records mark as those of runs."""
+    skipped = {*NOT_ENTERED, "journal"}
     for root, folders, names in os.walk(top):
         folders[:] = [
-            name
-            for name in folders
-            if not name.startswith((".", "global_step_")) and name not in {*NOT_ENTERED, "journal"}
+            name for name in folders if name not in skipped and not name.startswith(_SKIPPED_BEGINS)
         ]
         folder = Path(root)
         is_run = SETTINGS in names or (folder / _CONFIG).is_file() or (folder / "journal").is_dir()
