@@ -62,8 +62,7 @@ class RunningServer(uvicorn.Server):
         super().__init__(config)
         self.url = url
         self._on_ready = on_ready
-        self._chats = chats
-        self._drain_s = drain_s
+        self._chats, self._drain_s = chats, drain_s
 
     def stop(self) -> None:
         """Finish the chats that have begun, then end; may be called from another thread."""

@@ -160,6 +160,5 @@ def finish_reason(trajectory: Trajectory) -> str:
 
 def usage_of(trajectory: Trajectory) -> dict[str, int]:
     """Tokens in OpenAI's words: those that the policy read (prompt and observations), and wrote."""
-    prompt = trajectory.prompt_tokens + trajectory.observed_tokens
-    generated = trajectory.generated_tokens
+    prompt, generated = trajectory.prompt_tokens + trajectory.observed_tokens, trajectory.generated_tokens
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
