@@ -59,7 +59,10 @@ def evaluations(artifacts: OwnArtifacts) -> list[Evaluation]:
     if plan.evaluation.skip:
         return []
     has_card = plan.evaluation.card
-    untrained = lambda: artifacts.untrained_model  # noqa: E731
+
+    def untrained() -> Path:
+        return artifacts.untrained_model
+
     label = "untrained" if plan.trains else "the model"
     result = [Evaluation("untrained", label, untrained, has_card=has_card and not plan.trains)]
     if plan.evaluation.one_shot:

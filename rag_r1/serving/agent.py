@@ -60,7 +60,8 @@ class ChatAgent:
         self._endpoint = self._connect()
 
     def prompt_fits(self, question: str) -> bool:
-        """Whether the prompt with this question can be made, and is not longer than a prompt may be."""
+        """Whether the prompt with this question is within the limit, if there is one; False if it cannot be
+        made."""
         limit = self.setup.budget.prompt_limit
         try:
             return limit is None or len(self.setup.prompt_ids(question)) <= limit
