@@ -1,7 +1,7 @@
 """The HTTP app of the explorer: its JSON API under `/api`, for GET only, and the page.
 
     /api/overview                  runs, values of filters, columns
-    /api/version                   changes when anything was read; how far the reading is
+    /api/version                   a number that grows when records were read; how far the reading is
     /api/trajectories?FILTERS      rows and their number          (sort, order, offset, limit)
     /api/histogram?FILTERS         the values of a `column`
     /api/causes?FILTERS            causes of wrong answers
@@ -34,6 +34,7 @@ from rag_r1.explorer.charts import charts
 from rag_r1.explorer.export import export_page
 from rag_r1.explorer.filters import MAX_ROWS, FilterError, column, selection_of, whole_number
 from rag_r1.explorer.page import PAGE_FILES
+from rag_r1.explorer.queries import Connection
 from rag_r1.explorer.store import Store
 from rag_r1.explorer.trajectory import trajectory
 from rag_r1.explorer.watcher import Watcher
@@ -43,57 +44,60 @@ from rag_r1.io.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-#: Most rows that may be left out before a part of them.
-_MAX_OFFSET = 10**9
-Work = Callable[[duckdb.DuckDBPyConnection, "Parameters"], Any]
+#: Largest offset, step and number of a trajectory in a request.
+_MAX_NUMBER = 10**9
+#: Answers a request from the cache.
+Query = Callable[[Connection, "Parameters"], Any]
 
 
 class _JsonResponse(JSONResponse):
-    """JSON in ASCII: a record may have lone surrogates, which UTF-8 cannot say."""
+    """JSON in ASCII: a record may have lone surrogates, which UTF-8 cannot encode."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 class Parameters:
-    """The parameters of a request. Each must be known and, unless it is a filter, come once."""
+    """The parameters of a request: those of `names`, each at most once, and all others as `filters`. Raises
+    FilterError for another one if the request has no filters."""
 
-    def __init__(self, items: Iterable[tuple[str, str]], names: Iterable[str], filters: bool):
+    def __init__(self, items: Iterable[tuple[str, str]], names: Iterable[str], has_filters: bool):
         self.filters: list[tuple[str, str]] = []
         self._values: dict[str, str] = {}
         names = set(names)
         for name, value in items:
             if name not in names:
-                if not filters:
+                if not has_filters:
                     raise FilterError(f"there is no parameter {name[:50]!r}: use {', '.join(sorted(names))}")
                 self.filters.append((name, value))
             elif name in self._values:
-                raise FilterError(f"{name}: only once")
+                raise FilterError(f"{name} may be given only once")
             else:
                 self._values[name] = value
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A parameter's text. Raises FilterError if it must be there."""
+        """A parameter's text. Raises FilterError if it is missing and has no default."""
         value = self._values.get(name, default)
         if value is None:
             raise FilterError(f"{name} is missing")
         return value
 
     def window(self, default: int) -> tuple[int, int]:
-        """Offset and number of the rows that are asked for. Raises FilterError."""
-        offset, limit = self.number("offset", 0, _MAX_OFFSET), self.number("limit", default, MAX_ROWS)
-        return offset or 0, limit or 0
+        """The parameters `offset` and `limit` (or its default). Raises FilterError."""
+        offset = self.number("offset", 0, _MAX_NUMBER)
+        return offset or 0, self.number("limit", default, MAX_ROWS) or 0
 
     def number(self, name: str, default: int | None, maximum: int) -> int | None:
-        """A whole number from 0 on."""
+        """A parameter's whole number from 0 to `maximum`, or the default. Raises FilterError."""
         return whole_number(name, self._values[name], 0, maximum) if name in self._values else default
 
 
 def create_app(
     store: Store, *, names: Iterable[str] = (), allowed: Iterable[str] = (), token: str | None = None
 ) -> FastAPI:
-    """The app. `names`, `allowed`, `token`: see RequestGuard. The store is read while the app runs, so it
-    needs the events of the server's start and end (lifespan)."""
+    """Returns the app. `names`, `allowed`: host names that requests may use; `token`: what they must send as
+    bearer (RequestGuard checks all three). The store is read while the app runs, so the server must announce
+    its start and end (lifespan)."""
     watcher = Watcher(store)
 
     @asynccontextmanager
@@ -113,12 +117,14 @@ def create_app(
 
 
 def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
-    def route(path: str, parameter_names: str, work: Work, filters: bool = False) -> None:
+    """Add the routes under `/api`."""
+
+    def route(path: str, parameter_names: str, query: Query, has_filters: bool = False) -> None:
         names = parameter_names.split()
 
         async def answer(request: Request) -> Response:
-            parameters = Parameters(request.query_params.multi_items(), names, filters)
-            return _JsonResponse(await _run_query(request, store, lambda base: work(base, parameters)))
+            parameters = Parameters(request.query_params.multi_items(), names, has_filters)
+            return _JsonResponse(await _run_query(request, store, lambda cache: query(cache, parameters)))
 
         app.get(f"/api/{path}", response_model=None)(answer)
 
@@ -128,63 +134,71 @@ def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
         return {"version": store.version, "reading": reading, "problem": watcher.problem}
 
     @app.get("/api/trajectory/{name}", response_model=None)
-    async def one(request: Request, name: str) -> Response:
-        tid = whole_number("trajectory", name.removeprefix("t"), 0, _MAX_OFFSET)
-        return _JsonResponse(await _run_query(request, store, lambda base: trajectory(base, tid)))
+    async def one_trajectory(request: Request, name: str) -> Response:
+        tid = whole_number("trajectory", name.removeprefix("t"), 0, _MAX_NUMBER)
+        return _JsonResponse(await _run_query(request, store, lambda cache: trajectory(cache, tid)))
 
     @app.get("/api/export", response_model=None)
     async def export(request: Request) -> Response:
         items = request.query_params.multi_items()
         if unknown := [name for name, _ in items if name != "tid"]:
             raise FilterError(f"there is no parameter {unknown[0][:50]!r}: use tid")
-        tids = list(dict.fromkeys(whole_number("tid", value, 0, _MAX_OFFSET) for _, value in items))
-        page = await _run_query(request, store, lambda base: export_page(base, store.title, tids))
+        tids = list(dict.fromkeys(whole_number("tid", value, 0, _MAX_NUMBER) for _, value in items))
+        page = await _run_query(request, store, lambda cache: export_page(cache, store.title, tids))
         headers = {"content-disposition": 'attachment; filename="trajectories.html"'}
         return Response(page, media_type="text/html; charset=utf-8", headers=headers)
 
-    route("overview", "", lambda base, _: queries.overview(base, store))
-    route("trajectories", "sort order offset limit", _trajectories, filters=True)
-    route("histogram", "column", _histogram, filters=True)
-    route("causes", "", lambda base, p: queries.causes(base, selection_of(p.filters)), filters=True)
+    route("overview", "", lambda cache, _: queries.overview(cache, store))
+    route("trajectories", "sort order offset limit", _trajectories, has_filters=True)
+    route("histogram", "column", _histogram, has_filters=True)
+    route("causes", "", _causes, has_filters=True)
     route("compare", "a b a_step b_step offset limit", _compare)
-    route("charts", "run", lambda base, p: charts(base, p.text("run"), selection_of(p.filters)), filters=True)
+    route("charts", "run", _charts, has_filters=True)
 
 
-def _trajectories(base: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:
+def _causes(cache: Connection, parameters: Parameters) -> Any:
+    return queries.causes(cache, selection_of(parameters.filters))
+
+
+def _charts(cache: Connection, parameters: Parameters) -> Any:
+    return charts(cache, parameters.text("run"), selection_of(parameters.filters))
+
+
+def _trajectories(cache: Connection, parameters: Parameters) -> Any:
     sort = column("sort", parameters.text("sort", "tid"))
     order = parameters.text("order", "asc")
     if order not in ("asc", "desc"):
-        raise FilterError(f"order: must be asc or desc, not {order[:50]!r}")
+        raise FilterError(f"order must be asc or desc, not {order[:50]!r}")
     offset, limit = parameters.window(100)
     selection = selection_of(parameters.filters)
-    return queries.trajectories(base, selection, sort, order == "desc", offset, limit)
+    return queries.trajectories(cache, selection, sort, order == "desc", offset, limit)
 
 
-def _histogram(base: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:
+def _histogram(cache: Connection, parameters: Parameters) -> Any:
     name = column("column", parameters.text("column"))
-    return queries.histogram(base, selection_of(parameters.filters), name)
+    return queries.histogram(cache, selection_of(parameters.filters), name)
 
 
-def _compare(base: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:
+def _compare(cache: Connection, parameters: Parameters) -> Any:
     a, b = (
-        (parameters.text(name), parameters.number(f"{name}_step", None, _MAX_OFFSET)) for name in ("a", "b")
+        (parameters.text(name), parameters.number(f"{name}_step", None, _MAX_NUMBER)) for name in ("a", "b")
     )
     offset, limit = parameters.window(200)
-    return queries.compare(base, a, b, offset, limit)
+    return queries.compare(cache, a, b, offset, limit)
 
 
-async def _run_query(request: Request, store: Store, work: Callable[[duckdb.DuckDBPyConnection], Any]) -> Any:
-    """The result of a query in a thread, which is interrupted if the client goes away."""
+async def _run_query(request: Request, store: Store, query: Callable[[Connection], Any]) -> Any:
+    """Runs a query in a thread and returns its result; interrupts it if the client goes away. Raises
+    RequestError if the cache is broken, after beginning a new one."""
     generation = store.cache.generation
     connection = store.cache.connection()
-
-    working = asyncio.create_task(asyncio.to_thread(work, connection))
+    query_task = asyncio.create_task(asyncio.to_thread(query, connection))
     disconnection = asyncio.create_task(disconnected(request))
     try:
-        await asyncio.wait({working, disconnection}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
+        await asyncio.wait({query_task, disconnection}, return_when=asyncio.FIRST_COMPLETED)
+        if not query_task.done():
             connection.interrupt()
-        return await working
+        return await query_task
     except BROKEN as error:
         logger.warning("the cache of the explorer is broken and is read anew: %s", error)
         await asyncio.to_thread(store.rebuild, generation)
@@ -192,13 +206,14 @@ async def _run_query(request: Request, store: Store, work: Callable[[duckdb.Duck
         raise RequestError(503, "rebuilding", reason, {"Retry-After": "2"}) from error
     finally:
         disconnection.cancel()
-        if not working.done():
+        if not query_task.done():
             connection.interrupt()
         else:
             connection.close()
 
 
 def _add_error_handlers(app: FastAPI) -> None:
+    """Answer every error as JSON, with the status that the top of the module gives."""
     app.exception_handler(HTTPException)(http_error_response)
 
     @app.exception_handler(FilterError)

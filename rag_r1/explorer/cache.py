@@ -26,44 +26,44 @@ from rag_r1.explorer.rows import COLUMNS
 from rag_r1.explorer.texts import TABLES
 from rag_r1.runs.lock import hold_lock
 
-#: Raised with every change of the rules by which rows are made.
+#: Increased with every change of the rules by which rows are made.
 _FORMAT = 3
-_MEMORY, _CHECKPOINT = "140MB", "64MB"
-_ROW_GROUP = 4096
-#: The places of records (lines.py), beside the columns.
-PLACES = ("file_id", "base", "offset", "length")
+#: DuckDB's memory, and the size of its log at which it is written into the file.
+_MEMORY_LIMIT, _CHECKPOINT_THRESHOLD = "140MB", "64MB"
+_ROW_GROUP_ROWS = 4096
+#: Columns of `trajectories` with the file, position (lines.py) and bytes of a record, beside COLUMNS.
+POSITION_COLUMNS = ("file_id", "base", "offset", "length")
 FILE_COLUMNS = {
     "file_id": "INTEGER PRIMARY KEY", "path": "VARCHAR", "run": "VARCHAR", "folder": "VARCHAR",
     "kind": "VARCHAR", "inode": "BIGINT", "size": "BIGINT", "mtime_ns": "BIGINT", "head": "BLOB",
     "base": "BIGINT", "offset": "BIGINT", "lines": "BIGINT", "broken": "BIGINT", "faults": "VARCHAR[]",
 }  # fmt: skip
-
-
 #: Errors of a file that is broken, as against those of a query.
 BROKEN = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException, duckdb.SerializationException)
 
 
 class _BusyError(Exception):
-    pass
+    """Another process has the cache of these paths."""
 
 
 class Cache:
-    """An open cache; a context manager. `connection()` is for one thread."""
+    """An open cache, which must be closed. Each thread needs a `connection()` of its own. `generation`: how
+    often the cache was rebuilt."""
 
     def __init__(self, paths: Sequence[Path]):
-        self._opened = ExitStack()
+        self._resources = ExitStack()
         self.generation = 0
         try:
             self.file = self._database_path(_key(paths))
             try:
                 self._database = _open(self.file)
             except (duckdb.Error, OSError, UnicodeDecodeError):
-                self._discard()
+                self._delete_files()
                 self._database = _open(self.file)
         except BaseException:
-            self._opened.close()
+            self._resources.close()
             raise
-        self._opened.callback(lambda: self._database.close())
+        self._resources.callback(lambda: self._database.close())
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A connection of its own to the cache."""
@@ -72,80 +72,80 @@ class Cache:
         return connection
 
     def rebuild(self) -> None:
-        """Throw everything away; connections that are open fail from then on."""
+        """Delete the file and begin an empty one; connections that are open fail from then on."""
         self.generation += 1
         self._database.close()
-        self._discard()
+        self._delete_files()
         self._database = _open(self.file)
 
     def close(self) -> None:
         """Close the file, and remove it if it is private."""
-        self._opened.close()
-
-    def __enter__(self) -> Cache:
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self.close()
+        self._resources.close()
 
     def _database_path(self, key: str) -> Path:
+        """The file in the user's cache folder, or a private one if that is in use or cannot be written."""
         folder = cache_folder()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.chmod(0o700)
-            self._opened.enter_context(hold_lock(folder, _BusyError(), name=f"{key}.lock"))
+            self._resources.enter_context(hold_lock(folder, _BusyError(), name=f"{key}.lock"))
             return folder / f"{key}.duckdb"
         except (_BusyError, OSError):
             private = Path(tempfile.mkdtemp(prefix="rag-r1-explorer-"))
-            self._opened.callback(shutil.rmtree, private, ignore_errors=True)
+            self._resources.callback(shutil.rmtree, private, ignore_errors=True)
             return private / f"{key}.duckdb"
 
-    def _discard(self) -> None:
+    def _delete_files(self) -> None:
+        """Delete the database and its log."""
         for file in (self.file, self.file.with_name(f"{self.file.name}.wal")):
             file.unlink(missing_ok=True)
 
 
 def cache_folder() -> Path:
-    """Where the caches lie."""
+    """The folder of all caches: $XDG_CACHE_HOME/rag-r1/explorer, or the same below ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "rag-r1" / "explorer"
 
 
 def _key(paths: Sequence[Path]) -> str:
+    """A hash of the paths, in any order."""
     text = "\0".join(sorted(map(os.fspath, paths)))
     return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=12).hexdigest()
 
 
 def _open(file: Path) -> duckdb.DuckDBPyConnection:
-    """A database to which the file is attached as `cache`. Raises duckdb.Error if it is no cache of this
-    version."""
+    """A database to which the file is attached as `cache`. Raises duckdb.Error if it is not a cache of
+    this version."""
     database = duckdb.connect(
         ":memory:",
         config={
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
-            "memory_limit": _MEMORY,
-            "checkpoint_threshold": _CHECKPOINT,
+            "memory_limit": _MEMORY_LIMIT,
+            "checkpoint_threshold": _CHECKPOINT_THRESHOLD,
             "threads": str(max(1, min(4, os.cpu_count() or 1))),
             "temp_directory": str(file.with_name(f"{file.name}.tmp")),
         },
     )
     try:
         name = str(file).replace("'", "''")
-        options = f"ROW_GROUP_SIZE {_ROW_GROUP}, STORAGE_VERSION 'latest'"
+        options = f"ROW_GROUP_SIZE {_ROW_GROUP_ROWS}, STORAGE_VERSION 'latest'"
         database.execute(f"ATTACH '{name}' AS cache ({options})")
         database.execute("SET enable_external_access = false")
         database.execute("SET lock_configuration = true")
         database.execute("USE cache")
-        _check_or_make(database)
+        _check_or_create_tables(database)
     except BaseException:
         database.close()
         raise
     return database
 
 
-def _check_or_make(database: duckdb.DuckDBPyConnection) -> None:
-    tables = {"files": FILE_COLUMNS, "trajectories": {**COLUMNS, **dict.fromkeys(PLACES, "BIGINT")}, **TABLES}
+def _check_or_create_tables(database: duckdb.DuckDBPyConnection) -> None:
+    """Create the tables in an empty cache. Raises duckdb.Error for one of another version, or a broken
+    one."""
+    record_columns = {**COLUMNS, **dict.fromkeys(POSITION_COLUMNS, "BIGINT")}
+    tables = {"files": FILE_COLUMNS, "trajectories": record_columns, **TABLES}
     version = f"{_FORMAT} {duckdb.__version__} {tables}"
     present = {name for (name,) in database.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
     if not present:
@@ -157,4 +157,5 @@ def _check_or_make(database: duckdb.DuckDBPyConnection) -> None:
     is_ours = present == {*tables, "format"}
     if not is_ours or database.execute("SELECT text FROM format").fetchall() != [(version,)]:
         raise duckdb.InvalidInputException("a cache of another version")
-    database.execute("SELECT sum(hash(columns(*))) FROM trajectories").fetchall()  # readable?
+    # Reads everything, and so raises if a part cannot be read.
+    database.execute("SELECT sum(hash(columns(*))) FROM trajectories").fetchall()

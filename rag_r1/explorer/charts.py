@@ -8,15 +8,15 @@ for each step into `metrics*.jsonl`; a file of a later start replaces the steps 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from rag_r1.explorer.filters import Selection
+from rag_r1.explorer.queries import Connection, fetch
 from rag_r1.io.bounded_json import limited_lines, read_json_line
 
-#: Group -> names and expressions of its means.
+#: Group -> name of a series -> the expression of which it is the mean.
 _MEANS = {
     "reward": {"score": "score"},
     "em": {"right": '"right"::INTEGER'},
@@ -24,8 +24,8 @@ _MEANS = {
     "turns": {"turns": "turns", "generated tokens": "generated_tokens"},
     "retrieval": {"tool failures": "tool_failures", "masked": "masked::INTEGER"},
 }
-#: How the metrics of veRL that are shown begin, and their groups.
-_METRICS = {
+#: Begin of the names of metrics of veRL that are shown -> their group.
+_METRIC_GROUPS = {
     "actor/entropy": "entropy",
     "timing_s/": "time",
     "search/logprob": "likelihood",
@@ -43,60 +43,67 @@ _METRICS = {
 _MAX_LINE_BYTES = 1 << 20
 
 
-def charts(connection: duckdb.DuckDBPyConnection, run: str, selection: Selection) -> dict[str, Any]:
-    """The series of a run's trajectories in a selection; none for one without steps. The metrics of veRL are
-    of whole steps, so a filter leaves them out."""
-    series: list[dict[str, Any]] = []
-    steps = selection.and_("run = ? AND step IS NOT NULL", run)
-    where, values = steps.where, list(steps.values)
+def charts(connection: Connection, run: str, selection: Selection) -> dict[str, Any]:
+    """The series of a run's trajectories in a selection; none for a run without steps. The metrics of veRL
+    are of whole steps, so they are left out if there is a filter."""
+    with_step = selection.and_("run = ? AND step IS NOT NULL", run)
+    parts = (_mean_series, _share_series, _reward_series)
+    series = [entry for part in parts for entry in part(connection, with_step)]
+    if not selection.values:
+        for (folder,) in fetch(connection, "SELECT DISTINCT folder FROM files WHERE run = ?", [run]):
+            series += _metric_series(Path(folder))
+    return {"run": run, "series": [entry for entry in series if entry["x"]]}
+
+
+def _mean_series(connection: Connection, selection: Selection) -> Iterator[dict[str, Any]]:
+    """Yields the means of _MEANS for each kind of trajectory."""
     means = [(group, name, value) for group, names in _MEANS.items() for name, value in names.items()]
     columns = ", ".join(f"avg({value}), count({value})" for _, _, value in means)
-    counted = connection.execute(
-        f"""SELECT kind, step, {columns} FROM trajectories WHERE {where}
-            GROUP BY kind, step ORDER BY kind, step""",
-        values,
-    ).fetchall()
+    sql = f"""SELECT kind, step, {columns} FROM trajectories WHERE {selection.where}
+            GROUP BY kind, step ORDER BY kind, step"""
+    counted = fetch(connection, sql, selection.values)
     for kind in dict.fromkeys(row[0] for row in counted):
         kind_rows = [row for row in counted if row[0] == kind]
         for i, (group, name, _) in enumerate(means):
             points = [(row[1], row[2 + 2 * i], row[3 + 2 * i]) for row in kind_rows]
-            series.append(_series(f"{kind}: {name}", group, points))
-    for table, group in (("status", "status"), ("cause", "cause")):
-        shares = connection.execute(
-            f"""SELECT kind || ': ' || name, step, n / sum(n) OVER (PARTITION BY kind, step), n FROM (
-                SELECT kind, step, coalesce("{table}", 'none') AS name, count(*) AS n FROM trajectories
-                WHERE {where} GROUP BY ALL) ORDER BY 1, 2""",
-            values,
-        ).fetchall()
-        series += _by_name(shares, group)
-    terms = connection.execute(
-        f"""SELECT kind || ': ' || term, step, avg(value), count(value) FROM (
+            yield _series(f"{kind}: {name}", group, points)
+
+
+def _share_series(connection: Connection, selection: Selection) -> Iterator[dict[str, Any]]:
+    """Yields the shares of each status and of each cause, for each kind of trajectory."""
+    for column in ("status", "cause"):
+        sql = f"""SELECT kind || ': ' || name, step, n / sum(n) OVER (PARTITION BY kind, step), n FROM (
+                SELECT kind, step, coalesce("{column}", 'none') AS name, count(*) AS n FROM trajectories
+                WHERE {selection.where} GROUP BY ALL) ORDER BY 1, 2"""
+        yield from _by_name(fetch(connection, sql, selection.values), column)
+
+
+def _reward_series(connection: Connection, selection: Selection) -> list[dict[str, Any]]:
+    """The means of the terms of the reward, for each kind of trajectory."""
+    sql = f"""SELECT kind || ': ' || term, step, avg(value), count(value) FROM (
             SELECT kind, step, unnest(map_keys(reward_terms)) AS term,
                 unnest(map_values(reward_terms)) AS value
-            FROM trajectories WHERE {where})
-            WHERE term NOT IN ('score', 'em', 'missing_terms') GROUP BY 1, 2 ORDER BY 1, 2""",
-        values,
-    ).fetchall()
-    series += _by_name(terms, "reward")
-    folders = connection.execute("SELECT DISTINCT folder FROM files WHERE run = ?", [run]).fetchall()
-    for (folder,) in folders if not selection.values else ():
-        series += _metric_series(Path(folder))
-    return {"run": run, "series": [one for one in series if one["x"]]}
+            FROM trajectories WHERE {selection.where})
+            WHERE term NOT IN ('score', 'em', 'missing_terms') GROUP BY 1, 2 ORDER BY 1, 2"""
+    return _by_name(fetch(connection, sql, selection.values), "reward")
 
 
 def _by_name(rows: list[tuple], group: str) -> list[dict[str, Any]]:
+    """A series for each name, from rows of (name, step, y, n)."""
     names = dict.fromkeys(row[0] for row in rows)
     return [_series(name, group, [row[1:] for row in rows if row[0] == name]) for name in names]
 
 
 def _series(name: str, group: str, points: list[tuple]) -> dict[str, Any]:
+    """A series of those points (step, y, n) that have a y."""
     valued = [point for point in points if point[1] is not None]
     x, y, n = ([point[i] for point in valued] for i in range(3))
     return {"name": name, "group": group, "x": x, "y": y, "n": n}
 
 
 def _metric_series(folder: Path) -> list[dict[str, Any]]:
-    """The series of veRL's metrics. What is no line of metrics is left out."""
+    """The series of veRL's metrics. A line that is not one of metrics is left out, and so is
+    the rest of a file that cannot be read."""
     values: dict[str, dict[int, float]] = {}
     files = sorted(folder.glob("metrics*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
     for file in files:
@@ -109,12 +116,13 @@ def _metric_series(folder: Path) -> list[dict[str, Any]]:
     return [
         _series(name, group, [(step, value, 1) for step, value in sorted(by_step.items())])
         for name, by_step in sorted(values.items())
-        for begin, group in _METRICS.items()
+        for begin, group in _METRIC_GROUPS.items()
         if name.startswith(begin)
     ]
 
 
 def _add_metrics(line: bytes, values: dict[str, dict[int, float]]) -> None:
+    """Add the metrics of a line that are shown to `values`, by name and step."""
     try:
         content = read_json_line(line)
         step, data = int(content["step"]), content["data"].items()
@@ -122,5 +130,5 @@ def _add_metrics(line: bytes, values: dict[str, dict[int, float]]) -> None:
         return
     for name, value in data:
         is_number = isinstance(value, int | float) and math.isfinite(value)
-        if is_number and name.startswith(tuple(_METRICS)):
+        if is_number and name.startswith(tuple(_METRIC_GROUPS)):
             values.setdefault(name, {})[step] = float(value)

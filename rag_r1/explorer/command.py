@@ -4,9 +4,8 @@
     rag-r1 view evals/before evals/after --port 8200
     rag-r1 view outputs/rag-r1/grpo-mq --export page.html --select 'right=false&step_min=100'
 
-Runs may be finished or under way: records that are appended are shown within two seconds. What was read is
-kept in a cache (cache.py), so that a second start is fast.
-"""
+Runs may be finished or still running: records that are appended are shown within two seconds. What was read
+is kept in a cache (cache.py), so that a second start is fast."""
 
 from __future__ import annotations
 
@@ -29,10 +28,11 @@ from rag_r1.options.out_folder import check_out_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
 
+COMMAND = "rag-r1 view"
 _DESCRIPTION = """\
 Show the trajectories of runs in a browser: what was searched, found and answered, filters, causes of wrong
 answers, two runs side by side, curves over the steps. PATH is the folder of a run (of train, eval, traces,
-filter, ...), a folder with several, or a file of records; finished or under way.
+filter, ...), a folder with several runs, or a file of records; a run may still go on.
 
 examples:
   rag-r1 view outputs/rag-r1/grpo-mq                    then open http://127.0.0.1:8090
@@ -45,7 +45,7 @@ environment: VIEW_TOKEN, if set, is required of browsers as 'Authorization: Bear
 """
 #: The environment variable with the token that clients must send.
 TOKEN_VARIABLE = "VIEW_TOKEN"
-#: Seconds in which a stop finishes what is being answered.
+#: Seconds in which a stop finishes running requests.
 _STOP_S = 3
 
 
@@ -81,15 +81,16 @@ class ViewArguments(Arguments):
         served = [flag for flag in ("host", "port", "allowed_host") if flag in self.model_fields_set]
         if served and self.export is not None:
             flags = ", ".join(f"--{flag.replace('_', '-')}" for flag in served)
-            raise ValueError(f"{flags}: --export starts no server; leave it out")
+            raise ValueError(f"--export does not start a server: leave out {flags}")
         return self
 
 
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns 0, and 1 with a message after an error."""
-    texts = {"prog": "rag-r1 view", "description": _DESCRIPTION, "epilog": _EPILOG}
-    args = read_arguments(ViewArguments, arguments, check=_check_start, **texts)
+    """Returns 0 at the end, 1 with a message after an error."""
+    args = read_arguments(
+        ViewArguments, arguments, prog=COMMAND, description=_DESCRIPTION, epilog=_EPILOG, check=_check_start
+    )
     _check_start(args)
     if args.check_only:
         print(f"all checks passed: {', '.join(map(str, args.paths))} would be shown")
@@ -98,10 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: ViewArguments) -> None:
-    """Raises StartError with all that is wrong."""
+    """Raises StartError with all that is wrong with the arguments."""
     with StartChecks() as checks:
-        parts = ("uvicorn", "fastapi") if args.export is None else ()
-        checks.run(check_packages, "rag-r1 view", "duckdb", *parts)
+        modules = ("uvicorn", "fastapi") if args.export is None else ()
+        checks.run(check_packages, COMMAND, "duckdb", *modules)
         for path in args.paths:
             checks.run(_check_path, path)
         if args.export is not None:
@@ -111,6 +112,7 @@ def _check_start(args: ViewArguments) -> None:
 
 
 def _check_path(path: Path) -> None:
+    """Raises RunError for a path that does not exist, or a file without records."""
     if not path.exists():
         raise RunError(f"{path}: there is no such file or folder: correct the path")
     if path.is_file() and path.stat().st_size and not Sources([path]).is_record_file(path):
@@ -121,6 +123,7 @@ def _check_path(path: Path) -> None:
 
 
 def _export(args: ViewArguments, out: Path) -> int:
+    """Write the static page to the file `out`; returns 0. Raises RunError if nothing can be selected."""
     # Here, and in _serve, because these need an extra, and `--help` does not.
     from rag_r1.explorer.export import export_page, select_trajectories
     from rag_r1.explorer.filters import FilterError, selection_of
@@ -140,12 +143,13 @@ def _export(args: ViewArguments, out: Path) -> int:
     except FilterError as error:
         raise RunError(f"--select: {error}") from error
     if total > len(tids):
-        print(f"warning: {total} are selected, the page has the first {len(tids)}", file=sys.stderr)
+        print(f"warning: the page has the first {len(tids)} of {total} selected ones", file=sys.stderr)
     print(f"{len(tids)} trajectories: {out}")
     return 0
 
 
 def _serve(args: ViewArguments) -> int:
+    """Serve the explorer until a signal; returns 0."""
     import uvicorn
 
     from rag_r1.explorer.app import create_app
@@ -168,7 +172,7 @@ def _serve(args: ViewArguments) -> int:
             app = create_app(store, names=server_names(host), allowed=args.allowed_host, token=token)
             if not store.sources.files():
                 paths = ", ".join(map(str, args.paths))
-                print(f"note: no record of a trajectory in {paths} yet; give a run's folder", file=sys.stderr)
+                print(f"note: no records in {paths} yet: wait, or give another run's folder", file=sys.stderr)
             print(f"trajectories at {server_url(host, port)}", flush=True)
             server = uvicorn.Server(uvicorn_config(app, stop_s=_STOP_S, lifespan="on"))
             with signals_ignored():

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-import duckdb
-
 from rag_r1.explorer.filters import FilterError, Selection
 from rag_r1.explorer.page import static_page
+from rag_r1.explorer.queries import Connection, fetch
 from rag_r1.explorer.trajectory import trajectory
 
 #: Most trajectories of a page.
 MAX_TRAJECTORIES = 500
 
 
-def export_page(connection: duckdb.DuckDBPyConnection, title: str, tids: Sequence[int]) -> str:
-    """The page of these trajectories. Raises FilterError for none or too many, and DataError for a record
-    that has changed since it was read, or that is none."""
+def export_page(connection: Connection, title: str, tids: Sequence[int]) -> str:
+    """Returns the page of these trajectories, as HTML. Raises FilterError for none or too many of them, and
+    DataError for a number without a trajectory, or a record that has changed since it was read."""
     if not 1 <= len(tids) <= MAX_TRAJECTORIES:
         raise FilterError(f"select 1 to {MAX_TRAJECTORIES} trajectories, not {len(tids)}")
     date = datetime.now().astimezone().isoformat(" ", "minutes")
@@ -25,12 +24,10 @@ def export_page(connection: duckdb.DuckDBPyConnection, title: str, tids: Sequenc
     return static_page({"title": title, "made": date, "trajectories": details})
 
 
-def select_trajectories(connection: duckdb.DuckDBPyConnection, selection: Selection) -> tuple[list[int], int]:
-    """The numbers of the first trajectories of a selection, as many as a page takes, and how many it has in
-    all."""
-    rows = connection.execute(
-        f"""SELECT tid, count(*) OVER () FROM trajectories WHERE {selection.where}
-            ORDER BY tid LIMIT {MAX_TRAJECTORIES}""",
-        list(selection.values),
-    ).fetchall()
+def select_trajectories(connection: Connection, selection: Selection) -> tuple[list[int], int]:
+    """Returns the numbers of the first trajectories of a selection, at most MAX_TRAJECTORIES, and how many
+    the selection has."""
+    sql = f"""SELECT tid, count(*) OVER () FROM trajectories WHERE {selection.where}
+            ORDER BY tid LIMIT {MAX_TRAJECTORIES}"""
+    rows = fetch(connection, sql, selection.values)
     return [tid for tid, _ in rows], rows[0][1] if rows else 0

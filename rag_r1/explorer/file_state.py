@@ -1,4 +1,4 @@
-"""What is known of a record file: how far it was read, and whether it is still the same file."""
+"""The state of a record file in the cache: how far it was read, and whether it is still the same file."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rag_r1.explorer.lines import Place
+from rag_r1.explorer.lines import Position
 from rag_r1.explorer.sources import RecordFile
 from rag_r1.protocols.actions import well_formed
 
+#: Bytes at the begin of a file by which it is recognised.
 _HEAD_BYTES = 4096
-#: Broken lines of a file that are named.
+#: Most broken lines of a file that are named.
 _MAX_FAULTS = 20
 
 
 @dataclass
 class FileState:
-    """What is known of a file: how far it was read, and what was broken."""
+    """A row of the cache's table `files`: how far a file was read, and what was broken. `inode`, `size`
+    (bytes) and `mtime_ns`: as they were then; `head`: of `head_of`; `base` and `offset`: the position
+    (lines.py) where reading goes on; `lines` and `broken`: how many; `faults`: the first broken ones, in
+    words."""
 
     file_id: int
     path: str
@@ -35,8 +39,8 @@ class FileState:
     faults: list[str] = field(default_factory=list)
 
     @property
-    def place(self) -> Place:
-        """Where reading goes on."""
+    def position(self) -> Position:
+        """The position from which the file is read on."""
         return self.base, self.offset
 
     def add_fault(self, text: str) -> None:
@@ -54,7 +58,7 @@ def head_of(path: Path) -> bytes:
 
 
 def is_replaced(state: FileState, source: RecordFile | None) -> bool:
-    """Is it not the file that was read, or one of another run or kind?"""
+    """Whether `source` is gone, is another file than the one that was read, or has another run or kind."""
     if source is None or (source.run, source.kind) != (state.run, state.kind):
         return True
     try:
@@ -63,7 +67,8 @@ def is_replaced(state: FileState, source: RecordFile | None) -> bool:
             return True
         if (current.st_size, current.st_mtime_ns) == (state.size, state.mtime_ns):
             return False
-        is_edited = current.st_size == state.size
-        return is_edited or bool(state.head and head_of(source.path) != state.head)
+        if current.st_size == state.size:
+            return True  # edited: another time, and nothing appended
+        return bool(state.head) and head_of(source.path) != state.head
     except OSError:
         return True

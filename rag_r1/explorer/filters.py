@@ -23,13 +23,15 @@ RANGES = {
     "generated": "generated_tokens", "observed": "observed_tokens", "prompt": "prompt_tokens",
     "seconds": "seconds", "tool_failures": "tool_failures",
 }  # fmt: skip
+#: Value of `right` -> its condition; value of `masked` -> that of the column.
 _RIGHT = {"true": '"right"', "false": 'NOT "right"', "none": '"right" IS NULL'}
 _BOOL = {"true": True, "false": False}
 NAMES = frozenset(
     {*CHOICES, "right", "masked", "text", *(f"{name}_{end}" for name in RANGES for end in ("min", "max"))}
 )
+#: Most rows of an answer.
 MAX_ROWS = 500
-#: Most values of a filter.
+#: Most values of one filter.
 _MAX_VALUES = 200
 
 
@@ -45,7 +47,7 @@ class Selection:
     values: tuple[Any, ...] = ()
 
     def and_(self, where: str, *values: Any) -> Selection:
-        """The selection with another condition."""
+        """The selection of what also has this condition, with the values of its parameters."""
         return Selection(f"{self.where} AND {where}", (*self.values, *values))
 
 
@@ -54,7 +56,7 @@ def selection_of(items: Iterable[tuple[str, str]]) -> Selection:
     grouped: dict[str, list[str]] = {}
     for name, value in items:
         if name not in NAMES:
-            raise FilterError(f"{name[:50]!r} is no filter: use one of {', '.join(sorted(NAMES))}")
+            raise FilterError(f"{name[:50]!r} is not a filter: use one of {', '.join(sorted(NAMES))}")
         grouped.setdefault(name, []).append(value)
     selection = Selection()
     for name, values in grouped.items():
@@ -65,6 +67,7 @@ def selection_of(items: Iterable[tuple[str, str]]) -> Selection:
 
 
 def _with_filter(selection: Selection, name: str, values: list[str]) -> Selection:
+    """The selection with one filter more, of which any value may hold. Raises FilterError."""
     if name in CHOICES:
         condition = f'list_contains(?, "{name}")'
         if name == "cause" and "none" in values:
@@ -79,21 +82,22 @@ def _with_filter(selection: Selection, name: str, values: list[str]) -> Selectio
         if any(len(text) > LONGEST_TEXT for text in texts):
             raise FilterError(f"text: at most {LONGEST_TEXT} characters")
         return selection.and_(text_condition(len(texts)), *texts, *texts)
-    column, _, end = name.rpartition("_")
+    range_name, _, end = name.rpartition("_")
     if len(values) > 1:
-        raise FilterError(f"{name}: only once")
+        raise FilterError(f"{name} may be given only once")
     sign = ">=" if end == "min" else "<="
-    return selection.and_(f'"{RANGES[column]}" {sign} ?', number(name, values[0]))
+    return selection.and_(f'"{RANGES[range_name]}" {sign} ?', number(name, values[0]))
 
 
 def _choice(name: str, value: str, values: dict[str, Any]) -> Any:
+    """Looks a value of a filter up in `values`. Raises FilterError if it is not there."""
     if value not in values:
         raise FilterError(f"{name}: must be one of {', '.join(values)}, not {value[:50]!r}")
     return values[value]
 
 
 def number(name: str, text: str) -> float:
-    """A finite number. Raises FilterError."""
+    """The finite number in a text. Raises FilterError."""
     try:
         value = float(text)
     except ValueError:
@@ -104,14 +108,14 @@ def number(name: str, text: str) -> float:
 
 
 def whole_number(name: str, text: str, minimum: int, maximum: int) -> int:
-    """A whole number within limits. Raises FilterError."""
+    """The whole number in a text, from `minimum` to `maximum`. Raises FilterError."""
     if not (text.isascii() and text.isdigit() and len(text) < 16 and minimum <= int(text) <= maximum):
         raise FilterError(f"{name}: must be a whole number from {minimum} to {maximum}, not {text[:50]!r}")
     return int(text)
 
 
 def column(name: str, text: str) -> str:
-    """The name of a column that can be sorted by. Raises FilterError."""
+    """The text itself, which must be the name of a column that can be sorted by. Raises FilterError."""
     if text not in COLUMNS or text in ("golds", "reward_terms"):
         raise FilterError(f"{name}: there is no such column: {text[:50]!r}")
     return text

@@ -6,12 +6,14 @@ from rows.py, never from a request.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import duckdb
 
 from rag_r1.evaluation.failure_causes import CAUSES
+from rag_r1.explorer.file_state import FileState
 from rag_r1.explorer.filters import FilterError, Selection
 from rag_r1.explorer.rows import COLUMNS, json_row
 from rag_r1.explorer.store import Store
@@ -19,142 +21,148 @@ from rag_r1.explorer.store import Store
 Connection = duckdb.DuckDBPyConnection
 #: The columns whose values the page offers as filters, and the most values of one.
 FACETS = ("run", "kind", "split", "source", "status", "cause", "right")
-_MAX_FACETS = 200
-#: Characters of question and answer in a row of a list.
-_SHORT = 300
-_BINS = 30
+_MAX_VALUES = 200
+#: Most characters of question and answer in a row of a list.
+_MAX_CHARACTERS = 300
+#: Most bins of a histogram of numbers, and most faults of a run that are named.
+_MAX_BINS, _MAX_FAULTS = 30, 20
+#: Types of columns with numbers, and the names of the other types in the API.
 _NUMBERS = ("BIGINT", "DOUBLE")
-ROW = ", ".join(f'"{name}"' for name in COLUMNS)
+_TYPE_NAMES = {"VARCHAR": "text", "BOOLEAN": "bool", "VARCHAR[]": "list", "MAP(VARCHAR, DOUBLE)": "map"}
+_ALL_COLUMNS = ", ".join(f'"{name}"' for name in COLUMNS)
+
+
+def fetch(connection: Connection, sql: str, values: Sequence[Any] = ()) -> list[tuple]:
+    """All rows of a query, with `values` for its parameters."""
+    return connection.execute(sql, list(values)).fetchall()
 
 
 def rows(connection: Connection, clauses: str, values: Sequence[Any]) -> list[dict[str, Any]]:
-    """The rows of `SELECT ... FROM trajectories` and the rest of the query, with short texts."""
-    records = connection.execute(f"SELECT {ROW} FROM trajectories {clauses}", list(values)).fetchall()
-    return [json_row(dict(zip(COLUMNS, row, strict=True)), _SHORT) for row in records]
+    """The rows of the table `trajectories` that a query with these clauses (WHERE ...) and their values
+    gives, with shortened texts."""
+    records = fetch(connection, f"SELECT {_ALL_COLUMNS} FROM trajectories {clauses}", values)
+    return [json_row(dict(zip(COLUMNS, row, strict=True)), _MAX_CHARACTERS) for row in records]
 
 
 def overview(connection: Connection, store: Store) -> dict[str, Any]:
-    """Runs, values of filters, and columns."""
-    broken: dict[str, int] = {}
-    faults: dict[str, list[str]] = {}
-    for state in store.files():
-        broken[state.run] = broken.get(state.run, 0) + state.broken
-        faults.setdefault(state.run, []).extend(state.faults)
-    folders = {state.run: state.folder for state in store.files()}
-    counted = connection.execute(
-        """SELECT run, mode(kind), count(*), min(step), max(step),
-            count(*) FILTER ("right"), count("right") FROM trajectories GROUP BY run ORDER BY run"""
-    ).fetchall()
-    by_run = {row[0]: row for row in counted}
-    runs = [
-        {
-            "run": run,
-            "kind": kind,
-            "path": folder,
-            "records": count,
-            "steps": None if first is None else [first, last],
-            "right": right,
-            "judged": judged,
-            "broken": broken[run],
-            "faults": faults[run][:20],
-            "growing": store.is_growing(run),
-        }
-        for run, folder in sorted(folders.items())
-        for _, kind, count, first, last, right, judged in [by_run.get(run, (run, None, 0, None, None, 0, 0))]
-    ]
-    facets = {name: _facet(connection, name) for name in FACETS}
-    kinds = {"VARCHAR": "text", "BOOLEAN": "bool", "VARCHAR[]": "list", "MAP(VARCHAR, DOUBLE)": "map"}
-    columns = [{"name": name, "type": kinds.get(kind, "number")} for name, kind in COLUMNS.items()]
+    """The runs with their figures, the values of filters, and the columns."""
+    columns = [{"name": name, "type": _TYPE_NAMES.get(kind, "number")} for name, kind in COLUMNS.items()]
     return {
         "version": store.version,
         "title": store.title,
-        "runs": runs,
-        "facets": facets,
+        "runs": _runs(connection, store),
+        "facets": {name: _facet(connection, name) for name in FACETS},
         "columns": columns,
     }
 
 
+def _runs(connection: Connection, store: Store) -> list[dict[str, Any]]:
+    """The runs by name, with the figures of their trajectories and the faults of their files."""
+    files: dict[str, list[FileState]] = {}
+    for state in store.files():
+        files.setdefault(state.run, []).append(state)
+    sql = """SELECT run, mode(kind), count(*), min(step), max(step),
+            count(*) FILTER ("right"), count("right") FROM trajectories GROUP BY run ORDER BY run"""
+    counted = fetch(connection, sql)
+    by_run = {row[0]: row for row in counted}
+    return [
+        {
+            "run": run,
+            "kind": kind,
+            "path": states[-1].folder,
+            "records": count,
+            "steps": None if first is None else [first, last],
+            "right": right,
+            "judged": judged,
+            "broken": sum(state.broken for state in states),
+            "faults": [fault for state in states for fault in state.faults][:_MAX_FAULTS],
+            "growing": store.is_growing(run),
+        }
+        for run, states in sorted(files.items())
+        for _, kind, count, first, last, right, judged in [by_run.get(run, (run, None, 0, None, None, 0, 0))]
+    ]
+
+
 def _facet(connection: Connection, name: str) -> list[list[Any]]:
-    """The values of a column with their counts, the most frequent first."""
-    counted = connection.execute(
-        f"""SELECT "{name}", count(*) AS n FROM trajectories
-            GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MAX_FACETS}"""
-    ).fetchall()
+    """The most frequent values of a column with their counts, the most frequent first."""
+    sql = f"""SELECT "{name}", count(*) AS n FROM trajectories
+            GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MAX_VALUES}"""
+    counted = fetch(connection, sql)
     return [list(row) for row in counted]
 
 
 def trajectories(
     connection: Connection, selection: Selection, sort: str, descending: bool, offset: int, limit: int
 ) -> dict[str, Any]:
-    """A part of the rows of a selection, sorted by a column, and counts of all of them."""
+    """Returns `limit` rows of a selection, sorted by a column, from `offset` on, and counts of all of
+    them."""
     order = f'"{sort}" {"DESC" if descending else "ASC"} NULLS LAST, tid'
-    # One look at the rows, since a search for text is slow; and of the chosen ones only, all columns.
-    total, right, wrong, tids = connection.execute(
-        f"""WITH found AS MATERIALIZED (
+    # One query for counts and rows, since a search for text is slow. All columns are read of the chosen rows
+    # only.
+    sql = f"""WITH selected AS MATERIALIZED (
                 SELECT tid, "right", "{sort}" FROM trajectories WHERE {selection.where}),
-            chosen AS (SELECT tid FROM found ORDER BY {order} LIMIT ? OFFSET ?)
+            chosen AS (SELECT tid FROM selected ORDER BY {order} LIMIT ? OFFSET ?)
             SELECT count(*), count(*) FILTER ("right"), count(*) FILTER (NOT "right"),
-            (SELECT list(tid) FROM chosen) FROM found""",
-        [*selection.values, limit, offset],
-    ).fetchall()[0]
-    cases = rows(connection, f"WHERE list_contains(?, tid) ORDER BY {order}", [tids or []])
-    return {"total": total, "right": right, "wrong": wrong, "unjudged": total - right - wrong, "rows": cases}
+            (SELECT list(tid) FROM chosen) FROM selected"""
+    total, right, wrong, tids = fetch(connection, sql, [*selection.values, limit, offset])[0]
+    page = rows(connection, f"WHERE list_contains(?, tid) ORDER BY {order}", [tids or []])
+    return {"total": total, "right": right, "wrong": wrong, "unjudged": total - right - wrong, "rows": page}
 
 
 def histogram(connection: Connection, selection: Selection, column: str) -> dict[str, Any]:
-    """How the values of a column are distributed: bins of a number, values of a text."""
+    """Returns how the values of a column are distributed: `bins` of a number, or the most frequent `values`
+    of another one, each with its count and how many of these answers are right."""
     if COLUMNS[column] not in _NUMBERS:
-        values = connection.execute(
-            f"""SELECT "{column}", count(*) AS n, count(*) FILTER ("right") FROM trajectories
-                WHERE {selection.where} GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MAX_FACETS}""",
-            list(selection.values),
-        ).fetchall()
+        sql = f"""SELECT "{column}", count(*) AS n, count(*) FILTER ("right") FROM trajectories
+                WHERE {selection.where} GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MAX_VALUES}"""
+        values = fetch(connection, sql, selection.values)
         return {"column": column, "values": [list(value) for value in values]}
+    return {"column": column, "bins": _bins(connection, selection, column)}
+
+
+def _bins(connection: Connection, selection: Selection, column: str) -> list[dict[str, Any]]:
+    """The bins of a column of numbers, each with its edges and counts; none without numbers."""
     valid = selection.and_(f'"{column}" IS NOT NULL')
-    low, high = connection.execute(
-        f'SELECT min("{column}"), max("{column}") FROM trajectories WHERE {valid.where}', list(valid.values)
-    ).fetchall()[0]
+    sql = f'SELECT min("{column}"), max("{column}") FROM trajectories WHERE {valid.where}'
+    [(low, high)] = fetch(connection, sql, valid.values)
     if low is None:
-        return {"column": column, "bins": []}
+        return []
     is_whole = COLUMNS[column] != "DOUBLE"
-    count = int(min(_BINS, high - low + 1)) if is_whole else _BINS if high > low else 1
-    # Whole numbers stand in the middle of what a bin covers, so that none lies on an edge.
+    if is_whole:
+        count = int(min(_MAX_BINS, high - low + 1))
+    else:
+        count = _MAX_BINS if high > low else 1
+    # The edges lie half between whole numbers, so that no number lies on one.
     begin, width = (low - 0.5, (high - low + 1) / count) if is_whole else (low, (high - low) / count or 1.0)
-    counted = connection.execute(
-        f"""SELECT least(? - 1, floor(("{column}" - ?) / ?))::INTEGER AS bin, count(*),
-                count(*) FILTER ("right") FROM trajectories WHERE {valid.where} GROUP BY bin""",
-        [count, begin, width, *valid.values],
-    ).fetchall()
-    numbers = {bin: (n, right) for bin, n, right in counted}
-    bins = [
+    sql = f"""SELECT least(? - 1, floor(("{column}" - ?) / ?))::INTEGER AS bin, count(*),
+                count(*) FILTER ("right") FROM trajectories WHERE {valid.where} GROUP BY bin"""
+    counted = fetch(connection, sql, [count, begin, width, *valid.values])
+    counts = {index: (n, right) for index, n, right in counted}
+    return [
         {"lo": lo, "hi": hi, "n": n, "right": right}
         for i in range(count)
-        for n, right in [numbers.get(i, (0, 0))]
-        for lo, hi in [(low, low) if low == high else _edges(low, begin, width, i, is_whole)]
+        for n, right in [counts.get(i, (0, 0))]
+        for lo, hi in [(low, low) if low == high else _edges(begin, width, i, is_whole)]
     ]
-    return {"column": column, "bins": bins}
 
 
-def _edges(low: float, begin: float, width: float, i: int, is_whole: bool) -> tuple[float, float]:
+def _edges(begin: float, width: float, i: int, is_whole: bool) -> tuple[float, float]:
+    """The edges of a bin; of whole numbers the least and the largest within."""
     lo, hi = begin + i * width, begin + (i + 1) * width
-    if not is_whole:
-        return lo, hi
-    return -int(-lo // 1), int(hi // 1) if hi % 1 else int(hi) - 1  # the whole numbers within
+    return (math.ceil(lo), math.ceil(hi) - 1) if is_whole else (lo, hi)
 
 
 def causes(connection: Connection, selection: Selection, examples: int = 5) -> dict[str, Any]:
-    """The causes of wrong answers with their numbers, in the order of the rules. The examples are spread over
-    all steps, and are the same each time."""
-    counted = connection.execute(
-        f"""SELECT cause, count(*), list_sort(list(tid ORDER BY hash(tid))[:{examples:d}]) FROM trajectories
-            WHERE {selection.where} AND cause IS NOT NULL GROUP BY cause""",
-        list(selection.values),
-    ).fetchall()
-    numbers = {name: (n, tids) for name, n, tids in counted}
+    """Returns the causes of wrong answers with their numbers, in the order of the rules. `examples`: of each
+    cause; they are spread over all steps, and are the same each time."""
+    sql = f"""SELECT cause, count(*), list_sort(list(tid ORDER BY hash(tid))[:{examples:d}]) FROM trajectories
+            WHERE {selection.where} AND cause IS NOT NULL GROUP BY cause"""
+    counted = fetch(connection, sql, selection.values)
     cases = [
-        {"name": name, "sentence": sentence, "n": numbers[name][0], "examples": numbers[name][1]}
+        {"name": name, "sentence": sentence, "n": n, "examples": tids}
         for name, sentence in CAUSES.items()
-        if name in numbers
+        for counted_name, n, tids in counted
+        if counted_name == name
     ]
     return {"causes": cases, "failures": sum(cause["n"] for cause in cases)}
 
@@ -162,20 +170,16 @@ def causes(connection: Connection, selection: Selection, examples: int = 5) -> d
 def compare(
     connection: Connection, a: tuple[str, int | None], b: tuple[str, int | None], offset: int, limit: int
 ) -> dict[str, Any]:
-    """Two runs, each at a step (None: its last), on the questions of both: of a training its validation, of
-    several samples of a question the first."""
+    """Compares two runs, each at a step (None: its last), on the questions of both: of a training its
+    validation, of several samples of a question the first."""
     joined, values = _pair_query(connection, a, b)
-    counts = connection.execute(
-        f"""SELECT count(*), count(*) FILTER (a_right), count(*) FILTER (b_right),
+    sql = f"""SELECT count(*), count(*) FILTER (a_right), count(*) FILTER (b_right),
             count(*) FILTER (b_right AND NOT a_right), count(*) FILTER (a_right AND NOT b_right)
-            FROM ({joined})""",
-        values,
-    ).fetchall()[0]
-    pairs = connection.execute(
-        f"""SELECT a_tid, b_tid FROM ({joined})
-            ORDER BY a_right = b_right, b_right, a_right, a_tid LIMIT ? OFFSET ?""",
-        [*values, limit, offset],
-    ).fetchall()
+            FROM ({joined})"""
+    counts = fetch(connection, sql, values)[0]
+    sql = f"""SELECT a_tid, b_tid FROM ({joined})
+            ORDER BY a_right = b_right, b_right, a_right, a_tid LIMIT ? OFFSET ?"""
+    pairs = fetch(connection, sql, [*values, limit, offset])
     tids = [tid for pair in pairs for tid in pair]
     by_tid = {row["tid"]: row for row in rows(connection, "WHERE list_contains(?, tid)", [tids])}
     cases = [
@@ -196,8 +200,9 @@ def compare(
 def _pair_query(
     connection: Connection, a: tuple[str, int | None], b: tuple[str, int | None]
 ) -> tuple[str, list[Any]]:
-    """The query of the pairs of two runs, and its values."""
-    queries, values = [], []
+    """The query of the pairs of trajectories of two runs, and the values of its parameters."""
+    queries: list[str] = []
+    values: list[Any] = []
     for run, step in (a, b):
         where, parameters = _run_condition(connection, run, step)
         queries.append(f"SELECT DISTINCT ON (question_key) * FROM trajectories WHERE {where} "
@@ -209,16 +214,15 @@ def _pair_query(
 
 
 def _run_condition(connection: Connection, run: str, step: int | None) -> tuple[str, list[Any]]:
-    """The condition of the rows of a run that are compared. Raises FilterError if there are none."""
-    kinds = connection.execute(
-        """SELECT kind, max(step) FROM trajectories WHERE run = ? AND (? IS NULL OR step = ?)
-            GROUP BY kind ORDER BY kind = 'training', kind""",
-        [run, step, step],
-    ).fetchall()
+    """The condition of the rows of a run that are compared, and the values of its parameters. Raises
+    FilterError if there are no such rows."""
+    sql = """SELECT kind, max(step) FROM trajectories WHERE run = ? AND (? IS NULL OR step = ?)
+            GROUP BY kind ORDER BY kind = 'training', kind"""
+    kinds = fetch(connection, sql, [run, step, step])
     if not kinds:
-        raise FilterError(f"there are no trajectories of the run {run[:200]!r} at this step")
-    kind, last = kinds[0]
-    chosen = last if step is None else step
+        raise FilterError(f"the run {run[:200]!r} has no trajectories at this step: choose another step")
+    kind, last_step = kinds[0]
+    chosen = last_step if step is None else step
     return "run = ? AND kind = ? AND step IS NOT DISTINCT FROM ?", [run, kind, chosen]
 
 

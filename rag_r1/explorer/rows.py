@@ -2,7 +2,7 @@
 
 `COLUMNS` declares what the table, the filters and the API know of a trajectory; their meaning stands in
 docs/guides/explorer.md. A record comes from a file that anybody may have written, so every value is checked
-for its type; a record that is no trajectory raises DataError.
+for its type; what is not a trajectory record raises DataError.
 """
 
 from __future__ import annotations
@@ -28,28 +28,33 @@ COLUMNS = {
     "seconds": "DOUBLE", "question_key": "VARCHAR", "group": "VARCHAR", "cause": "VARCHAR",
     "checkpoint": "VARCHAR", "reward_terms": "MAP(VARCHAR, DOUBLE)",
 }  # fmt: skip
-#: The largest whole number that the table takes.
-_LARGEST = 1 << 53
+#: The largest whole number of a row: greater ones are not exact in JSON readers and in DOUBLE.
+_MAX_NUMBER = 1 << 53
 
 
 def row_of(record: Any, run: str, kind: str | None) -> dict[str, Any]:
-    """The row of a record without `tid`, and its searched `texts` and `passages`. `kind`: that of the run; if
-    it is None, the record tells. Raises DataError for what is no trajectory record."""
+    """Returns the row of a record without `tid`, and its searched `texts` and `passages`. `kind`: that of the
+    run; if it is None, it follows from the record's split and step. Raises DataError for what is not a
+    trajectory record."""
     try:
         return _row(record, run, kind)
     except (TypeError, AttributeError, KeyError, ValueError, OverflowError) as error:
-        raise DataError(f"no trajectory record ({error})") from error
+        raise DataError(f"not a trajectory record ({error})") from error
 
 
 def _row(record: Any, run: str, kind: str | None) -> dict[str, Any]:
+    """`row_of`, which raises various errors for what is not a trajectory record."""
     if not isinstance(record, dict) or not isinstance(record.get("turns"), list):
         raise TypeError("it has no list `turns`")
-    turns, question = record["turns"], _text(record.get("question"))
+    turns = record["turns"]
+    question = _text(record.get("question"))
+    answer = record.get("answer")
     calls = [call for turn in turns for call in turn.get("calls") or ()]
     rewards = {str(k): _number(v) for k, v in (record.get("rewards") or {}).items()}
-    split, key = _text(record.get("split")), query_key(question)
-    step, answer = _whole_number(record.get("step")), record.get("answer")
+    split = _text(record.get("split"))
+    step = _whole_number(record.get("step"))
     kind = _kind(split, step) if kind is None else kind
+    key = query_key(question)
     golds = as_golds(record.get("golds"))
     return {
         "id": _text(record.get("id")),
@@ -98,29 +103,32 @@ def _searched_texts(texts: list[str], turns: list[Any], calls: list[Any]) -> dic
 
 
 def _text(value: Any) -> str:
+    """A value as text; empty for None."""
     return "" if value is None else well_formed(str(value))
 
 
 def _number(value: Any) -> float | None:
+    """A value that is a finite number; None for another one."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and math.isfinite(value) else None
 
 
 def _whole_number(value: Any) -> int | None:
+    """A number without its fraction; None for a value that is not one, or too large for the table."""
     number = _number(value)
-    return None if number is None or abs(number) > _LARGEST else int(number)
+    return None if number is None or abs(number) > _MAX_NUMBER else int(number)
 
 
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-def json_row(values: Mapping[str, Any], longest: int | None = None) -> dict[str, Any]:
-    """A row of the table as JSON types; `longest`: characters of question and answer."""
+def json_row(values: Mapping[str, Any], max_characters: int | None = None) -> dict[str, Any]:
+    """A row of the table as JSON types; a longer question or answer ends with `…`."""
     row = dict(values)
     row["reward_terms"] = dict(row.get("reward_terms") or {})
-    if longest is not None:
+    if max_characters is not None:
         for name in ("question", "answer"):
-            if row[name] is not None and len(row[name]) > longest:
-                row[name] = row[name][: longest - 1] + "…"
+            if row[name] is not None and len(row[name]) > max_characters:
+                row[name] = row[name][: max_characters - 1] + "…"
     return row

@@ -21,7 +21,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from rag_r1.explorer.cache import FILE_COLUMNS, PLACES, Cache
+from rag_r1.explorer.cache import FILE_COLUMNS, POSITION_COLUMNS, Cache
 from rag_r1.explorer.file_state import FileState, head_of, is_replaced
 from rag_r1.explorer.lines import Line, whole_lines
 from rag_r1.explorer.rows import COLUMNS, row_of
@@ -29,7 +29,7 @@ from rag_r1.explorer.sources import RecordFile, Sources
 from rag_r1.explorer.texts import REMOVE_ORPHANS, TextTables
 from rag_r1.io.bounded_json import read_json_line
 
-#: Rows, and bytes of lines, that are written at once.
+#: Most rows, and bytes of their lines, that are written at once.
 _BATCH_ROWS, _BATCH_BYTES = 2048, 16 << 20
 #: Seconds after its last write for which a run counts as growing.
 _GROWING_S = 60.0
@@ -40,21 +40,19 @@ _ARROW = {
     "MAP(VARCHAR, DOUBLE)": pa.map_(pa.string(), pa.float64()),
 }  # fmt: skip
 _SCHEMA = pa.schema(
-    {name: _ARROW[kind] for name, kind in COLUMNS.items()} | dict.fromkeys(PLACES, pa.int64())
+    {name: _ARROW[kind] for name, kind in COLUMNS.items()} | dict.fromkeys(POSITION_COLUMNS, pa.int64())
 )
 
-#: Leaves of each episode, of those read from a `tid` on, the record that was read last.
+#: Deletes of each episode, among those read from a `tid` on, all records but the one read last.
 _REMOVE_REPEATED = """
     DELETE FROM trajectories WHERE tid IN (
         SELECT tid FROM (
             SELECT tid, row_number() OVER (
-                PARTITION BY run, kind, split, step, id ORDER BY tid DESC) AS place
+                PARTITION BY run, kind, split, step, id ORDER BY tid DESC) AS recency
             FROM trajectories
             WHERE id <> '' AND id IN (SELECT id FROM trajectories WHERE tid >= ?))
-        WHERE place > 1)"""
-
-
-#: Files with more than was read of them, each with what the system says of it now.
+        WHERE recency > 1)"""
+#: Files that have grown since they were read, each with its present status.
 _Pending = Sequence[tuple[FileState, os.stat_result]]
 #: Rows, with the states of their files after them.
 _Batch = tuple[list[dict[str, Any]], list[FileState]]
@@ -62,7 +60,7 @@ _Batch = tuple[list[dict[str, Any]], list[FileState]]
 
 @dataclass
 class Reading:
-    """How far the present reading is."""
+    """The progress of the present reading, in files and bytes; all 0 if nothing is read."""
 
     files: int = 0
     bytes_done: int = 0
@@ -70,7 +68,8 @@ class Reading:
 
 
 class Store:
-    """The records below some paths. Raises OSError for a path that does not exist."""
+    """The records below some paths in their cache. `reading`: how far a `refresh` is; `version`: grows with
+    every change. Raises OSError for a path that does not exist."""
 
     def __init__(self, paths: Sequence[Path]):
         self.sources = Sources(paths)
@@ -99,25 +98,25 @@ class Store:
         return list(self._files.values())
 
     def is_growing(self, run: str) -> bool:
-        """Was a file of the run written to in the last minute?"""
+        """Whether a file of the run was written to in the last minute."""
         newest = max((state.mtime_ns for state in self.files() if state.run == run), default=0)
         return time.time() - newest / 1e9 < _GROWING_S
 
     def rebuild(self, generation: int) -> None:
-        """Throw the cache of this generation away; the next `refresh` reads everything anew."""
+        """Replace the cache of this generation by an empty one; the next `refresh` reads everything anew."""
         with self._lock:
             if self.cache.generation == generation:
                 self.cache.rebuild()
                 self._load()
 
     def refresh(self, stop: threading.Event | None = None) -> bool:
-        """Read what has changed; returns whether anything has. `stop`: when it is set, ends after a batch."""
+        """Read what has changed; returns whether anything has. When `stop` is set, it ends after a batch."""
         with self._lock:
             sources = {str(source.path): source for source in self.sources.files()}
-            changed = self._drop_outdated(sources)
+            has_changed = self._drop_outdated(sources)
             pending = [state for source in sources.values() if (state := self._unread(source)) is not None]
             if not pending:
-                return changed
+                return has_changed
             pending.sort(key=lambda pair: (pair[1].st_mtime_ns, pair[0].path))
             unread = sum(status.st_size - min(state.size, status.st_size) for state, status in pending)
             self.reading = Reading(len(pending), 0, unread)
@@ -131,11 +130,11 @@ class Store:
             return True
 
     def _load(self) -> None:
-        """Take the state from the cache."""
+        """Take the states of files and the next numbers from the cache."""
         columns = ", ".join(f'"{name}"' for name in FILE_COLUMNS)
         rows = self.query(f"SELECT {columns} FROM files")
         self._files = {row[1]: FileState(*row[:-1], faults=list(row[-1])) for row in rows}
-        self._next_file = 1 + max((state.file_id for state in self._files.values()), default=0)
+        self._next_file_id = 1 + max((state.file_id for state in self._files.values()), default=0)
         self._texts = TextTables()
         self._next_tid = 1 + self.query("SELECT coalesce(max(tid), 0) FROM trajectories")[0][0]
         self._bump()
@@ -145,7 +144,7 @@ class Store:
         self.version = max(self.version + 1, time.time_ns() // 1_000_000)
 
     def _drop_outdated(self, sources: dict[str, RecordFile]) -> bool:
-        """Forget the runs of files that are not what they were."""
+        """Delete the rows of runs with a file that is not what it was; returns whether there are any."""
         runs = {state.run for path, state in self._files.items() if is_replaced(state, sources.get(path))}
         outdated = [state for state in self._files.values() if state.run in runs]
         if outdated:
@@ -162,22 +161,23 @@ class Store:
         return bool(outdated)
 
     def _unread(self, source: RecordFile) -> tuple[FileState, os.stat_result] | None:
-        """The state of a file that has more than was read of it."""
+        """The state and the present status of a file that has grown since it was read; None for another
+        one."""
         try:
             status = source.path.stat()
         except OSError:
             return None
         path = str(source.path)
         if (state := self._files.get(path)) is None:
-            state = FileState(self._next_file, path, source.run, str(source.folder), source.kind)
-            self._next_file += 1
+            state = FileState(self._next_file_id, path, source.run, str(source.folder), source.kind)
+            self._next_file_id += 1
             self._files[path] = state
         elif state.size == status.st_size:
             return None
         return state, status
 
     def _read_pending(self, pending: _Pending, stop: threading.Event | None) -> None:
-        """Read and write in batches, each of which is written while the next one is read."""
+        """Read and write in batches: each is written while the next one is read."""
         with ThreadPoolExecutor(1, thread_name_prefix="explorer-writer") as writer:
             writing: Future[None] | None = None
             for batch in self._batches(pending):
@@ -190,27 +190,28 @@ class Store:
                 writing.result()
 
     def _batches(self, pending: _Pending) -> Iterator[_Batch]:
-        """The batches, as they are to be written. The states are copies: the files' own change while a batch
+        """Yields the batches to write. Their states are copies, since those of the files change while a batch
         is written."""
         rows: list[dict[str, Any]] = []
         states: dict[int, FileState] = {}
-        size = 0
+        n_bytes = 0
         for state, status in pending:
-            path, earlier_size = Path(state.path), state.size
+            path = Path(state.path)
+            earlier_size = state.size
             state.inode, state.mtime_ns = status.st_ino, status.st_mtime_ns
             try:
                 state.head = state.head or head_of(path)
-                for line in whole_lines(path, state.place):
+                for line in whole_lines(path, state.position):
                     row = self._row_of(line, state)
                     states[state.file_id] = state
                     if row is not None:
                         rows.append(row)
-                        size += row["length"]
-                    if len(rows) >= _BATCH_ROWS or size >= _BATCH_BYTES:
-                        # This file is not read to its end: with its old size the rest counts as new.
+                        n_bytes += row["length"]
+                    if len(rows) >= _BATCH_ROWS or n_bytes >= _BATCH_BYTES:
+                        # This file is not read to its end: with its old size it counts as one that grew.
                         states[state.file_id] = replace(state, size=earlier_size)
-                        yield rows, [replace(copied) for copied in states.values()]
-                        rows, states, size = [], {}, 0
+                        yield rows, [replace(changed) for changed in states.values()]
+                        rows, states, n_bytes = [], {}, 0
             except (OSError, zlib.error) as error:
                 state.add_fault(f"{path.name}: it cannot be read further ({error})")
             state.size = status.st_size
@@ -219,18 +220,20 @@ class Store:
             yield rows, [replace(state) for state in states.values()]
 
     def _row_of(self, line: Line, state: FileState) -> dict[str, Any] | None:
-        """The row of a line, with its place; None for a line without a record. Moves the file's state on."""
+        """The row of a line, with its position; None for a line without a record. Advances the file's
+        state."""
         row = _record_row(line.data, state)
         state.base, state.offset = line.next
         if row is not None:
             length = len(line.data or b"")
             row |= {"tid": self._next_tid, "file_id": state.file_id, "length": length}
-            row["base"], row["offset"] = line.place
+            row["base"], row["offset"] = line.position
             self._next_tid += 1
             self.reading.bytes_done += length + 1
         return row
 
     def _write(self, rows: list[dict[str, Any]], states: Sequence[FileState]) -> None:
+        """Write a batch in one transaction."""
         texts = self._texts.of(rows)
         names = ", ".join(f'"{name}"' for name in FILE_COLUMNS)
         placeholders = ", ".join("?" for _ in FILE_COLUMNS)
@@ -252,18 +255,19 @@ class Store:
 
 
 def _remove_orphans(connection: duckdb.DuckDBPyConnection) -> None:
+    """Delete the searched texts of trajectories that are gone."""
     for statement in REMOVE_ORPHANS:
         connection.execute(statement)
 
 
 def _record_row(data: bytes | None, state: FileState) -> dict[str, Any] | None:
-    """The row of a line; None for an empty or broken one, which is counted."""
+    """The row of a line; None for an empty one, and for a broken one, which is counted as a fault."""
     state.lines += 1
     if data is not None and not data.strip():
         return None
     try:
         if data is None:
-            raise ValueError("longer than a record can be")
+            raise ValueError("the line is longer than a record can be")
         return row_of(read_json_line(data), state.run, state.kind)
     except (ValueError, RecursionError) as error:
         state.add_fault(f"{Path(state.path).name}, line {state.lines}: {error}"[:300])

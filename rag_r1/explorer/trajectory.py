@@ -9,52 +9,41 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from rag_r1.evaluation.failure_causes import CAUSES, gold_positions
-from rag_r1.explorer.lines import line_at
-from rag_r1.explorer.queries import rows
+from rag_r1.explorer.lines import Position, line_at
+from rag_r1.explorer.queries import Connection, fetch, rows
 from rag_r1.explorer.rows import COLUMNS, json_row
 from rag_r1.io.bounded_json import limited_lines, read_json_line
 from rag_r1.io.errors import DataError
 
-#: Siblings, and rows of the history, that are listed.
+#: Most siblings, and most rows of the history, that are listed.
 _MAX_ROWS = 500
+#: Most bytes of a line with an advantage.
+_MAX_LINE_BYTES = 1 << 16
 #: The constant that veRL adds to the deviation of a group (core_algos.py, `compute_grpo_outcome_advantage`).
 _EPSILON = 1e-6
-#: Names in the answer, and those that a training has recorded.
+#: Names of an advantage's figures in the answer -> names in the lines that a training has written.
 _RECORDED = {
     "value": "advantage", "min": "advantage_min", "max": "advantage_max", "score": "score",
     "n": "group_size", "mean": "group_mean", "std": "group_std",
 }  # fmt: skip
 
 
-def trajectory(connection: duckdb.DuckDBPyConnection, tid: int) -> dict[str, Any]:
-    """A trajectory with its record, read from its file. Raises DataError if it is not there."""
+def trajectory(connection: Connection, tid: int) -> dict[str, Any]:
+    """Returns a trajectory with its record, read from its file. Raises DataError if it is not there, or its
+    file has changed."""
     names = ", ".join(f't."{name}"' for name in COLUMNS)
-    matches = connection.execute(
-        f"""SELECT {names}, f.path, t.base, t."offset", t.length
-            FROM trajectories t JOIN files f USING (file_id) WHERE t.tid = ?""",
-        [tid],
-    ).fetchall()
+    sql = f"""SELECT {names}, f.path, t.base, t."offset", t.length
+            FROM trajectories t JOIN files f USING (file_id) WHERE t.tid = ?"""
+    matches = fetch(connection, sql, [tid])
     if not matches:
         raise DataError(f"there is no trajectory {tid}: its file may have been read anew")
     *values, path, base, offset, length = matches[0]
     row = json_row(dict(zip(COLUMNS, values, strict=True)))
-    try:
-        record = read_json_line(line_at(Path(path), (base, offset), length))
-        if str(record.get("id", "")).encode("utf-8", "replace").decode() != row["id"]:
-            raise ValueError("it has another record at this place")
-        places = gold_positions(record)
-    except (OSError, zlib.error, ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise DataError(f"{path} has changed since it was read ({error}); try again") from error
-    record = _without_nan(record)
+    record, places = _read_record(Path(path), (base, offset), length, row["id"])
     siblings = rows(connection, f'WHERE "group" = ? ORDER BY id, tid LIMIT {_MAX_ROWS}', [row["group"]])
-    history = rows(
-        connection,
-        f"WHERE run = ? AND question_key = ? ORDER BY step, kind, id, tid LIMIT {_MAX_ROWS}",
-        [row["run"], row["question_key"]],
-    )
+    clauses = f"WHERE run = ? AND question_key = ? ORDER BY step, kind, id, tid LIMIT {_MAX_ROWS}"
+    history = rows(connection, clauses, [row["run"], row["question_key"]])
     group = _group_of([sibling["score"] for sibling in siblings if sibling["score"] is not None])
     return {
         "row": row,
@@ -63,13 +52,26 @@ def trajectory(connection: duckdb.DuckDBPyConnection, tid: int) -> dict[str, Any
         "siblings": siblings,
         "group": group,
         "history": history,
-        "advantage": _advantage(row, group, _advantages(Path(path), row, record)),
+        "advantage": _advantage(row, group, _recorded_advantage(Path(path), row, record)),
         "cause": _cause(row, record, places),
     }
 
 
+def _read_record(path: Path, position: Position, length: int, record_id: str) -> tuple[dict, list]:
+    """Reads a record and returns it with the places of its gold passages. Raises DataError if it is not at
+    this position of its file any more."""
+    try:
+        record = read_json_line(line_at(path, position, length))
+        if str(record.get("id", "")).encode("utf-8", "replace").decode() != record_id:
+            raise ValueError("it has another record at this position")
+        places = gold_positions(record)
+    except (OSError, zlib.error, ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise DataError(f"{path} has changed since it was read ({error}): try again") from error
+    return _without_nan(record), places
+
+
 def _without_nan(record: Any) -> Any:
-    """The record with null for NaN and infinities, which JSON does not have and Python writes."""
+    """The record with None for NaN and infinities, which Python writes and JSON does not have."""
     try:
         json.dumps(record, allow_nan=False)
         return record
@@ -87,7 +89,8 @@ def _group_of(scores: list[float]) -> dict[str, Any]:
 
 
 def _advantage(row: Mapping[str, Any], group: Mapping[str, Any], recorded: Any) -> dict[str, Any] | None:
-    """The advantage of a training's trajectory: as the trainer has recorded it, else by GRPO's formula."""
+    """The advantage of a training's trajectory: as the trainer has `recorded` it, else by GRPO's formula;
+    None if there is neither."""
     if row["kind"] != "training" or row["score"] is None:
         return None
     if recorded is not None:
@@ -98,18 +101,19 @@ def _advantage(row: Mapping[str, Any], group: Mapping[str, Any], recorded: Any) 
     return {"value": value, "score": row["score"], **group, "recorded": False}
 
 
-def _advantages(path: Path, row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the trainer wrote beside the records (rag_r1/plugin/recording_trainer.py), if it has."""
+def _recorded_advantage(path: Path, row: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
+    """The figures that the trainer wrote beside the records (rag_r1/plugin/recording_trainer.py), None if it
+    did not."""
     group, sample = record.get("group"), row["id"].rpartition("#")[2]
     if not group or row["step"] is None or not sample.isdecimal():
         return None
     for file in path.parent.parent.glob(f"advantages/step_{row['step']:06d}-*.ndjson"):
         try:
             with file.open("rb") as lines:
-                for line in limited_lines(lines, 1 << 16):
+                for line in limited_lines(lines, _MAX_LINE_BYTES):
                     entry = read_json_line(line)
-                    is_line = isinstance(entry, dict) and entry.get("group") == group
-                    if is_line and entry.get("sample") == int(sample):
+                    is_of_group = isinstance(entry, dict) and entry.get("group") == group
+                    if is_of_group and entry.get("sample") == int(sample):
                         return _without_nan({name: entry.get(key) for name, key in _RECORDED.items()})
         except (OSError, ValueError, RecursionError):
             continue
@@ -117,6 +121,7 @@ def _advantages(path: Path, row: Mapping[str, Any], record: Mapping[str, Any]) -
 
 
 def _cause(row: dict[str, Any], record: dict[str, Any], places: list) -> dict[str, Any] | None:
+    """The cause of a wrong answer with its evidence: the queries, and where gold passages were shown."""
     if row["cause"] is None:
         return None
     calls = [call for turn in record["turns"] for call in turn.get("calls") or ()]

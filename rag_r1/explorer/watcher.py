@@ -1,4 +1,4 @@
-"""Looks for appended records in the background, so that a page shows them within two seconds."""
+"""Reads appended records in the background, so that a page shows them within two seconds."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from rag_r1.explorer.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks; a look that takes long is followed by a pause of ten times its length.
-_PAUSE_S, _MAX_PAUSE_S = 0.8, 30.0
+#: Least and most seconds between two refreshes. One that finds nothing is followed by a pause of ten times
+#: its length.
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.8, 30.0
 
 
 class Watcher(threading.Thread):
-    """Refreshes a store until `stop`."""
+    """Refreshes a store until `stop`. `problem`: why the last refresh failed, None if it did not."""
 
     def __init__(self, store: Store):
         super().__init__(name="explorer-watcher", daemon=True)
-        self._store, self._stopped = store, threading.Event()
-        self.problem: str | None = None  #: why the last look failed
+        self._store = store
+        self._stopped = threading.Event()
+        self.problem: str | None = None
 
     def run(self) -> None:
-        """The thread's work."""
+        """Refresh and pause, until `stop`."""
         while not self._stopped.is_set():
-            begun, has_read = time.monotonic(), False
+            started = time.monotonic()
+            has_read = False
             generation = self._store.cache.generation
             try:
                 has_read = self._store.refresh(self._stopped)
@@ -34,11 +37,11 @@ class Watcher(threading.Thread):
             except BROKEN as error:
                 logger.warning("the cache of the explorer is broken and is read anew: %s", error)
                 self._store.rebuild(generation)
-            except Exception as error:  # the thread goes on: what is there can be looked at
+            except Exception as error:  # the thread goes on: what was read can still be shown
                 logger.error("the records cannot be read", exc_info=error)
                 self.problem = f"the records cannot be read: {error}"
-            took = 0.0 if has_read else time.monotonic() - begun
-            self._stopped.wait(min(max(_PAUSE_S, 10 * took), _MAX_PAUSE_S))
+            seconds = 0.0 if has_read else time.monotonic() - started
+            self._stopped.wait(min(max(_MIN_PAUSE_S, 10 * seconds), _MAX_PAUSE_S))
 
     def stop(self) -> None:
         """End the thread after the batch that it writes, and wait for it."""

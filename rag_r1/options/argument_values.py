@@ -1,4 +1,4 @@
-"""The values of declared arguments: from YAML, as words of a command line, and what is wrong with them.
+"""Reads the values of declared arguments from YAML, writes them as words of a command line, and names faults.
 
 These functions serve `Arguments` (command_line.py), whose fields they take by name.
 """
@@ -15,7 +15,10 @@ from pydantic_settings.sources.types import _CliPositionalArg
 
 from rag_r1.options.declare import describe_type, is_safe_to_show
 
+#: The fields of a declaration by the names of their flags (`field_names`).
 Fields = Mapping[Any, FieldInfo]
+#: Types of errors that say nothing but a name, with the message that is followed by all such names.
+_NAME_TEXTS = {"extra_forbidden": "unrecognized arguments", "missing": "the following arguments are required"}
 
 
 class ArgumentsError(ValueError):
@@ -27,18 +30,14 @@ class ArgumentsError(ValueError):
 
     @classmethod
     def of(cls, error: ValidationError, fields: Fields) -> ArgumentsError:
-        """pydantic's error about some of the fields, in the words of the command line."""
+        """pydantic's error about some of the fields, with messages about their flags."""
         errors = error.errors(include_url=False)
         flags = [flag_of(item["loc"][0]) for item in errors if item["loc"]]
-        messages = [sentence(item, fields) for item in errors if item["type"] not in _NAMES]
-        for kind, message in _NAMES.items():
+        messages = [sentence(item, fields) for item in errors if item["type"] not in _NAME_TEXTS]
+        for kind, message in _NAME_TEXTS.items():
             if flag_names := [flag_of(item["loc"][0]) for item in errors if item["type"] == kind]:
                 messages.append(f"{message}: {', '.join(flag_names)}")
         return cls("; ".join(messages), flags)
-
-
-#: Errors about the names alone, which are told together.
-_NAMES = {"extra_forbidden": "unrecognized arguments", "missing": "the following arguments are required"}
 
 
 def flag_of(name: Any) -> str:
@@ -58,28 +57,32 @@ def sentence(error: Any, fields: Fields) -> str:
         return str(cause)
     name, value = error["loc"][0], error["input"]
     annotation, metadata = fields[name].annotation, fields[name].metadata
-    if len(error["loc"]) > 1 and get_origin(annotation) is list:  # an item of it is wrong
+    if len(error["loc"]) > 1 and get_origin(annotation) is list:  # an item of the list is wrong
         annotation, metadata = get_args(annotation)[0], ()
-    requirement = describe_type(annotation, metadata).removesuffix(" or null")
-    if not is_safe_to_show(annotation, metadata):
-        return f"argument {flag_of(name)}: must be {requirement}"
-    if cause:
+    if cause and is_safe_to_show(annotation, metadata):
         return str(cause)
-    return f"argument {flag_of(name)}: must be {requirement}, not {value!r}"
+    return _refusal(name, annotation, metadata, value)
+
+
+def _refusal(name: Any, annotation: Any, metadata: Any, value: Any) -> str:
+    """The message about a wrong value, without the value if it might be secret."""
+    requirement = describe_type(annotation, metadata).removesuffix(" or null")
+    shown = f", not {value!r}" if is_safe_to_show(annotation, metadata) else ""
+    return f"argument {flag_of(name)}: must be {requirement}{shown}"
 
 
 def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
-    """Values from YAML or JSON as the fields take them. A number or path is read as the word that it is on a
-    command line; one item is a list of it; null is left out, for the default. Keys may have hyphens, and be
-    former names. Raises ArgumentsError for what no command line can say: true for a text, a text for a
-    flag."""
+    """Returns values from YAML or JSON as the fields take them. A number or path is read as the word that it
+    is on a command line; a single item of a list becomes a list; null is left out, for the default. Keys may
+    have hyphens, and be former names. Raises ArgumentsError for a value that no command line can have, such
+    as true for a text or a text for a switch, and for one that is given twice."""
     names = {flag_of(field.json_schema_extra["old"]): name for name, field in fields.items()}
     names |= {flag_of(name): name for name in fields}
     parsed: dict[str, Any] = {}
     for key, value in values.items():
         name = names.get(flag_of(key), str(key).replace("-", "_"))
         if name in parsed:
-            raise ArgumentsError(f"argument {flag_of(name)}: given twice", [flag_of(name)])
+            raise ArgumentsError(f"argument {flag_of(name)}: given twice: leave out one", [flag_of(name)])
         if value is None:
             continue
         field = fields.get(name)
@@ -87,9 +90,8 @@ def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
             is_flag = field.annotation is bool
             items = value if isinstance(value, list | tuple) else [value]
             if any(isinstance(item, bool) != is_flag or isinstance(item, Mapping) for item in items):
-                kind = describe_type(field.annotation, field.metadata).removesuffix(" or null")
-                value_text = f", not {value!r}" if is_safe_to_show(field.annotation, field.metadata) else ""
-                raise ArgumentsError(f"argument {flag_of(name)}: must be {kind}{value_text}", [flag_of(name)])
+                message = _refusal(name, field.annotation, field.metadata, value)
+                raise ArgumentsError(message, [flag_of(name)])
             if not is_flag:
                 items = [str(item) if isinstance(item, int | float | Path) else item for item in items]
                 is_list = _is_list(field) or isinstance(value, list | tuple)
@@ -99,13 +101,14 @@ def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
 
 
 def values_of(arguments: Any) -> Iterator[tuple[str, FieldInfo, Any]]:
-    """The values of an Arguments in declared order: the name under which it is given, its field, itself."""
+    """Yields the values of an Arguments in declared order, each as (name of its flag, field, value)."""
     for attribute, field in type(arguments).model_fields.items():
         yield str(field.validation_alias or attribute), field, getattr(arguments, attribute)
 
 
 def words_of(arguments: Any) -> list[str]:
-    """See `Arguments.to_argv`."""
+    """The words that give an Arguments to its command (`Arguments.to_argv`). Raises ValueError for a value
+    that has no words."""
     flags: list[str] = []
     positional: list[str] = []
     for name, field, value in values_of(arguments):
@@ -121,7 +124,8 @@ def words_of(arguments: Any) -> list[str]:
         elif isinstance(value, tuple):
             flags += [flag, *map(str, value)]
         else:
-            takes_several = isinstance(field.json_schema_extra["metavar"], tuple)  # all words that follow
+            # Such a flag takes all words that follow, so each value stands with a flag of its own.
+            takes_several = isinstance(field.json_schema_extra["metavar"], tuple)
             for text in map(str, value if isinstance(value, list) else [value]):
                 joined = takes_several or text.startswith("-")
                 flags += [f"{flag}={text}"] if joined else [flag, text]
@@ -129,13 +133,13 @@ def words_of(arguments: Any) -> list[str]:
 
 
 def is_positional(field: FieldInfo) -> bool:
-    """Is it given without a flag?"""
+    """Whether the argument is given without a flag."""
     return _CliPositionalArg in field.metadata
 
 
 def no_empty_path(cls: Any, value: Any, info: ValidationInfo) -> Any:
-    """A validator of all fields: `--out "$UNSET"` names nothing; as a path it would be the folder of the
-    process."""
+    """A validator of all fields that refuses an empty path, as `--out "$UNSET"` gives: it would be the
+    working directory."""
     field = cls.model_fields[str(info.field_name)]
     kinds = [field.annotation, *get_args(field.annotation)]
     takes_paths = any(kind is Path or Path in get_args(kind) for kind in kinds)
@@ -146,6 +150,6 @@ def no_empty_path(cls: Any, value: Any, info: ValidationInfo) -> Any:
 
 
 def _is_list(field: FieldInfo) -> bool:
-    """Does its flag take several values, or may it be repeated?"""
+    """Whether the flag takes several values, or may be repeated."""
     kinds = [field.annotation, *get_args(field.annotation)]
     return any(get_origin(kind) in (list, tuple) for kind in kinds)

@@ -7,9 +7,9 @@ What happens: what is printed; the status.
 
     `main` returns: nothing; what it returns
     one of the named errors, or CommandError: `error: ...`; 1, or that of the CommandError
-    a disk that is full, or not to be written: the file and the remedy; 1
+    a disk that is full or cannot be written to: the file and the remedy; 1
     Ctrl-C: with `resumable`, that the same command goes on; 130
-    SIGTERM: nothing; 143, after what was started is ended
+    SIGTERM: nothing; 143, after the child processes are ended
     the reader of the output has gone (`| head`): nothing; 1
 
 Any other error is a bug, and keeps its traceback. A command may call the `main` of another: that one returns
@@ -57,8 +57,9 @@ class CommandError(Exception):
 def command_main(
     *errors: type[BaseException], resumable: bool = False
 ) -> Callable[[Callable[_P, int]], Callable[_P, int]]:
-    """Make a function the `main` of a command; see the top of the module. `errors`: those that a user can
-    mend; their message is all that is printed. `resumable`: the same command goes on after Ctrl-C."""
+    """A decorator that makes a function the `main` of a command, which ends as the top of the module says.
+    `errors`: those that a user can mend; only their message is printed. `resumable`: the same command goes on
+    after Ctrl-C."""
 
     def decorate(main: Callable[_P, int]) -> Callable[_P, int]:
         @wraps(main)
@@ -91,6 +92,7 @@ def command_main(
 
 
 def _run_outermost(main: Callable[[], int]) -> int:
+    """Run the `main` of the command of this process, with its signals and its output; returns its status."""
     token = _is_within_command.set(True)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 gets escapes
@@ -99,7 +101,7 @@ def _run_outermost(main: Callable[[], int]) -> int:
             try:
                 return main()
             finally:  # also after --help, which ends the process
-                _flush()
+                _flush_output()
     except KeyboardInterrupt:
         return ExitStatus.INTERRUPTED
     except BrokenPipeError:
@@ -112,7 +114,7 @@ def _run_outermost(main: Callable[[], int]) -> int:
         _is_within_command.reset(token)
 
 
-def _flush() -> None:
+def _flush_output() -> None:
     if sys.stdout is not None and not sys.stdout.closed:
         sys.stdout.flush()
 
@@ -123,5 +125,5 @@ def _is_output_broken() -> bool:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
         return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
-    except (AttributeError, OSError, ValueError):  # no stdout, or not a file of the system's
+    except (AttributeError, OSError, ValueError):  # no stdout, or one without a file descriptor
         return False

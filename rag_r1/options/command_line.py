@@ -5,7 +5,7 @@
         times: Positive = argument("how often", default=1)
         loudly: bool = argument("in capitals", default=False)
 
-    given = read_arguments(Greet, arguments, prog="greet", description="Greet somebody.")
+    args = read_arguments(Greet, arguments, prog="greet", description="Greet somebody.")
 
 Here `--name NAME` is required, the help shows the default of `--times`, and `--loudly` is a flag.
 pydantic-settings makes the parser, and pydantic checks the values. Of the sources of pydantic-settings only
@@ -13,8 +13,8 @@ the command line is used, not environment variables. This module adds four thing
 item: pydantic-settings would split them at commas, which Hydra's overrides may contain. The help has a line
 for each argument, without Python's type names; `rare` flags are shown by `--help-all`. A wrong value ends the
 command like a wrong flag, with status 2 and a line that names the flag, the value and what it must be; with a
-`check`, beside all that is wrong with files and servers (wrong_arguments.py). And
-`@FILE.yaml` among the arguments stands for the settings in that file (settings_file.py).
+`check`, all that is wrong with files and servers is named too (wrong_arguments.py). And `@FILE.yaml` among
+the arguments stands for the settings in that file (settings_file.py).
 
 A declaration is also how one part of the program tells another what to do: `Greet(name="you")` checks its
 values as the command line does, but raises ArgumentsError, and `to_argv()` gives the words for a child
@@ -24,6 +24,7 @@ process or for a person (argument_values.py).
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -54,6 +55,8 @@ from rag_r1.options.settings_file import split_files
 from rag_r1.options.wrong_arguments import problems_beside, right_arguments
 
 ArgumentsType = TypeVar("ArgumentsType", bound="Arguments")
+#: A command's check of files and servers, which raises for what is wrong.
+Check = Callable[[ArgumentsType], object]
 
 #: In the help of each command, before its own epilogue.
 _FILES = (
@@ -66,11 +69,12 @@ Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]
 
 
 def is_override(word: str) -> bool:
-    """Is it `key=value`, or `~key`, which deletes a key?"""
+    """Whether a word is `key=value`, or `~key`, which deletes a key."""
     return "=" in word or (word.startswith("~") and len(word) > 1)
 
 
 def _checked_override(word: str) -> str:
+    """A validator: the word itself. Raises ValueError if it is not an override."""
     if not is_override(word):
         hint = ": repeat the flag for each file" if Path(word).exists() else ""
         raise ValueError(f"{word!r} is not key=value or ~key{hint}")
@@ -83,7 +87,7 @@ CheckedOverrides = CliPositionalArg[list[Annotated[str, AfterValidator(_checked_
 
 
 def hydra_quoted(path: Path | str) -> str:
-    """A path as the value of a Hydra override."""
+    """A path as the value of a Hydra override, in quotes that Hydra removes."""
     return "'" + str(path).replace("'", "\\'") + "'"
 
 
@@ -100,12 +104,12 @@ class Arguments(BaseSettings):
         cli_parse_none_str="\0",  # cannot occur on a command line: "None" is an ordinary word
     )
 
-    #: Made without the wrong ones, for the checks (wrong_arguments.py)?
+    #: Whether wrong arguments are left out, for the checks (wrong_arguments.py).
     _is_partial: bool = PrivateAttr(False)
 
     @classmethod
     def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **others: Any) -> tuple:
-        """Only the values passed in (pydantic-settings puts the command line before them)."""
+        """Reads nothing but the values passed in (pydantic-settings puts the command line before them)."""
         return (init_settings,)
 
     def __init__(self, **values: Any) -> None:
@@ -113,7 +117,7 @@ class Arguments(BaseSettings):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            if "_build_sources" in values:  # of a command line: read_arguments ends the process
+            if "_build_sources" in values:  # by read_arguments, which ends the process
                 raise
             raise ArgumentsError.of(error, field_names(type(self))) from error
 
@@ -121,8 +125,8 @@ class Arguments(BaseSettings):
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Self:
-        """The arguments from values as YAML has them: a number may be given for a text and one item for a
-        list; null is the default. Raises ArgumentsError."""
+        """Returns the arguments from values as YAML has them: a number may be given for a text and one item
+        for a list; null is the default. Raises ArgumentsError."""
         return cls(**from_plain(values, field_names(cls)))
 
     def changed(self, **values: Any) -> Self:
@@ -134,8 +138,8 @@ class Arguments(BaseSettings):
 
     def to_argv(self) -> list[str]:
         """The words that give these arguments to the command: flags in declared order, then the positional
-        ones, without what is as by default. Raises ValueError for a value that has no words: a null or an
-        empty list where that is not the default."""
+        ones, without values that are the defaults. Raises ValueError for a value that has no words: a null or
+        an empty list where that is not the default."""
         return words_of(self)
 
 
@@ -157,7 +161,7 @@ def argument(
 
 
 def with_defaults(cls: type[ArgumentsType], **defaults: Any) -> type[ArgumentsType]:
-    """The declaration with other defaults for some fields; a default of None is ignored."""
+    """A subclass of the declaration with other defaults for some fields; a default of None is ignored."""
     changed = {}
     for name, value in defaults.items():
         if value is not None:
@@ -175,17 +179,17 @@ def read_arguments(
     description: str,
     epilog: str | None = None,
     settings: Mapping[str, Any] | None = None,
-    check: Callable[[ArgumentsType], object] | None = None,
+    check: Check[ArgumentsType] | None = None,
     faults: Sequence[str] = (),
 ) -> ArgumentsType:
-    """The parsed arguments; None: those of the process. Ends the process after `--help` (status 0) and, with
-    a message, if an argument is wrong (status 2). `settings`: values by name, checked already, that the
-    command line replaces. `check`: the command's check of files and servers, which raises for what is wrong;
-    called only beside wrong arguments, so that one message has all problems (wrong_arguments.py). `faults`:
-    what is known to be wrong already; then no argument is missing: it may be in what could not be read."""
-    layout = argparse.RawDescriptionHelpFormatter
+    """Returns the parsed arguments, by default those of the process. Ends the process after `--help` (status
+    0) and, with a message, if an argument is wrong (status 2). `settings`: values by name, checked already,
+    which arguments of the command line replace. `check`: the command's check of files and servers, which
+    raises for what is wrong; called here only if an argument is wrong, so that one message has all problems
+    (wrong_arguments.py). `faults`: messages about wrong settings; with any, no argument is required, since it
+    may be among the settings that could not be read."""
     epilog = "\n\n".join(filter(None, [_FILES, epilog]))
-    parser = CommandParser(prog=prog, description=description, epilog=epilog, formatter_class=layout)
+    parser = CommandParser(prog=prog, description=description, epilog=epilog)
     fields = field_names(cls)
     words, settings, file_faults = _words_and_settings(cls, arguments, settings or {}, fields)
     faults = [*faults, *file_faults]
@@ -202,18 +206,28 @@ def read_arguments(
     except ValidationError as error:
         errors = [item for item in error.errors(include_url=False) if item["type"] != "missing"]
     faults += [*parser.faults, *(sentence(item, fields) for item in errors)]
-    wrong_names = {item["loc"][0] for item in errors if item["loc"]}
-    right_args, more_faults = right_arguments(cls, {**settings, **source()}, wrong_names)
-    faults += more_faults
-    if check is not None:
-        faults += problems_beside(check, right_args, wrong_names)
+    faults += _other_faults(cls, {**settings, **source()}, errors, check)
     parser.error("; ".join(faults) if check is None else listed(faults))
+
+
+def _other_faults(
+    cls: type[ArgumentsType],
+    values: Mapping[str, Any],
+    errors: Sequence[Any],
+    check: Check[ArgumentsType] | None,
+) -> list[str]:
+    """Returns the faults that the class's validators and `check` find beside these errors of single
+    values."""
+    wrong_names = {item["loc"][0] for item in errors if item["loc"]}
+    args, faults = right_arguments(cls, values, wrong_names)
+    return faults if check is None else [*faults, *problems_beside(check, args, wrong_names)]
 
 
 def _words_and_settings(
     cls: type[Arguments], arguments: Sequence[str] | None, settings: Mapping[str, Any], fields: Fields
 ) -> tuple[list[str], dict[str, Any], list[str]]:
-    """The words without files of settings, the settings with those of the files, and the files' faults."""
+    """Returns the words without files of settings, the settings with those of the files, and the faults of
+    these files."""
     words, file_settings, faults = split_files(sys.argv[1:] if arguments is None else arguments, cls)
     merged = {**settings, **file_settings}
     for name in [name for name in merged if is_positional(fields[name])]:
@@ -221,39 +235,39 @@ def _words_and_settings(
     return words, merged, faults
 
 
+@dataclasses.dataclass
 class _ArgumentAdder:
     """Adds the arguments of pydantic-settings to argparse's parser, with our help and our lists. `optional`:
-    names of those that are not required, since their values are known already."""
+    names of arguments that are not required, since settings have their values."""
 
-    def __init__(
-        self,
-        parser: argparse.ArgumentParser,
-        fields: Mapping[str, FieldInfo],
-        optional: Container[Any],
-        with_rare: bool,
-    ) -> None:
-        self._parser, self._fields, self._optional, self._with_rare = parser, fields, optional, with_rare
-        self._groups: dict[str, Any] = {}
-        if any(field.json_schema_extra["rare"] for field in fields.values()):
-            parser.add_argument("--help-all", action="help", help="show all flags, also rarely used ones")
+    parser: argparse.ArgumentParser
+    fields: Mapping[str, FieldInfo]
+    optional: Container[Any]
+    with_rare: bool
+    groups: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        if any(field.json_schema_extra["rare"] for field in self.fields.values()):
+            self.parser.add_argument("--help-all", action="help", help="show all flags, also rare ones")
 
     def __call__(self, group: Any, *names: str, **kwargs: Any) -> Any:
+        """Add one argument, as pydantic-settings passes it, and return argparse's action."""
         name = kwargs.get("dest", names[0])
-        field = self._fields[name]
-        kwargs = _shown(field, kwargs)
-        if name in self._optional:
+        field = self.fields[name]
+        kwargs = _with_our_help(field, kwargs)
+        if name in self.optional:
             kwargs.pop("required", None)
         former_name, title = field.json_schema_extra["old"], field.json_schema_extra["rare"]
-        if title and not self._with_rare:
+        if title and not self.with_rare:
             kwargs["help"] = argparse.SUPPRESS
         elif title:
-            if title not in self._groups:
-                self._groups[title] = self._parser.add_argument_group(title)
-            group = self._groups[title]
+            if title not in self.groups:
+                self.groups[title] = self.parser.add_argument_group(title)
+            group = self.groups[title]
         action = group.add_argument(*names, **kwargs)
-        if former_name:  # beside the name, not of it: help and messages have the name only
+        if former_name:  # added to the parser alone, so that help and messages have the present name only
             group._option_string_actions[flag_of(former_name)] = action
-        if kwargs.get("action") == "store_true":  # switches off what a file of settings switches on
+        if kwargs.get("action") == "store_true":  # its opposite, for what a file of settings switches on
             group.add_argument(
                 f"--no-{flag_of(name)[2:]}",
                 action="store_const",
@@ -274,14 +288,15 @@ class _JsonListAction(argparse.Action):
         setattr(namespace, self.dest, json.dumps(items))
 
 
-def _shown(field: FieldInfo, keywords: dict[str, Any]) -> dict[str, Any]:
+def _with_our_help(field: FieldInfo, keywords: dict[str, Any]) -> dict[str, Any]:
     """The keywords that pydantic-settings gives to argparse for an argument, with our help and our lists."""
-    help, metavar = field.description or "", field.json_schema_extra["metavar"]
+    help_text = field.description or ""
+    metavar = field.json_schema_extra["metavar"]
     default = field.default
     if isinstance(default, list | tuple):
         default = " ".join(map(str, default)) or None
-    if not any(default is none for none in (PydanticUndefined, None, False)) and "(default" not in help:
-        help += f" (default: {default})"
+    if not any(default is none for none in (PydanticUndefined, None, False)) and "(default" not in help_text:
+        help_text += f" (default: {default})"
     if keywords.get("action") == "append" or "nargs" in keywords:
         keywords.update(action=_JsonListAction, default=argparse.SUPPRESS)
         if isinstance(metavar, tuple) and metavar[-1] is ...:
@@ -292,4 +307,4 @@ def _shown(field: FieldInfo, keywords: dict[str, Any]) -> dict[str, Any]:
         if metavar is None and get_origin(field.annotation) is Literal:
             metavar = f"{{{','.join(map(str, get_args(field.annotation)))}}}"
         keywords["metavar"] = metavar
-    return {**keywords, "help": help.replace("%", "%%")}
+    return {**keywords, "help": help_text.replace("%", "%%")}

@@ -1,13 +1,14 @@
 """The parser of command lines: its errors are short, and it goes on past unknown and missing arguments.
 
-So that the others are known too (wrong_arguments.py): `parse_all` keeps what it has refused in `faults`.
+`parse_all` adds them to `faults` and parses the other arguments, which are then checked too, so that one
+message has all that is wrong (wrong_arguments.py).
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rag_r1.options.suggestions import did_you_mean
 
@@ -17,20 +18,22 @@ class _MissingError(Exception):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors are one line, and where to read more. `faults`: see the top of the module."""
+    """A parser whose errors are one sentence and the command that prints the help. `faults`: sentences about
+    unknown and missing arguments."""
 
-    def __init__(self, **texts: Any):
-        super().__init__(**texts)
+    def __init__(self, prog: str | None, description: str, epilog: str):
+        layout = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog, description=description, epilog=epilog, formatter_class=layout)
         self.faults: list[str] = []
         self._goes_on = False
 
     def parse_all(self, words: Sequence[str]) -> argparse.Namespace:
-        """The arguments that can be read, positional ones among the flags."""
+        """Returns the arguments that can be read; positional ones may stand among the flags."""
         self._goes_on = True
         try:
             parsed, unknown = self.parse_known_intermixed_args(words)
         except _MissingError as missing:
-            # argparse looks for unknown flags only after that
+            # argparse looks for unknown flags only if none is missing.
             self.faults.append("; ".join([str(missing), *self._unknown_flags(words)]))
             for action in self._actions:
                 action.required = False
@@ -42,7 +45,7 @@ class CommandParser(argparse.ArgumentParser):
         return parsed
 
     def error(self, message: str) -> NoReturn:
-        """End the process with status 2."""
+        """End the process with status 2. Raises _MissingError for missing arguments within `parse_all`."""
         if self._goes_on and "arguments are required" in message:
             raise _MissingError(message)
         message = message.replace("ignored explicit argument", "it takes no value: leave out")
@@ -54,11 +57,13 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
 
     def _unknown_flags(self, words: Sequence[str]) -> list[str]:
+        """A message for each flag that is unknown."""
         names = self._option_string_actions
         flags = [word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2]
         unknown = [flag for flag in flags if not any(name.startswith(flag) for name in names)]
         return [self._with_hint(f"unrecognized: {flag}", flag, ", ") for flag in unknown]
 
     def _with_hint(self, message: str, unknown: str, separator: str = "; ") -> str:
+        """The message, followed by the known flag that is most like `unknown`, if there is one."""
         hint = did_you_mean(unknown.split()[0].partition("=")[0], self._option_string_actions)
         return message + (f"{separator}{hint}" if hint else "")

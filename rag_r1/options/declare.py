@@ -35,14 +35,15 @@ OptionsType = TypeVar("OptionsType")
 
 @dataclass(frozen=True)
 class Constraint:
-    """In an annotation: what a value must be, as worded in error messages. `is_shown`: whether these repeat
+    """In an annotation: what a value must be, in the words of error messages. `is_shown`: whether they repeat
     a wrong value, which might be secret."""
 
     be: str
     is_shown: bool = True
 
 
-_WORDS = {
+#: What a value of a type without a Constraint must be.
+_REQUIREMENTS = {
     NoneType: "null",
     bool: "true or false",
     str: "a text",
@@ -62,7 +63,7 @@ PositiveSeconds = Annotated[
 
 
 class OptionFault(ValueError):
-    """One wrong option: `key` is its full path, which is also in the message."""
+    """One wrong option. `key`: its full path, which is also in the message."""
 
     def __init__(self, key: str, message: str):
         super().__init__(key, message)
@@ -86,10 +87,11 @@ class OptionsError(ValueError):
 def options(
     key: str, *, others: Literal["forbid", "ignore"] = "forbid"
 ) -> Callable[[type[OptionsType]], type[OptionsType]]:
-    """Class decorator: options that are read from the keys under `key`; see the top of the module.
+    """A decorator of classes: makes one a frozen dataclass of options that are read from the keys under
+    `key`.
 
-    `others`: how undeclared keys are treated; `ignore` is for blocks that are not ours. Making an object with
-    wrong values raises OptionsError.
+    `others`: how undeclared keys are treated; `ignore` is for blocks of other programs. Making an object
+    with wrong values raises OptionsError.
     """
 
     def declare(cls: type[OptionsType]) -> type[OptionsType]:
@@ -115,13 +117,13 @@ def options(
 
 
 def option_names(cls: type) -> list[str]:
-    """The declared options, in order."""
+    """The names of the declared options, in order."""
     return list(cls.__pydantic_fields__)
 
 
 def options_from(cls: type[OptionsType], config: Mapping[str, Any], key: str | None = None) -> OptionsType:
-    """The options from the keys under `key`, by default the declared one. Raises OptionsError with every
-    fault."""
+    """Returns the options from the values in `config`. `key`: what they stand under, for messages; by default
+    the declared one. Raises OptionsError with every fault."""
     key = key or cls.options_key
     values, faults = _by_name(cls, config, key)
     try:
@@ -136,8 +138,9 @@ def options_from(cls: type[OptionsType], config: Mapping[str, Any], key: str | N
 def read_options(
     cls: type[OptionsType], config: Mapping[str, Any], key: str | None = None
 ) -> tuple[OptionsType, list[OptionFault]]:
-    """The options, and every fault. Wrong values are replaced by the defaults; of options that are wrong in
-    combination, only the one with which the message begins. All options must have defaults."""
+    """Returns the options as `options_from` does, and every fault instead of raising. Wrong values are
+    replaced by the defaults; of options that are wrong in combination, only the one with which the message
+    begins. All options must have defaults."""
     key = key or cls.options_key
     values, faults = _by_name(cls, config, key)
     try:
@@ -152,13 +155,14 @@ def read_options(
 
 
 def _by_name(cls: type, config: Mapping[str, Any], key: str) -> tuple[dict[str, Any], list[OptionFault]]:
-    """The keys that are strings, as names of arguments must be in Python, and a fault for each other one."""
+    """Returns the values whose keys are texts, as names of Python's arguments must be, and a fault for each
+    other one."""
     values = {name: value for name, value in config.items() if isinstance(name, str)}
     return values, [_unknown(name, cls, key) for name in config if not isinstance(name, str)]
 
 
 def _under(fault: OptionFault, declared: str, key: str) -> OptionFault:
-    """The fault with the actual key of the options, if that is not the declared one."""
+    """The fault with the actual key of the options instead of the declared one."""
     if key == declared:
         return fault
     return OptionFault(fault.key.replace(declared, key, 1), str(fault).replace(f"{declared}.", f"{key}.", 1))
@@ -182,12 +186,11 @@ def _faults(error: ValidationError, cls: type, values: Mapping[str, Any], key: s
         if name not in declared:
             faults[name] = _unknown(name, cls, key)
             continue
-        path, kind = f"{key}.{name}", describe_type(declared[name].annotation, declared[name].metadata)
-        message = (
-            f"must be {kind}, not {_text_of(values[name])}" if name in values else f"must be given: {kind}"
-        )
-        if name in values and not is_safe_to_show(declared[name].annotation, declared[name].metadata):
-            message = f"must be {kind}"
+        path, field = f"{key}.{name}", declared[name]
+        if name in values:
+            message = must_be(field.annotation, field.metadata, values[name])
+        else:
+            message = f"must be given: {describe_type(field.annotation, field.metadata)}"
         faults[name] = OptionFault(path, f"{path} {message}")
     return sorted(faults.values(), key=lambda fault: not str(fault).startswith("unknown key"))
 
@@ -198,9 +201,16 @@ def _text_of(value: Any) -> str:
 
 
 def _unknown(name: Any, cls: type, key: str) -> OptionFault:
+    """The fault of a key that is not declared, with the nearest declared one."""
     names = option_names(cls)
-    words = [f"unknown key {key}.{name}: use one of {', '.join(names)}", did_you_mean(str(name), names)]
-    return OptionFault(f"{key}.{name}", "; ".join(filter(None, words)))
+    parts = [f"unknown key {key}.{name}: use one of {', '.join(names)}", did_you_mean(str(name), names)]
+    return OptionFault(f"{key}.{name}", "; ".join(filter(None, parts)))
+
+
+def must_be(annotation: Any, metadata: Any, value: Any) -> str:
+    """The message `must be ..., not VALUE` about a wrong value, without the value if it might be secret."""
+    requirement = f"must be {describe_type(annotation, metadata)}"
+    return f"{requirement}, not {_text_of(value)}" if is_safe_to_show(annotation, metadata) else requirement
 
 
 def is_safe_to_show(annotation: Any, metadata: Any = ()) -> bool:
@@ -214,7 +224,7 @@ def is_safe_to_show(annotation: Any, metadata: Any = ()) -> bool:
 
 
 def describe_type(annotation: Any, metadata: Any = ()) -> str:
-    """What a value of this type must be: the wording of its `Constraint`, or one derived from the type."""
+    """What a value of this type must be: the text of its `Constraint`, or one that follows from the type."""
     for item in reversed(tuple(metadata)):  # the last is the outermost
         if isinstance(item, Constraint):
             return item.be
@@ -227,8 +237,6 @@ def describe_type(annotation: Any, metadata: Any = ()) -> str:
         return " or ".join(map(str, arguments)) if len(arguments) < 3 else f"one of {', '.join(arguments)}"
     minimum = [item.ge for item in metadata if isinstance(item, Ge)]
     suffix = f" of at least {minimum[0]}" if minimum else ""
-    return (
-        _WORDS[annotation] + suffix
-        if annotation in _WORDS
-        else getattr(annotation, "__name__", str(annotation))
-    )
+    if annotation in _REQUIREMENTS:
+        return _REQUIREMENTS[annotation] + suffix
+    return getattr(annotation, "__name__", str(annotation))

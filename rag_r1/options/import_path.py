@@ -35,12 +35,11 @@ def add_working_directory() -> None:
 
 
 def import_object(path: str) -> Any:
-    """The object that `module:name` names. Raises ImportPathError."""
+    """Imports the module of `module:name` and returns the object. Raises ImportPathError."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
-        raise ImportPathError(
-            f"{path!r} is no import path", "write it as package.module:name, for example my_rewards:brevity"
-        )
+        remedy = "write it as package.module:name, for example my_rewards:brevity"
+        raise ImportPathError(f"{path!r} is not an import path", remedy)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -56,11 +55,12 @@ def import_object(path: str) -> Any:
         names = ", ".join(sorted(key for key in vars(module) if not key.startswith("_"))[:20])
         raise ImportPathError(
             f"cannot import {path!r}: {getattr(module, '__file__', module_name)} has no {name!r}",
-            f"name one of what it has: {names}" if names else "define it there",
+            f"use one of {names}" if names else "define it there",
         ) from error
 
 
 def _not_found(path: str, module_name: str) -> ImportPathError:
+    """The error about a module that does not exist."""
     package, dot, _ = module_name.partition(".")
     file = f"{module_name.replace('.', os.sep)}.py"
     python_path = os.environ.get("PYTHONPATH") or "which is not set"
@@ -72,6 +72,7 @@ def _not_found(path: str, module_name: str) -> ImportPathError:
 
 
 def _broken(path: str, module_name: str, error: Exception) -> ImportPathError:
+    """The error about a module whose import has raised `error`."""
     try:
         spec = importlib.util.find_spec(module_name)
     except Exception:  # raised for a package that cannot be imported

@@ -1,6 +1,6 @@
-"""Checks the folder of a command's `--out` before its work, so that no work is lost for want of a place.
+"""Checks that the folder of a command's `--out` can be written to, before any work is done.
 
-The folder, or else the nearest folder above it, is looked at, and a file without a name is made in it.
+A file without a name is made in the folder or, if it does not exist yet, in the nearest folder above it.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from tempfile import TemporaryFile
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.options.settings_file import owner_of
 
-#: Of an index of the retrieval server, the file with its passages.
+#: The file of an index that has its passages: by it, an index of the retrieval server is recognised.
 INDEX_FILE = "passages.arrow"
 
 
 def check_out(folder: Path, command: str | None = None, flag: str = "--out") -> None:
-    """Raises ValueError unless the folder can be made and written to and, with `command`, is neither an index
-    nor the folder of a run of another command."""
+    """Raises ValueError, which names `flag`, unless the folder can be made and written to and, with
+    `command`, is neither an index nor the folder of a run of another command."""
     parent = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not parent.is_dir():
         kind = "is a file" if parent.exists() else "is a link to nothing"
-        is_folder = kind if parent == folder else f"cannot be made, because {parent} {kind}"
-        raise ValueError(f"{flag} {folder} {is_folder}: give a folder")
+        fault = kind if parent == folder else f"cannot be made, because {parent} {kind}"
+        raise ValueError(f"{flag} {folder} {fault}: give a folder")
     try:
-        with TemporaryFile(dir=parent):  # rights alone do not tell: root has them in /proc, too
+        with TemporaryFile(dir=parent):  # rights do not say enough: root has them in /proc, too
             pass
     except OSError as error:
         raise ValueError(
@@ -39,7 +39,7 @@ def check_out(folder: Path, command: str | None = None, flag: str = "--out") -> 
 
 
 def check_out_file(file: Path, flag: str = "--out") -> None:
-    """Raises ValueError unless the file can be written."""
+    """Raises ValueError, which names `flag`, unless the file can be written."""
     if file.is_dir():
         raise ValueError(f"{flag} {file} is a folder: give the name of a file")
     check_out(file.parent, flag=flag)

@@ -1,4 +1,4 @@
-"""The problems and notes that checks report, and helpers that read a configuration.
+"""The problems and notes that checks report, and functions that read a configuration.
 
 Commands of the base installation, which has no OmegaConf, report problems too, so the functions that need it
 import it.
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """One finding. `where` is a key, a file or a row; `remedy` says what to do."""
+    """What a check has found to be wrong. `level`: error or warning; `where`: a key, a file or a row;
+    `remedy`: what to do."""
 
     level: str
     where: str
@@ -55,7 +56,8 @@ def problem_of_fault(fault: Exception) -> Problem:
 
 @dataclass
 class PreflightReport:
-    """What was found; `notes` say what was checked, `tables` what was estimated, for `--check-only`."""
+    """The results of all checks: problems, notes that say what was checked, and tables of estimates, which
+    `--check-only` prints."""
 
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -73,8 +75,8 @@ class PreflightReport:
 
 
 def print_report(report: PreflightReport, *, tables: bool = False) -> bool:
-    """Print what was checked and what is wrong, with `tables` also the estimates. Returns whether the run may
-    start."""
+    """Print what was checked and what is wrong, with `tables` also the estimates. Returns whether there is no
+    error, so that the run may start."""
     for note in report.notes:
         print(f"checked: {note}")
     for problem in report.problems:
@@ -98,7 +100,7 @@ def is_unset(config: DictConfig, key: str) -> bool:
 
 
 def plain(node: Any) -> Any:
-    """The node as plain Python types."""
+    """The node of a configuration as plain Python types, with all interpolations resolved."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node

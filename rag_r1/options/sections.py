@@ -16,21 +16,22 @@ from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, load_yaml, read_yaml
 from rag_r1.options.declare import OptionsError, options_from
 
-#: Names of sections, and the classes that declare them.
+#: Name of a section -> the class that declares it.
 Declared = Mapping[str, Any]
 
 
 class PlanError(ValueError):
-    """A plan that cannot be followed; the message has all problems, one a line. `rest`: the plan with the
-    defaults of the sections that cannot be read, for further checks."""
+    """A plan with wrong sections or keys; the message has all problems, one a line. `readable`: the plan with
+    the defaults of those sections, for further checks; None if there is none."""
 
-    def __init__(self, problems: Sequence[str], rest: Any = None):
+    def __init__(self, problems: Sequence[str], readable: Any = None):
         super().__init__("\n".join(problems))
-        self.problems, self.rest = list(problems), rest
+        self.problems = list(problems)
+        self.readable = readable
 
 
 def load_sections(path: Path, declared: Declared) -> dict[str, Any]:
-    """What stands in a file. Raises PlanError if it is no mapping of sections."""
+    """The sections in a YAML file. Raises PlanError if it cannot be read, or is not a mapping."""
     try:
         sections = read_yaml(path)
     except (OSError, YamlError) as error:
@@ -44,28 +45,28 @@ def load_sections(path: Path, declared: Declared) -> dict[str, Any]:
 def read_sections(
     where: object, sections: Mapping[str, Any], declared: Declared, may_be_absent: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[str]]:
-    """The declared sections by name, None for one that may be absent and is; and what is wrong with them.
-    `where`: the file, for the messages."""
+    """Returns the declared sections by name (None for one of `may_be_absent` that is absent), and messages
+    about the sections that are wrong, which are left out. `where`: the file, for the messages."""
     names = ", ".join(declared)
     problems = [f"{where}: unknown section {name}: use {names}" for name in sections if name not in declared]
-    read: dict[str, Any] = {}
+    specs: dict[str, Any] = {}
     for name, cls in declared.items():
         section = sections.get(name)
         if section is None and name in may_be_absent:
-            read[name] = None
+            specs[name] = None
         elif section is not None and not isinstance(section, Mapping):
             problems.append(f"{where}: {name} must be a mapping, not {section!r}")
         else:
             try:
-                read[name] = options_from(cls, section or {})
+                specs[name] = options_from(cls, section or {})
             except OptionsError as error:
                 problems += [f"{where}: {fault}" for fault in error.faults]
-    return read, problems
+    return specs, problems
 
 
 def change_key(sections: dict[str, Any], word: str) -> str | None:
-    """Put `section.key=value` into what was read, or delete the key of `~section.key`; what is wrong with it,
-    or None."""
+    """Put `section.key=value` into `sections`, or delete the key of `~section.key`. Returns a message if the
+    word is wrong, else None."""
     key, separator, text = word.partition("=")
     *parents, last_key = key.lstrip("~").split(".")
     if not parents:

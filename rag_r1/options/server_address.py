@@ -1,7 +1,7 @@
-"""Validates server addresses that come from configurations and command lines, and says which does not answer.
+"""Validates addresses of servers, and words the messages about a server that does not answer.
 
 An address is logged, stored with a run and shown in messages. So it must not hold a password or a key: one
-with a user, a query or a fragment is refused, wherever it is given, and no message repeats what was given.
+with a user, a query or a fragment is refused, wherever it is given, and no message repeats it.
 Keys come from environment variables.
 """
 
@@ -15,13 +15,13 @@ from pydantic import AfterValidator
 
 from rag_r1.options.declare import Constraint, Text
 
-#: Seconds that a server has for the first request of a command, if it may take longer for others: one that
-#: hangs is named before any work. A search in a large index that nobody has read yet takes some of them.
+#: Most seconds for the first request of a command to a server, also if later ones may take longer, so that
+#: one that hangs is named before any work. The first search in a large index takes some of them.
 FIRST_ANSWER_S = 12.0
 
-#: What a client says of an answer that is HTML.
+#: In the error of a search: what was answered, if it is HTML.
 WEB_PAGE = "a web page instead of JSON"
-#: How the error about an answer begins that is JSON, but no search's result.
+#: In the error of a search: what was answered, if it is JSON but not the result of a search.
 OTHER_JSON = "JSON of another shape"
 
 #: What an address must be, in the words of error messages.
@@ -30,15 +30,15 @@ AN_ADDRESS = (
     "tokens come from environment variables)"
 )
 
-#: A user with a password that stands behind a slash, as in two addresses in one.
+#: A user with a password behind a slash, as in one address within another.
 _PASSWORD_IN_PATH = re.compile(r":[^/]*@")
 
 
 def server_address(url: str) -> str:
-    """The address. Raises ValueError, whose message does not repeat it, unless it is AN_ADDRESS."""
+    """The address itself. Raises ValueError, whose message does not repeat it, unless it is AN_ADDRESS."""
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018  (raises ValueError if it is no number)
+        parts.port  # noqa: B018  (raises ValueError if it is not a number)
     except ValueError:
         raise ValueError(f"must be {AN_ADDRESS}") from None
     is_address = (
@@ -56,8 +56,8 @@ def server_address(url: str) -> str:
 
 
 def model_server_base(url: str) -> str:
-    """The address of an OpenAI-compatible server up to its routes, of which one may stand behind it; with
-    `/v1` if it has no path. Raises ValueError as `server_address`."""
+    """The address of an OpenAI-compatible server without the route with which it may end, and with `/v1` if
+    it has no path. Raises ValueError as `server_address`."""
     parts = urlsplit(server_address(url))
     path = parts.path.rstrip("/")
     for route in ("/chat/completions", "/completions"):
@@ -66,7 +66,7 @@ def model_server_base(url: str) -> str:
 
 
 def is_server_address(url: object) -> bool:
-    """Is this an address that `server_address` takes?"""
+    """Whether `server_address` accepts it."""
     try:
         return isinstance(url, str) and bool(server_address(url))
     except ValueError:
@@ -74,12 +74,12 @@ def is_server_address(url: object) -> bool:
 
 
 def is_refused(error: str) -> bool:
-    """Does the text of an error say that nobody listens at the address?"""
+    """Whether the text of an error says that no server listens at the address."""
     return any(words in error for words in ("Connect call failed", "Connection refused", "ConnectorError"))
 
 
 def is_other_server(error: str) -> bool:
-    """Does the text of a search's error say that something else than a retrieval server has answered?"""
+    """Whether the text of a search's error says that something else than a retrieval server has answered."""
     return any(words in error for words in (WEB_PAGE, OTHER_JSON, "JSONDecodeError"))
 
 
@@ -101,8 +101,8 @@ def web_page_fault(server: str, url: str, flag: str) -> str:
 
 
 def other_answer_fault(server: str, url: str, answer: str, flag: str) -> str:
-    """The sentence for an address at which something answers otherwise, as `server_fault`. `answer`: what it
-    answers."""
+    """The sentence for an address at which something answers with `answer`, which the server would not, as
+    `server_fault`."""
     return f"{url} answers with {answer}, as no working {server} does: see its log, or correct {flag}"
 
 

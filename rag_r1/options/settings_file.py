@@ -43,7 +43,7 @@ from rag_r1.options.argument_values import (
 from rag_r1.options.command_exit import CommandError
 from rag_r1.options.suggestions import did_you_mean
 
-#: The file's name in a run's folder, and how it begins.
+#: The name of the file in the folder of a run, and how each begins.
 SETTINGS = "settings.yaml"
 _HEAD = "# rag-r1 "
 _EXAMPLES = f"@RUN/{SETTINGS} or one of your own (@mine.yaml)"
@@ -51,21 +51,23 @@ _FILE = re.compile(r"@(.+\.(?:ya?ml|json))", re.DOTALL)
 
 
 def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, Any], list[str]]:
-    """The words of a command line without files of settings, and with their positional arguments before
-    them; the settings of these files; and what is wrong with the files. `cls`: the Arguments."""
+    """Returns the words of a command line without files of settings, and with the positional arguments of
+    these files before them; the other settings of the files; and messages about the files that are wrong.
+    `cls`: the declaration of the arguments."""
     others: list[str] = []
     positional: list[str] = []
     settings: dict[str, Any] = {}
     faults: list[str] = []
     fields = field_names(cls)
-    values = 0  # that the last flag still takes
+    n_values = 0  # how many more words the last flag takes as its values
     for word in words:
-        is_value, values = values > 0, max(values - 1, 0)
+        is_value = n_values > 0
+        n_values = max(n_values - 1, 0)
         if word.startswith("--") and not is_value:
-            values = _values_of(word, fields)
+            n_values = _value_count(word, fields)
         if (match := _FILE.fullmatch(word)) is None:
             if word.startswith("@") and not (is_value or Path(word).exists()):
-                faults.append(_instead_of(word))
+                faults.append(_no_settings_fault(word))
             else:
                 others.append(word)
             continue
@@ -82,8 +84,8 @@ def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, An
     return [*positional, *others], settings, faults
 
 
-def _values_of(flag: str, fields: Any) -> int:
-    """How many of the next words are values of this flag."""
+def _value_count(flag: str, fields: Any) -> int:
+    """The number of following words that are values of this flag."""
     if "=" in flag:
         return 0
     kinds = {flag_of(name): field.annotation for name, field in fields.items()}
@@ -93,12 +95,12 @@ def _values_of(flag: str, fields: Any) -> int:
     return len(get_args(kind)) if get_origin(kind) is tuple else 1
 
 
-def _instead_of(word: str) -> str:
-    """What to give instead of a word with an @ that names no file of settings."""
+def _no_settings_fault(word: str) -> str:
+    """The message about a word that begins with @ and does not name a file of settings."""
     path = Path(word[1:])
     if (path / SETTINGS).is_file():
         return f"{word} is a folder: give its file of settings, {word}/{SETTINGS}"
-    reason = "is no settings file: its name must end in .yaml or .json"
+    reason = "is not a settings file: its name must end in .yaml or .json"
     if path.is_dir():
         reason = f"is a folder without {SETTINGS}, so no run is in it"
     elif not path.exists():
@@ -107,8 +109,8 @@ def _instead_of(word: str) -> str:
 
 
 def read_settings(path: Path, cls: Any) -> dict[str, Any]:
-    """The settings in a file, by the names of the fields of `cls`, an Arguments; some of those that are
-    required may be absent. Raises ArgumentsError, with the file's name and the key."""
+    """Returns the settings in a file, by the names of the fields of `cls`, an Arguments; required ones may be
+    absent. Raises ArgumentsError, with the file's name and the key."""
     try:
         values = read_yaml(path)
     except (OSError, YamlError) as error:
@@ -128,20 +130,20 @@ def read_settings(path: Path, cls: Any) -> dict[str, Any]:
     if unknown_keys:
         hint = did_you_mean(unknown_keys[0], map(str, fields)) or "the keys are the names of the flags"
         messages = [f"unknown key {', '.join(unknown_keys)}: {hint}"]
-    bad = _wrong_values({name: value for name, value in settings.items() if name in fields}, cls, fields)
-    messages += [_by_key(text, flag) for flag, text in bad.items()]
+    message_of = _wrong_values({name: settings[name] for name in settings if name in fields}, cls, fields)
+    messages += [_by_key(text, flag) for flag, text in message_of.items()]
     if messages:
-        raise ArgumentsError(f"{path}: {'; '.join(messages)}", [*map(flag_of, unknown_keys), *bad])
+        raise ArgumentsError(f"{path}: {'; '.join(messages)}", [*map(flag_of, unknown_keys), *message_of])
     return settings
 
 
 def _wrong_values(settings: Mapping[str, Any], cls: Any, fields: Any) -> dict[str, str]:
-    """By flag, what is wrong with a value. What is absent may be on the command line, and so may what
-    contradicts the other settings."""
+    """Returns the messages about wrong values, by flag. Absent values are not wrong, nor are contradictions
+    between values: the command line may change either."""
     try:
         cls(**settings)
     except ArgumentsError as error:
-        assert isinstance(error.__cause__, ValidationError)
+        assert isinstance(error.__cause__, ValidationError)  # as Arguments raises it
         return {
             flag_of(item["loc"][0]): sentence(item, fields)
             for item in error.__cause__.errors(include_url=False)
@@ -162,11 +164,12 @@ def recorded_settings(
     """Write `settings.yaml` into the folder of a run, by default `args.out`, for the block that does the run.
 
     If the block raises an error, the start was refused or has failed: the file of an earlier start is put
-    back, and a folder that has nothing else is removed. `args`: an Arguments; `command`: with its
-    subcommand, as in `rag-r1 eval modes`; `other`: the argument that names another folder. Raises
-    CommandError if a file of that name is not of a run, and OSError."""
+    back; else, if the folder has nothing else, the new file is removed, and the folder too if it is new.
+    `args`: an Arguments; `command`: with its subcommand, as in `rag-r1 eval modes`; `other`: the argument
+    that names another folder. Raises CommandError if a file of that name is not of a run, and OSError."""
     folder = folder or args.out
-    path, is_new = folder / SETTINGS, not folder.exists()
+    path = folder / SETTINGS
+    is_new = not folder.exists()
     earlier = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else None
     if earlier is not None and not earlier.startswith(_HEAD):
         raise CommandError(f"{path} was not written by a run: move it away, or choose another folder")
@@ -186,7 +189,7 @@ def recorded_settings(
 
 
 def owner_of(folder: Path) -> str | None:
-    """The command whose run has this folder, such as `rag-r1 eval`; None if no run has settings there."""
+    """The command that wrote the settings in a folder, such as `rag-r1 eval`; None if there are none."""
     try:
         with (folder / SETTINGS).open(encoding="utf-8", errors="replace") as file:
             head = file.readline(1000)
@@ -196,14 +199,12 @@ def owner_of(folder: Path) -> str | None:
 
 
 def settings_text(args: Any, command: str) -> str:
-    """The settings of `args`, an Arguments, as a file that `command` reads; nothing secret is in it."""
+    """The settings of `args`, an Arguments, as the text of a file that `command` reads, without secrets."""
     settings: dict[str, Any] = {}
     secret: list[str] = []
     for name, field, value in values_of(args):
-        items = [
-            str(item) if isinstance(item, Path) else item
-            for item in (value if isinstance(value, list | tuple) else [value])
-        ]
+        values = value if isinstance(value, list | tuple) else [value]
+        items = [str(item) if isinstance(item, Path) else item for item in values]
         public = [item for item in items if not (isinstance(item, str) and holds_secret(item))]
         if public != items:
             secrets = (str(item).partition("=") for item in items if item not in public)

@@ -1,9 +1,8 @@
 """Runs commands that have only subcommands, such as `rag-r1` and `rag-r1 retriever`.
 
-Each subcommand is a module with ``main(arguments) -> exit status``, or another such function of a module, and
-has its own `--help`; it is imported when it is called, so that `--help` is fast and a subcommand imports only
-what it needs. If that is not installed, because it belongs to an extra, the command ends with one sentence
-that names the extra's pip command.
+Each subcommand is a module with `main(arguments) -> exit status`, or another such function of a module, and
+has its own `--help`. It is imported when it is called, so that `--help` is fast. If a package is missing that
+it imports, the command ends with one sentence that names the pip command of the extra with that package.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from rag_r1.system.installation import remedy_for
 Commands = Mapping[str, tuple[str, str]]
 
 
-def usage(prog: str, about: str, commands: Commands) -> str:
+def usage(prog: str, summary: str, commands: Commands) -> str:
     """The text of `--help`."""
-    lines = [f"  {name:17} {summary}" for name, (_, summary) in commands.items()]
-    header = [f"usage: {prog} COMMAND [arguments]", "", about, ""]
+    lines = [f"  {name:17} {description}" for name, (_, description) in commands.items()]
+    header = [f"usage: {prog} COMMAND [arguments]", "", summary, ""]
     return "\n".join([*header, *lines, "", f"{prog} COMMAND --help describes each command."])
 
 
 @command_main()
-def run(prog: str, about: str, commands: Commands, arguments: Sequence[str] | None = None) -> int:
+def run(prog: str, summary: str, commands: Commands, arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; returns its exit status, 2 for one that does not exist. `arguments`: None for those
     of the process."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage(prog, about, commands))
+        print(usage(prog, summary, commands))
         return 0 if arguments else 2
     command, *command_arguments = arguments
     if command not in commands:
         hint = did_you_mean(command, commands)
-        text = f"; {hint}\nsee {prog} --help" if hint else f"\n\n{usage(prog, about, commands)}"
+        text = f"; {hint}\nsee {prog} --help" if hint else f"\n\n{usage(prog, summary, commands)}"
         print(f"{prog}: there is no command {command!r}{text}", file=sys.stderr)
         return 2
     module, _, function = commands[command][0].partition(":")

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """`did you mean NAME?`, or an empty text if no known name is near. `cutoff`: similarity from 0 to 1."""
-    matches = get_close_matches(name, list(known), n=1, cutoff=cutoff)
+def did_you_mean(name: str, known_names: Iterable[str], cutoff: float = 0.6) -> str:
+    """`did you mean NAME?` with the most similar known name; empty if none is similar. `cutoff`: the least
+    similarity, from 0 to 1."""
+    matches = get_close_matches(name, list(known_names), n=1, cutoff=cutoff)
     return f"did you mean {matches[0]}?" if matches else ""

@@ -11,13 +11,14 @@ from rag_r1.options.declare import Count, PositiveCount, PositiveSeconds, option
 
 @options("rag_r1.tools.NAME.limits")
 class ToolLimits:
-    """The keys under `rag_r1.tools.NAME.limits`. null: as for all tools (`rag_r1.failures`), or no limit."""
+    """The keys under `rag_r1.tools.NAME.limits`. null: what `rag_r1.failures` says for all tools, or, of
+    `max_calls`, no limit."""
 
     #: Seconds that a call may take, its retries inside the tool included, before it counts as failed.
     timeout_s: PositiveSeconds | None = None
     #: How often a call that failed is repeated.
     retries: Count | None = None
-    #: Calls of an episode; those that the tool did not accept do not count.
+    #: Most calls of an episode; those that the tool did not accept do not count.
     max_calls: PositiveCount | None = None
-    #: Results that a process remembers: calls with the same arguments get the same result. 0: none.
+    #: Most results that a process remembers: calls with the same arguments get the same result. 0: none.
     cache_size: Count = 0

@@ -3,7 +3,7 @@
 A command gives `read_arguments` the function that checks its files and servers. If arguments are wrong, that
 function is called with those that are right. A wrong or missing one has its default; a list is empty; and a
 required one is UNKNOWN: a check that needs it is left out (`StartChecks`, rag_r1/runs/start_checks.py), and
-any other use of it raises UnknownValueError. So nobody has to correct a flag to learn of a missing file.
+any other use of it raises UnknownValueError. So a missing file is named together with a wrong flag.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ from rag_r1.io.unknown_value import UNKNOWN, needs_unknown
 from rag_r1.options.argument_values import field_names, flag_of
 
 
-def right_arguments(cls: Any, values: Mapping[str, Any], wrong: set[str]) -> tuple[Any, list[str]]:
-    """The arguments without those of `wrong`, which is added to; and what the class's own validators
-    refuse in them. `values`: by the names of their flags."""
+def right_arguments(cls: Any, values: Mapping[str, Any], wrong_names: set[str]) -> tuple[Any, list[str]]:
+    """Returns the arguments without the wrong ones, and the messages of the class's own validators about
+    them. `values`: by the names of their flags. Adds the names of further wrong values, and of missing ones,
+    to `wrong_names`."""
     read_values: dict[str, Any] = {}
     for name, field in field_names(cls).items():
-        if name in values and name not in wrong:
+        if name in values and name not in wrong_names:
             try:
                 kind = Annotated[field.annotation, *field.metadata, None]
                 read_values[name] = TypeAdapter(kind).validate_python(values[name])
                 continue
             except ValidationError:
-                wrong.add(name)
+                wrong_names.add(name)
         if field.is_required():
-            wrong.add(name)
+            wrong_names.add(name)
             read_values[name] = [] if get_origin(field.annotation) is list else UNKNOWN
     names = {field.validation_alias or name: name for name, field in cls.model_fields.items()}
-    args = cls.model_construct({names[name] for name in read_values if name not in wrong}, **read_values)
+    right_names = {names[name] for name in read_values if name not in wrong_names}
+    args = cls.model_construct(right_names, **read_values)
     args._is_partial = True
     faults = []
     for validator in cls.__pydantic_decorators__.model_validators.values():
@@ -43,23 +45,25 @@ def right_arguments(cls: Any, values: Mapping[str, Any], wrong: set[str]) -> tup
         except ValueError as error:
             if not needs_unknown(error):
                 faults.append(str(error))
-    return args, list(_own_problems(faults, wrong))
+    return args, list(_other_problems(faults, wrong_names))
 
 
 def problems_beside(check: Callable[[Any], object], args: Any, wrong_names: Iterable[str]) -> list[str]:
-    """What the check of a command refuses in these arguments, but for what follows from `wrong_names`."""
+    """The problems that the check of a command finds in these arguments, without those that follow from the
+    wrong ones."""
     try:
         check(args)
     except (ValueError, OSError, RuntimeError) as error:
         if needs_unknown(error):
             return []
-        return list(_own_problems(getattr(error, "problems", None) or [error_text(error)], wrong_names))
-    except Exception:  # for want of a value: what is wrong in itself shows when the arguments are right
+        return list(_other_problems(getattr(error, "problems", None) or [error_text(error)], wrong_names))
+    except Exception:  # because a value is missing: an error of its own shows when the arguments are right
         return []
     return []
 
 
-def _own_problems(problems: Iterable[str], wrong_names: Iterable[str]) -> Iterator[str]:
+def _other_problems(problems: Iterable[str], wrong_names: Iterable[str]) -> Iterator[str]:
+    """Yields the problems that name no flag of a wrong argument."""
     flags = set(map(flag_of, wrong_names))
     for problem in problems:
         words = {word.strip(".,;:()`'") for word in problem.replace("=", " ").split()}

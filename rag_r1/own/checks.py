@@ -1,14 +1,14 @@
-"""The checks of a plan before anything is started: all problems at once, those of the servers too.
+"""Checks a plan before anything is started: finds all problems at once, those of the servers too.
 
 The arguments of each command are made by its own declaration, and both recipes are composed, so what would be
-refused after a day of training is refused now. The data of a training is checked by its own preflight, when
-it is there.
+refused after a day of training is refused now. The data of a training is checked later, by its own preflight,
+since an earlier step makes it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.corpus.inputs import check_first_rows
 from rag_r1.corpus.reader import Corpus
 from rag_r1.data.files.near_duplicates import require_library
-from rag_r1.inference.client import base_address
 from rag_r1.inference.model_folders import check_weights, has_weights, is_hub_name
 from rag_r1.inference.tokenizer import check_tokenizer
 from rag_r1.io.terminal_text import terminal_text
@@ -48,16 +47,17 @@ def with_teacher_name(plan: OwnPlan) -> OwnPlan:
     models = list(check_endpoint(teacher.url, teacher.api_key_env, "teacher", "--teacher"))
     if len(models) != 1:
         names = ", ".join(terminal_text(name, 200) for name in models[:5])
-        text = f"lists {names}" if models else "lists no models"
-        raise RunError(f"--teacher {teacher.url} {text}: name the teacher's with --teacher-model")
+        models_text = f"lists {names}" if models else "lists no models"
+        raise RunError(f"--teacher {teacher.url} {models_text}: name the teacher's with --teacher-model")
     return replace(plan, teacher=replace(teacher, model=models[0]))
 
 
 def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: bool = True) -> None:
-    """Raises StartError with what contradicts itself in the plan, all that is wrong in the files that it
-    names, and all servers that do not answer and that a step needs which is not done in `folder`.
+    """Raises StartError with all contradictions in the plan, all faults of the files that it names, and all
+    servers that do not answer but are needed by a step that is not done in `folder`.
+
     `artifacts`: of a plan with all recipes, if it has a model. `knows_teacher`: whether the teacher's model
-    is known; without it the teacher gets no request, and with a contradiction no server does."""
+    is known; without it the teacher gets no request. With a contradiction no server gets one."""
     plan = artifacts.plan
     require("verl", *(["vllm"] if plan.policy.url is None else []))
     with StartChecks() as checks:
@@ -75,12 +75,14 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
 
 
 def file_problems(artifacts: OwnArtifacts) -> list[str]:
-    """What is wrong in the files that a plan names."""
-    _check_files(artifacts, checks := StartChecks())
+    """The problems of the files that a plan names."""
+    checks = StartChecks()
+    _check_files(artifacts, checks)
     return checks.problems
 
 
 def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
+    """Check documents, passages, prompt, questions, model and encoder, as far as the plan names them."""
     plan = artifacts.plan
     if plan.documents.folder is not None:
         checks.run(document_files, Path(plan.documents.folder))
@@ -97,25 +99,26 @@ def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
 
 
 def _check_encoder(name: str) -> None:
+    """Raises RunError unless this is the folder of a model, or a name on the Hub."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         check_weights(folder)
     elif name != "minilm" and not is_hub_name(name):
-        raise RunError(f"index.encoder: {name} is no folder of a model: give one, or a name on the Hub")
+        raise RunError(f"index.encoder: {name} is not the folder of a model: give one, or a name on the Hub")
 
 
 def _check_overrides(artifacts: OwnArtifacts, checks: StartChecks) -> None:
-    """The keys of both trainings, and their values where the plan changes some."""
+    """Check the keys of both trainings and, where the plan changes some, their values."""
     plan, episodes = artifacts.plan, artifacts.episodes
     if plan.grpo.overrides or plan.policy.keys:
         checks.run(check_overrides, Recipe.find(str(plan.grpo.recipe)), episodes.overrides)
     if not plan.sft.skip:
-        of_sft = check_overrides if plan.sft.overrides else check_composition
-        checks.run(of_sft, Recipe.find(str(plan.sft.recipe)), sft_overrides(artifacts))
+        check_sft = check_overrides if plan.sft.overrides else check_composition
+        checks.run(check_sft, Recipe.find(str(plan.sft.recipe)), sft_overrides(artifacts))
 
 
 def _check_arguments(artifacts: OwnArtifacts, checks: StartChecks) -> None:
-    """The arguments of the commands of steps can be made."""
+    """Check that the arguments of the commands of steps can be made."""
     if artifacts.plan.writes_questions:
         checks.run(questions_spec, artifacts)
     for evaluation in evaluations(artifacts):
@@ -129,7 +132,8 @@ def _check_contradictions(plan: OwnPlan) -> None:
 
 
 def _contradictions(plan: OwnPlan) -> Iterator[str]:
-    documents, questions = plan.documents, plan.questions
+    """Yields a message for each key that contradicts another one, or that another one needs."""
+    documents, questions, teacher = plan.documents, plan.questions, plan.teacher
     if bool(documents.folder) == bool(documents.corpus):
         yield "documents: give a FOLDER, or documents.corpus with files of passages, and not both"
     if plan.index.backend == "dense" and plan.index.encoder is None:
@@ -140,7 +144,7 @@ def _contradictions(plan: OwnPlan) -> Iterator[str]:
         yield "policy.url is for an evaluation alone: leave it out, or give --evaluate-only"
     if not plan.trains and plan.evaluation.skip:
         yield "evaluation.skip: nothing is left to do, since sft and grpo are left out too"
-    if plan.needs_teacher and plan.teacher.url is None:
+    if plan.needs_teacher and teacher.url is None:
         purpose = "writes the questions" if plan.writes_questions else "plays the traces"
         yield f"teacher.url: give --teacher, the address of the model that {purpose}"
     if plan.reader.url is not None and plan.reader.model is None:
@@ -149,37 +153,37 @@ def _contradictions(plan: OwnPlan) -> Iterator[str]:
         yield "questions.test: give --test-questions, held-out ones, beside --questions"
     if questions.test and not questions.train and plan.trains:
         yield "questions.train: give --questions to train on, beside --test-questions"
-    teacher = plan.teacher
     if teacher.max_cost is not None and not (teacher.price_in or teacher.price_out):
-        yield "teacher.max_cost needs teacher.price_in and teacher.price_out"
+        yield "teacher.max_cost needs teacher.price_in and teacher.price_out: give both, or leave it out"
 
 
 def _check_model(plan: OwnPlan) -> None:
+    """Raises RunError unless the policy's model is on a server or the Hub, or its folder is whole."""
     name = str(plan.policy.model)
     if plan.policy.url is not None or is_hub_name(name):
         return
     remedy = "give one (`rag-r1 model get smollm2-135m`), or a name on the Hub"
     if not has_weights(Path(name)):
-        raise RunError(f"policy.model: {name} is no folder of a model: {remedy}")
+        raise RunError(f"policy.model: {name} is not the folder of a model: {remedy}")
     check_weights(Path(name))
     check_tokenizer(Path(name), "policy.model", remedy)
 
 
 async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
+    """Send a request to each server of a model that an unfinished step needs. Raises StartError or
+    RunError."""
     models = {}
-    writes = plan.writes_questions and folder.seconds("questions") is None
-    plays = not (plan.sft.skip or folder.seconds("traces") is not None)
-    if plan.teacher.model is not None and (writes or plays):
+    writes_questions = plan.writes_questions and folder.seconds("questions") is None
+    plays_traces = not (plan.sft.skip or folder.seconds("traces") is not None)
+    if plan.teacher.model is not None and (writes_questions or plays_traces):
         models["--teacher"] = plan.teaching
-    if writes and plan.reading is not None:
+    if writes_questions and plan.reading is not None:
         models["--reader"] = plan.reading
-    attempts = [
-        partial(
-            check_endpoint, base_address(model.url), model.key_variable, "model server", flag, model.model
-        )
-        for flag, model in models.items()
-    ]
+
+    def attempt(url: str, key_variable: str, flag: str, model: str | None) -> Awaitable[object]:
+        return asyncio.to_thread(check_endpoint, url, key_variable, "model server", flag, model)
+
+    attempts = [attempt(spec.url, spec.key_variable, flag, spec.model) for flag, spec in models.items()]
     if plan.policy.url is not None:
-        server = (plan.policy.url, "OPENAI_API_KEY", "model server", "policy.url", plan.policy.model)
-        attempts.append(partial(check_endpoint, *server))
-    await try_servers(*(asyncio.to_thread(attempt) for attempt in attempts))
+        attempts.append(attempt(plan.policy.url, "OPENAI_API_KEY", "policy.url", plan.policy.model))
+    await try_servers(*attempts)

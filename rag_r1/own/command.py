@@ -1,17 +1,16 @@
 """`rag-r1 own`: runs the unfinished steps of a plan, writes the report, and names the command that chats.
 
-    OUT/plan.yaml    what is done (plan_file.py); later starts read it
+    OUT/plan.yaml    the plan (plan_file.py); later starts read it
     OUT/<step>/      the files of a step and its markers (rag_r1/runs/steps.py)
-    OUT/report.*     what came of it (report.py)
+    OUT/report.*     the results (report.py)
 
-The markers alone decide what is done, so the same command can be killed at any time and run again.
+Only the markers say which steps are done, so the same command can be killed at any time and run again.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from os.path import realpath
 from pathlib import Path
 from typing import Any, Literal
@@ -31,13 +30,13 @@ from rag_r1.own.artifacts import STEP_NAMES, OwnArtifacts
 from rag_r1.own.plan import OwnPlan
 from rag_r1.own.plan_file import PLAN, plan_text, read_plan
 from rag_r1.rollouts.arguments import Above0, From0
-from rag_r1.runs.settings import flatten, json_roundtrip
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, StartError
 from rag_r1.runs.step_loop import run_steps
 from rag_r1.runs.steps import PipelineFolder, Step
 
 COMMAND = "rag-r1 own"
-SKIPPED = ("sft", "filter", "grpo", "evaluation")
+#: Steps that --skip can leave out.
+SKIPPABLE_STEPS = ("sft", "filter", "grpo", "evaluation")
 _DESCRIPTION = """\
 From a folder of documents to an agent that was trained on it: passages, an index, questions that a teacher
 writes and a reader verifies, the teacher's traces, SFT, a filter by difficulty, GRPO, and an evaluation
@@ -48,7 +47,7 @@ example:
   rag-r1 own manuals --teacher https://api.example.org/v1 --teacher-model big-model \\
       --model models/smollm2-135m --out outputs/own --check-only
 
-All that is done stands in OUT/plan.yaml, which the first start writes from the flags; words section.key=value
+The whole plan stands in OUT/plan.yaml, which the first start writes from the flags; words section.key=value
 change any key of it: grpo.steps=60, sft.overrides=[trainer.total_epochs=2].
 """
 
@@ -69,7 +68,7 @@ class OwnArguments(Arguments):
         default=None,
     )
     teacher_model: str | None = argument(
-        "its name there (default: the only one that the server lists)", "NAME", default=None
+        "name of the model at --teacher (default: the only one that the server lists)", "NAME", default=None
     )
     reader: Address | None = argument(
         "address of the model that verifies the questions (default: the teacher's); its key is read from "
@@ -77,38 +76,45 @@ class OwnArguments(Arguments):
         "URL",
         default=None,
     )
-    reader_model: str | None = argument("its name there (default: the teacher)", "NAME", default=None)
+    reader_model: str | None = argument("model at --reader (default: the teacher)", "NAME", default=None)
     price_in: From0 | None = argument("the teacher's price of a million prompt tokens", "P", default=None)
-    price_out: From0 | None = argument("its price of a million generated tokens", "P", default=None)
-    max_cost: Above0 | None = argument("cost at which questions and traces end", "COST", default=None)
+    price_out: From0 | None = argument("the teacher's price of a million generated tokens", "P", default=None)
+    max_cost: Above0 | None = argument(
+        "stop writing questions and traces at this cost, in the currency of the prices", "COST", default=None
+    )
     questions: list[Path] = argument(
         "questions of your own to train on, instead of the teacher's (any form that `rag-r1 eval` reads)",
         ("FILE", ...),
         default=[],
     )
-    test_questions: list[Path] = argument("held-out ones, for the evaluation", ("FILE", ...), default=[])
+    test_questions: list[Path] = argument("held-out questions of your own", ("FILE", ...), default=[])
     per_kind: Positive | None = argument("most questions of each kind", "N", default=None)
     platform: Literal["cpu", "gpu", "gpu_sdpa"] | None = argument(
-        "where it is trained (default: this machine's); gpu_sdpa: a GPU without flash-attn", default=None
+        "what it trains on (default: this machine's); gpu_sdpa: a GPU without flash-attn", default=None
     )
     recipe: str | None = argument(
         "recipe of the reinforcement learning (default: by the size of the model)", "RECIPE", default=None
     )
-    sft_recipe: str | None = argument("recipe of SFT (default: the same)", "RECIPE", default=None)
+    sft_recipe: str | None = argument("recipe of SFT (default: by the model's size)", "RECIPE", default=None)
     steps: Positive | None = argument("steps of the reinforcement learning", "N", default=None)
-    skip: list[Literal[SKIPPED]] = argument("steps to leave out", ("STEP", ...), default=[])
+    skip: list[Literal[SKIPPABLE_STEPS]] = argument("steps to leave out", ("STEP", ...), default=[])
     evaluate_only: bool = argument(
         "train nothing: evaluate the model as it is, with a search card", default=False
     )
-    seed: int | None = argument("seed of everything that is drawn", "N", default=None)
+    seed: int | None = argument("seed of everything that is chosen at random", "N", default=None)
     until: Literal[STEP_NAMES] = argument("last step to run", default=STEP_NAMES[-1])
     check_only: bool = argument(f"{CHECK_ONLY}; with the forecast of cost and time", default=False)
 
     @model_validator(mode="after")
     def _one_folder(self) -> OwnArguments:
-        if len(folders := [word for word in self.words if not is_override(word)]) > 1:
-            raise ValueError(f"{', '.join(folders)}: give one FOLDER, or quote its name")
+        if len(self.folders) > 1:
+            raise ValueError(f"{', '.join(self.folders)}: give one FOLDER, or quote its name")
         return self
+
+    @property
+    def folders(self) -> list[str]:
+        """The words that are not changes: the folder of documents, if it is given."""
+        return [word for word in self.words if not is_override(word)]
 
     @property
     def changes(self) -> list[str]:
@@ -116,13 +122,16 @@ class OwnArguments(Arguments):
         return [word for word in self.words if is_override(word)]
 
     def flags(self) -> dict[str, dict[str, Any]]:
-        """What the other arguments say, by section and key of the plan."""
+        """The values of the other arguments, by section and key of the plan; without those that are not
+        given."""
         values_of: dict[str, Mapping[str, Any]] = {
-            "documents": {"folder": next((word for word in self.words if not is_override(word)), None)},
+            "documents": {"folder": self.folders[0] if self.folders else None},
             "teacher": {
                 "url": self.teacher,
                 "model": self.teacher_model,
-                **{name: getattr(self, name) for name in ("price_in", "price_out", "max_cost")},
+                "price_in": self.price_in,
+                "price_out": self.price_out,
+                "max_cost": self.max_cost,
             },
             "reader": {"url": self.reader, "model": self.reader_model},
             "questions": {
@@ -165,7 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: OwnArguments) -> OwnArtifacts:
-    """The plan of a start and its files. Raises StartError with all that is wrong in them."""
+    """Reads and checks the plan of a start, and returns it with its files. Raises StartError with all that is
+    wrong in them."""
     # Here, because it needs what belongs to extras, and `--help` does not.
     from rag_r1.own.checks import check_plan, with_teacher_name
 
@@ -177,12 +187,12 @@ def check_start(args: OwnArguments) -> OwnArtifacts:
             artifacts = OwnArtifacts(named_plan or plan, Path(realpath(args.out)))
             folder = PipelineFolder(artifacts.out)
             checks.run(check_plan, artifacts, folder, knows_teacher=named_plan is not None)
-    return artifacts
+    return artifacts  # which is bound: without a plan the block has raised
 
 
 def plan_of(args: OwnArguments) -> OwnPlan:
-    """The plan of a start: the user's file, or that of an earlier start, or the defaults, with the changes of
-    this one, and the recipes for the model if there is one. Raises StartError."""
+    """Reads the plan of a start: the user's file, or that of an earlier start, or the defaults, with the
+    changes of this start, and the recipes for the model if there is one. Raises StartError."""
     from rag_r1.own.checks import file_problems
     from rag_r1.own.sizes import with_recipes
 
@@ -191,20 +201,23 @@ def plan_of(args: OwnArguments) -> OwnPlan:
     try:
         plan = read_plan(path, args.flags(), args.changes)
     except PlanError as error:
-        rest = error.rest
-        files = [] if rest is None else file_problems(OwnArtifacts(rest, Path(realpath(args.out))))
-        raise StartError([*error.problems, *files]) from error
+        problems = error.problems
+        if error.readable is not None:
+            problems += file_problems(OwnArtifacts(error.readable, Path(realpath(args.out))))
+        raise StartError(problems) from error
     return plan if plan.policy.model is None else with_recipes(plan)
 
 
 def check_settings(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
-    """Raises RunError, by key, if a step has begun with other settings: the plan of its start stays."""
+    """Raises RunError, which names the key, if a step has begun with other settings: they cannot be
+    changed."""
     for step in steps_until(artifacts, folder, STEP_NAMES[-1]):
         folder.status(step)
 
 
 def run(artifacts: OwnArtifacts, until: str) -> None:
-    """Run the steps that are not done. Raises RunError, and what the steps raise."""
+    """Run the steps up to `until` that are not done; after the last one write the report, and print the
+    command that chats. Raises RunError, and what the steps raise."""
     from rag_r1.own.chat import chat_lines
     from rag_r1.own.report import REPORT, make_report
 
@@ -222,18 +235,14 @@ def run(artifacts: OwnArtifacts, until: str) -> None:
 
 
 def steps_until(artifacts: OwnArtifacts, folder: PipelineFolder, until: str) -> list[Step]:
-    """The steps of the plan up to and with one of STEP_NAMES."""
+    """The steps of the plan up to and including one of STEP_NAMES."""
     from rag_r1.own.data_steps import data_steps
     from rag_r1.own.evaluation_steps import evaluation_steps
     from rag_r1.own.training_steps import training_steps
 
     steps = [*data_steps(artifacts, folder), *training_steps(artifacts), *evaluation_steps(artifacts)]
     names = STEP_NAMES[: STEP_NAMES.index(until) + 1]
-    return [
-        replace(step, settings=flatten(json_roundtrip(step.settings)))  # so that a change is named by its key
-        for step in steps
-        if step.name.partition("/")[0] in names
-    ]
+    return [step for step in steps if step.name.partition("/")[0] in names]
 
 
 if __name__ == "__main__":

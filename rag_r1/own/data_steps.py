@@ -23,7 +23,7 @@ from rag_r1.io.atomic_files import write_text
 from rag_r1.io.bounded_json import read_json_object
 from rag_r1.io.file_hash import names_and_sizes_hash
 from rag_r1.options.settings_file import recorded_settings
-from rag_r1.own.artifacts import OwnArtifacts
+from rag_r1.own.artifacts import OwnArtifacts, own_step
 from rag_r1.own.questions_step import questions_step
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import PipelineFolder, Step, fingerprint
@@ -33,14 +33,14 @@ from rag_r1.tools.documents.corpus import CORPUS, document_files, index_folder
 from rag_r1.tools.retrieval.local_server import build_index
 from rag_r1.training.command import check_composition
 
-#: Seconds in which an index is built; one of many passages with an encoder takes hours.
+#: Most seconds in which an index is built; one of many passages with an encoder takes hours.
 _INDEX_S = 86_400.0
-#: Least and highest share of the traces for the validation of SFT.
-_VALIDATION, _MOST_VALIDATION = 0.05, 0.3
+#: Least and greatest share of the questions for the validation of SFT.
+_MIN_VALIDATION, _MAX_VALIDATION = 0.05, 0.3
 
 
 def data_steps(artifacts: OwnArtifacts, folder: PipelineFolder) -> list[Step]:
-    """Those of the plan, in order. `folder`: of the run, in which the costs so far stand."""
+    """The steps of the plan that make data, in order. `folder`: of the run, which has the costs so far."""
     plan = artifacts.plan
     steps = [] if plan.documents.corpus else [_documents(artifacts)]
     steps += [_index(artifacts), questions_step(artifacts)]
@@ -48,8 +48,9 @@ def data_steps(artifacts: OwnArtifacts, folder: PipelineFolder) -> list[Step]:
 
 
 def _documents(artifacts: OwnArtifacts) -> Step:
+    """The step that cuts the documents into passages."""
     documents = artifacts.plan.documents
-    assert documents.folder is not None
+    assert documents.folder is not None  # since there is no corpus (checks.py)
     source = Path(documents.folder)
     names = [path.relative_to(source).as_posix() for path in document_files(source)]
     settings = {"content": fingerprint(source, names), "skip_bad_files": documents.skip_bad_files}
@@ -59,10 +60,11 @@ def _documents(artifacts: OwnArtifacts) -> Step:
         with corpus.open("rb") as lines:
             return {"documents": len(names), "passages": sum(1 for _ in lines)}
 
-    return Step("documents", settings, work, (CORPUS,))
+    return own_step("documents", settings, work, (CORPUS,))
 
 
 def _index(artifacts: OwnArtifacts) -> Step:
+    """The step that indexes the passages."""
     plan = artifacts.plan
     dense = plan.index.backend == "dense"
     settings: dict[str, Any] = {"backend": plan.index.backend, "encoder": plan.index.encoder}
@@ -78,10 +80,11 @@ def _index(artifacts: OwnArtifacts) -> Step:
         return {"passages": read_json_object(index / "manifest.json")["count"]}
 
     needs = () if plan.documents.corpus else ("documents",)
-    return Step("index", settings, work, ("index/manifest.json",), needs)
+    return own_step("index", settings, work, ("index/manifest.json",), needs)
 
 
 def _traces(artifacts: OwnArtifacts, folder: PipelineFolder) -> Step:
+    """The step in which the teacher plays training questions."""
     plan, teacher = artifacts.plan, artifacts.plan.teacher
     settings = {
         "teacher": teacher.model,
@@ -103,7 +106,7 @@ def _traces(artifacts: OwnArtifacts, folder: PipelineFolder) -> Step:
         summary = read_json_object(step / SUMMARY)
         return {key: summary[key] for key in ("judged", "right", "accuracy", "failed", "usage", "cost")}
 
-    return Step("traces", settings, work, (TRACES,), ("index", "questions"))
+    return own_step("traces", settings, work, (TRACES,), ("index", "questions"))
 
 
 def traces_arguments(
@@ -131,7 +134,7 @@ def traces_arguments(
             "term": "em" if plan.traces.metric == "any" else plan.traces.metric,
             "seed": plan.run.seed,
             "retriever_url": url,
-            "tokenizer": str(artifacts.start),
+            "tokenizer": str(artifacts.untrained_model),
             "prompt": str(prompt),
             **artifacts.episodes.teaching,
         }
@@ -139,7 +142,7 @@ def traces_arguments(
 
 
 def _remaining_cost(max_cost: float | None, folder: PipelineFolder) -> float | None:
-    """What of the highest cost is left after the questions. Raises RunError if it is nothing."""
+    """The part of the highest cost that the questions have left. Raises RunError if nothing is left."""
     if max_cost is None:
         return None
     remaining = max_cost - folder.facts("questions").get("cost", 0.0)
@@ -149,6 +152,7 @@ def _remaining_cost(max_cost: float | None, folder: PipelineFolder) -> float | N
 
 
 def _sft_data(artifacts: OwnArtifacts, run: PipelineFolder) -> Step:
+    """The step that makes samples for SFT of the right traces."""
     plan, episodes = artifacts.plan, artifacts.episodes
     settings = {
         "model": artifacts.model_hash,
@@ -156,14 +160,14 @@ def _sft_data(artifacts: OwnArtifacts, run: PipelineFolder) -> Step:
         "prompt": plan.protocol.user_prompt,
         "metric": plan.traces.metric,
         "turn_tokens": episodes.turn_tokens,
-        "context": episodes.context,
+        "context": episodes.context_tokens,
         "seed": plan.run.seed,
     }
 
     def work(folder: Path) -> dict[str, Any]:
         args = SftDataArguments(
             traces=[artifacts.out / "traces" / TRACES],
-            model=str(artifacts.start),
+            model=str(artifacts.untrained_model),
             protocol=plan.policy.protocol,
             prompt=plan.policy.prompt,
             format="verl",
@@ -171,7 +175,7 @@ def _sft_data(artifacts: OwnArtifacts, run: PipelineFolder) -> Step:
             seed=plan.run.seed,
             out=folder,
             validation=_validation_share(artifacts, run.facts("traces")["right"]),
-            max_context=episodes.context - episodes.turn_tokens,
+            max_context=episodes.context_tokens - episodes.turn_tokens,
             max_target=episodes.turn_tokens,
         )
         with recorded_settings("rag-r1 sft-data", args):
@@ -179,11 +183,12 @@ def _sft_data(artifacts: OwnArtifacts, run: PipelineFolder) -> Step:
         left_out = {name: entry["count"] for name, entry in summary["left_out"].items()}
         return {"samples": summary["splits"]["train"]["samples"], "left_out": left_out}
 
-    return Step("sft_data", settings, work, ("train.parquet",), ("traces",))
+    return own_step("sft_data", settings, work, ("train.parquet",), ("traces",))
 
 
 def _validation_share(artifacts: OwnArtifacts, traces: int) -> float:
-    """The share of the questions for the validation of SFT: enough for a batch, since veRL drops others."""
+    """The share of the questions for the validation of SFT: enough for one batch of `traces`, since veRL
+    drops a smaller one."""
     plan = artifacts.plan.sft
     batch = check_composition(Recipe.find(str(plan.recipe)), plan.overrides).data.train_batch_size
-    return min(_MOST_VALIDATION, max(_VALIDATION, batch / max(1, traces)))
+    return min(_MAX_VALIDATION, max(_MIN_VALIDATION, batch / max(1, traces)))

@@ -22,18 +22,18 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.evaluation_run import evaluate
 from rag_r1.io.bounded_json import read_json_object
 from rag_r1.options.settings_file import recorded_settings
-from rag_r1.own.artifacts import OwnArtifacts
+from rag_r1.own.artifacts import OwnArtifacts, own_step
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import Step
 
-#: In the folder of a step: the run of `rag-r1 eval`, and the condition of its card that is the run itself.
+#: The folder of a step's run of `rag-r1 eval`, and in it that of the card's condition with the real search.
 RUN, REAL = "run", "real"
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One of them. `model`: the folder of the model, once it is there; `needs`: the steps that make it;
-    `has_card`, `is_one_shot`: how it is played."""
+    """An evaluation of a model. `model`: returns its folder, once a step has made it; `needs`: the steps that
+    make it; `has_card`: whether it is played with a search card; `is_one_shot`: with one search only."""
 
     name: str
     label: str
@@ -44,40 +44,44 @@ class Evaluation:
 
     @property
     def step(self) -> str:
-        """The name of its step."""
+        """The name of the evaluation's step."""
         return f"evaluation/{self.name}"
 
     def folder(self, out: Path) -> Path:
-        """The folder with its records and its report."""
+        """The folder with the evaluation's records and its report."""
         run = out / self.step / RUN
         return run / REAL if self.has_card else run
 
 
 def evaluations(artifacts: OwnArtifacts) -> list[Evaluation]:
-    """Those of the plan, in order: the last one that is no baseline is the plan's result."""
+    """The evaluations of the plan, in order: the last one that is not a baseline is the plan's result."""
     plan = artifacts.plan
     if plan.evaluation.skip:
         return []
     has_card = plan.evaluation.card
-    start = lambda: artifacts.start  # noqa: E731
+
+    def untrained() -> Path:
+        return artifacts.untrained_model
+
     label = "untrained" if plan.trains else "the model"
-    result = [Evaluation("untrained", label, start, has_card=has_card and not plan.trains)]
+    result = [Evaluation("untrained", label, untrained, has_card=has_card and not plan.trains)]
     if plan.evaluation.one_shot:
-        result.append(Evaluation("one_shot", f"{label}, one search (RAG)", start, is_one_shot=True))
+        result.append(Evaluation("one_shot", f"{label}, one search (RAG)", untrained, is_one_shot=True))
     if not plan.sft.skip and not plan.grpo.skip:
-        result.append(Evaluation("fine_tuned", "after SFT", lambda: artifacts.before_grpo, ("sft",)))
+        result.append(Evaluation("fine_tuned", "after SFT", lambda: artifacts.grpo_start_model, ("sft",)))
     if plan.trains:
         needs = ("sft",) if plan.grpo.skip else ("grpo",)
-        result.append(Evaluation("trained", "trained", lambda: artifacts.final, needs, has_card))
+        result.append(Evaluation("trained", "trained", lambda: artifacts.final_model, needs, has_card))
     return result
 
 
 def evaluation_steps(artifacts: OwnArtifacts) -> list[Step]:
-    """A step for each."""
+    """A step for each evaluation of the plan."""
     return [_step(artifacts, evaluation) for evaluation in evaluations(artifacts)]
 
 
 def _step(artifacts: OwnArtifacts, evaluation: Evaluation) -> Step:
+    """The step that plays an evaluation."""
     plan, episodes = artifacts.plan, artifacts.episodes
     playing = episodes.one_shot if evaluation.is_one_shot else episodes.playing
     settings = {
@@ -99,7 +103,7 @@ def _step(artifacts: OwnArtifacts, evaluation: Evaluation) -> Step:
         return {"em": report["figures"]["em"]["all"]}
 
     result = f"{RUN}/{REAL}/report.json" if evaluation.has_card else f"{RUN}/report.json"
-    return Step(evaluation.step, settings, work, (result,), ("index", "questions", *evaluation.needs))
+    return own_step(evaluation.step, settings, work, (result,), ("index", "questions", *evaluation.needs))
 
 
 def eval_arguments(artifacts: OwnArtifacts, evaluation: Evaluation, url: str) -> EvalArguments:

@@ -1,11 +1,9 @@
-"""Estimates what a plan will take, before it starts: requests, tokens, cost, and time where it was measured.
+"""Estimates requests, tokens, cost and, where it was measured, the time of a plan before it starts.
 
-What the teacher and the reader are asked is the most that can be: every kind gets all its questions, each
-passes all checks, and each trace has all its turns. So a run costs less. Of a run that goes on, the steps
-that are done are left out. How long the trainings take was
-measured for the smallest models on two cores only (sizes.py); for others the forecast says so, and each step
-prints its time.
-"""
+The requests to the teacher and the reader are the most that there can be: every kind gets all its questions,
+each passes all checks, and each trace has all its turns. So a run costs less. Steps that are done are left
+out. The time of the trainings was measured for the smallest models on two cores only (sizes.py); for others
+the forecast says so, and each step prints its time."""
 
 from __future__ import annotations
 
@@ -32,20 +30,22 @@ from rag_r1.runs.response_cache import Usage
 from rag_r1.runs.steps import PipelineFolder
 from rag_r1.tools.documents.corpus import index_folder
 
-#: Of a trace: tokens of the prompt with the protocol's instruction, of a turn, and of an observation.
+#: Assumed tokens of a trace: of the prompt with the protocol's instruction, of a turn, of an observation.
 _PROMPT_TOKENS, _TURN_TOKENS, _OBSERVATION_TOKENS = 600, 120, 600
-#: Passages from which questions are written, as `rag-r1 questions` has it by default.
+#: Most passages from which questions are written, as `rag-r1 questions` has it by default.
 _MAX_PASSAGES = 100_000
-#: Seconds in which a server of models is taken to answer a request.
+#: Assumed seconds in which a server of models answers a request.
 _ANSWER_S = 3.0
-#: Samples of a trace, and seconds until vLLM and a training have started.
-_SAMPLES, _START_S = 2.7, 60.0
+#: How often a search card has each question played.
+_CARD_EPISODES = 6
+#: Assumed number of SFT samples in a trace, and seconds until vLLM and a training have started.
+_SAMPLES_PER_TRACE, _START_S = 2.7, 60.0
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The most that a plan takes. `train`, `test`: questions; `teacher`, `reader`: usage; `lines`: in
-    words."""
+    """The most that a plan takes. `train`, `test`: numbers of questions; `teacher`, `reader`: their usage;
+    `cost`: of both, in the currency of the prices; `lines`: the forecast in words."""
 
     train: int
     test: int
@@ -59,41 +59,43 @@ def forecast_of(artifacts: OwnArtifacts, folder: PipelineFolder) -> Forecast:
     """The forecast of a plan that has been checked, for the steps that are not done in `folder`. Raises
     RunError."""
     plan = artifacts.plan
-    teacher, reader, lines = Usage(), Usage(), []
+    teacher, reader = Usage(), Usage()
+    lines: list[str] = []
     rows = folder.facts("questions").get("rows")
     if rows is not None:
-        counts = rows.get("train", 0), rows["test"]
+        train, test = rows.get("train", 0), rows["test"]
     elif not plan.writes_questions:
-        counts = _own_counts(plan)
+        train, test = _own_counts(plan)
     else:
-        spec, pool = questions_spec(artifacts), _pool(artifacts)
+        spec = questions_spec(artifacts)
+        pool = _pool(artifacts)
         seeds = max_seeds(spec, pool)
         writing, reading = forecast(spec, seeds, Prompts(()))
         lines += [f"passages: {pool.n_read:,}", *forecast_lines(spec, seeds, writing, reading)]
         teacher.add(writing)
         reader.add(reading)
         test = round(len(seeds) * plan.questions.test_share)
-        counts = len(seeds) - test, test
+        train = len(seeds) - test
     if not plan.sft.skip and folder.seconds("traces") is None:
-        traces = trace_usage(artifacts, counts[0])
+        traces = trace_usage(artifacts, train)
         teacher.add(traces)
         lines.append(_traces_line(plan, traces))
     cost = _cost(plan, teacher, reader)
     if cost:
-        lines.append(f"cost: at most {cost:.4g}" + _limit_words(plan, cost))
-    lines += _time_lines(artifacts, folder, counts, teacher, reader)
-    return Forecast(*counts, teacher, reader, cost, tuple(lines))
+        lines.append(f"cost: at most {cost:.4g}" + _limit_text(plan, cost))
+    lines += _time_lines(artifacts, folder, (train, test), teacher, reader)
+    return Forecast(train, test, teacher, reader, cost, tuple(lines))
 
 
 def _pool(artifacts: OwnArtifacts) -> PassagePool:
-    """The passages: of the corpus that an earlier start has made, or of one that is made for now and kept
-    nowhere. Raises RunError."""
+    """The passages from which questions are written: of the corpus, or, if no start has made it yet, of one
+    that is made here and deleted again. Raises RunError."""
     documents, questions = artifacts.plan.documents, artifacts.plan.questions
     with TemporaryDirectory() as temp:
         corpus = artifacts.corpus
         if documents.folder is not None and not all(path.is_file() for path in corpus):
-            index = index_folder(Path(documents.folder), Path(temp), skip_bad_files=documents.skip_bad_files)
-            corpus = [index]
+            folder = Path(documents.folder)
+            corpus = [index_folder(folder, Path(temp), skip_bad_files=documents.skip_bad_files)]
         try:
             return read_pool(corpus, artifacts.plan.run.seed, questions.test_share, _MAX_PASSAGES)
         except DataError as error:
@@ -101,8 +103,8 @@ def _pool(artifacts: OwnArtifacts) -> PassagePool:
 
 
 def max_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
-    """As many seeds as there can be, of passages in the order of the corpus: how many tokens they have is
-    what matters here."""
+    """As many seeds as there can be. Their passages are taken in the order of the corpus, since only the
+    number of their tokens matters here."""
     passages = pool.passages
     seeds = []
     for kind in spec.kinds:
@@ -115,29 +117,30 @@ def max_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
 
 
 def trace_usage(artifacts: OwnArtifacts, questions: int) -> Usage:
-    """The most that the traces of so many training questions use."""
-    plan, turns = artifacts.plan, artifacts.episodes.turns + 1
+    """The most that the traces of this number of training questions use."""
+    plan = artifacts.plan
+    turns = artifacts.episodes.max_turns + 1  # the last one answers
     episodes = min(questions, plan.traces.questions or questions) * plan.traces.samples
     tokens = sum(_PROMPT_TOKENS + turn * (_TURN_TOKENS + _OBSERVATION_TOKENS) for turn in range(turns))
     return Usage(episodes * turns, episodes * tokens, episodes * turns * _TURN_TOKENS)
 
 
 def _own_counts(plan: OwnPlan) -> tuple[int, int]:
-    train, test = (
-        len(read_questions(paths, plan.protocol).rows) if paths else 0
-        for paths in (plan.questions.train, plan.questions.test)
-    )
+    """The numbers of the user's own questions, for training and held out."""
+    files = (plan.questions.train, plan.questions.test)
+    train, test = (len(read_questions(paths, plan.protocol).rows) if paths else 0 for paths in files)
     return train, test
 
 
 def _cost(plan: OwnPlan, teacher: Usage, reader: Usage) -> float:
+    """The cost of both models; a plan without a reader has the teacher read at its prices."""
     reading = plan.reading if plan.writes_questions else None
     prices = plan.teacher if reading is None else reading
-    of_teacher = teacher.cost(plan.teacher.price_in, plan.teacher.price_out)
-    return of_teacher + reader.cost(prices.price_in, prices.price_out)
+    teacher_cost = teacher.cost(plan.teacher.price_in, plan.teacher.price_out)
+    return teacher_cost + reader.cost(prices.price_in, prices.price_out)
 
 
-def _limit_words(plan: OwnPlan, cost: float) -> str:
+def _limit_text(plan: OwnPlan, cost: float) -> str:
     limit = plan.teacher.max_cost
     return "" if limit is None or cost <= limit else f"; teacher.max_cost {limit:g} may end the run before"
 
@@ -152,6 +155,7 @@ def _traces_line(plan: OwnPlan, usage: Usage) -> str:
 def _time_lines(
     artifacts: OwnArtifacts, folder: PipelineFolder, counts: tuple[int, int], teacher: Usage, reader: Usage
 ) -> Iterator[str]:
+    """Yields lines about the time of teacher and reader, and of the other steps."""
     plan = artifacts.plan
     requests = teacher.requests + reader.requests
     if requests:
@@ -161,10 +165,10 @@ def _time_lines(
     if plan.trains and times is None:
         yield "time of the trainings: not measured for this model on this platform; each step prints its own"
     elif times is not None and plan.policy.url is None:
-        yield f"time of the rest: about {minutes(_other_s(artifacts, folder, counts, times))} on two cores"
+        yield f"time of the rest: about {minutes(_training_s(artifacts, folder, counts, times))} on two cores"
 
 
-def _other_s(
+def _training_s(
     artifacts: OwnArtifacts,
     folder: PipelineFolder,
     counts: tuple[int, int],
@@ -176,15 +180,15 @@ def _other_s(
     traces = min(train, plan.traces.questions or train) * plan.traces.samples
     steps = plan.grpo.steps or config.trainer.total_training_steps or 0
     seconds = {
-        "sft": _START_S + traces * _SAMPLES * sample_s,
+        "sft": _START_S + traces * _SAMPLES_PER_TRACE * sample_s,
         "filter": _START_S + min(train, plan.filter.questions or train) * question_s,
         "grpo": _START_S + steps * step_s,
     }
     skipped = {name for name in seconds if getattr(plan, name).skip or folder.seconds(name) is not None}
     for evaluation in evaluations(artifacts):
-        plays = 6 if evaluation.has_card else 1
-        questions = min(test, plan.evaluation.questions or test) * plays
-        seconds[evaluation.step] = _START_S + questions * question_s / 4  # a question is not replayed
+        questions = min(test, plan.evaluation.questions or test)
+        episodes = questions * _CARD_EPISODES if evaluation.has_card else questions
+        seconds[evaluation.step] = _START_S + episodes * question_s / 4  # a question is not replayed
         skipped |= {evaluation.step} if folder.seconds(evaluation.step) is not None else set()
     return sum(value for name, value in seconds.items() if name not in skipped)
 

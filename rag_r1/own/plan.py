@@ -1,4 +1,4 @@
-"""The plan of `rag-r1 own`: all that decides what is done, in sections of a YAML file.
+"""The plan of `rag-r1 own`: all settings of a run, in sections of a YAML file.
 
     documents:   {folder: manuals}
     teacher:     {url: https://api.example.org/v1, model: big-model}
@@ -15,7 +15,7 @@ import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import Field
 
@@ -56,7 +56,7 @@ class IndexPlan:
     """the index that is searched, in training and afterwards"""
 
     backend: Literal["bm25", "dense"] = key("bm25", "bm25, or dense with an encoder")
-    encoder: Text | None = key(None, "of dense: a model of sentence embeddings, such as intfloat/e5-base-v2")
+    encoder: Text | None = key(None, "model of sentence embeddings of dense, such as intfloat/e5-base-v2")
 
 
 @options("teacher")
@@ -69,7 +69,7 @@ class TeacherPlan:
     body: Body = key(dict, "further keys of each request, such as {max_tokens: 2000}")
     price_in: Price = key(0.0, "price of a million prompt tokens")
     price_out: Price = key(0.0, "price of a million generated tokens")
-    max_cost: Cost | None = key(None, "cost at which questions and traces end, both models together")
+    max_cost: Cost | None = key(None, "stop questions and traces at this cost of both models together")
     in_flight: PositiveCount = key(32, "requests at a time")
 
 
@@ -77,8 +77,8 @@ class TeacherPlan:
 class ReaderPlan:
     """the model that verifies the questions; without a model, the teacher"""
 
-    url: Address | None = key(None, "its address; null: the teacher's")
-    model: Text | None = key(None, "its name there")
+    url: Address | None = key(None, "address of its server, up to and with /v1; null: the teacher's")
+    model: Text | None = key(None, "name of the model there")
     api_key_env: Text = key("READER_API_KEY", "environment variable with the key of that address")
     price_in: Price = key(0.0, "price of a million prompt tokens")
     price_out: Price = key(0.0, "price of a million generated tokens")
@@ -91,7 +91,7 @@ class QuestionsPlan:
     train: Paths = key(
         (), "your own questions with answers (parquet, JSON, CSV, ...) instead of the teacher's"
     )
-    test: Paths = key((), "your own held-out ones, with which everything is evaluated")
+    test: Paths = key((), "your own held-out questions, with which everything is evaluated")
     kinds: Kinds = key(KINDS, "kinds that the teacher writes")
     per_kind: PositiveCount = key(200, "most questions of each kind")
     test_share: Share = key(0.2, "share of the documents whose questions are held out")
@@ -116,7 +116,7 @@ class TracesPlan:
     questions: PositiveCount | None = key(None, "first so many training questions; null: all")
     samples: PositiveCount = key(1, "trajectories for each question")
     max_turn_tokens: PositiveCount = key(1024, "tokens of a turn of the teacher")
-    metric: Literal["em", "cover_em", "any"] = key("em", "by which a trace is right and taken")
+    metric: Literal["em", "cover_em", "any"] = key("em", "metric by which a trace is right and used")
 
 
 @options("sft")
@@ -125,7 +125,7 @@ class SftPlan:
 
     skip: Flag = key(False, "leave out traces and SFT: reinforcement learning begins with the model")
     recipe: Text | None = key(None, "recipe of `rag-r1 sft`")
-    overrides: Texts = key((), "its keys that are changed, such as trainer.total_epochs=2")
+    overrides: Texts = key((), "changes of the recipe's keys, such as trainer.total_epochs=2")
 
 
 @options("filter")
@@ -134,8 +134,8 @@ class FilterPlan:
 
     skip: Flag = key(False, "train on all questions")
     questions: PositiveCount | None = key(None, "first so many training questions; null: all")
-    replays: Count = key(10, "further tries of a question whose first answer is wrong")
-    share: Share = key(0.25, "share that is kept of those that are right at once")
+    replays: Count = key(10, "further attempts at a question whose first answer is wrong")
+    share: Share = key(0.25, "share that is kept of the questions that are right at once")
 
 
 @options("grpo")
@@ -144,8 +144,8 @@ class GrpoPlan:
 
     skip: Flag = key(False, "leave it out")
     recipe: Text | None = key(None, "recipe of `rag-r1 train`; its episodes are those of every step")
-    steps: PositiveCount | None = key(None, "steps; null: as many as the recipe says")
-    overrides: Texts = key((), "its keys that are changed, such as trainer.n_gpus_per_node=8")
+    steps: PositiveCount | None = key(None, "number of steps; null: as many as the recipe says")
+    overrides: Texts = key((), "changes of the recipe's keys, such as trainer.n_gpus_per_node=8")
 
 
 @options("evaluation")
@@ -163,12 +163,12 @@ class EvaluationPlan:
 class RunPlan:
     """the run itself"""
 
-    seed: Annotated[int, Constraint("a whole number")] = key(0, "of everything that is drawn")
+    seed: Annotated[int, Constraint("a whole number")] = key(0, "seed of everything that is chosen at random")
 
 
 @dataclass(frozen=True)
 class OwnPlan:
-    """See the top of the module."""
+    """A plan, section by section."""
 
     documents: DocumentsPlan
     index: IndexPlan
@@ -200,25 +200,25 @@ class OwnPlan:
 
     @property
     def teaching(self) -> ModelSpec:
-        """The teacher. Its address and its name must be known."""
+        """The teacher's server and model, which must be known."""
         teacher = self.teacher
-        assert teacher.url is not None and teacher.model is not None
+        assert teacher.url is not None and teacher.model is not None  # checks.py has looked for both
         return ModelSpec(
             teacher.url, teacher.model, teacher.api_key_env, teacher.body, teacher.price_in, teacher.price_out
         )
 
     @property
     def reading(self) -> ModelSpec | None:
-        """The reader; None if it is the teacher."""
+        """The reader's server and model; None if the teacher reads."""
         reader, teacher = self.reader, self.teacher
         if reader.model is None:
             return None
         url, variable = (reader.url, reader.api_key_env) if reader.url else (teacher.url, teacher.api_key_env)
-        assert url is not None
+        assert url is not None  # checks.py requires the teacher's
         return ModelSpec(url, reader.model, variable, {}, reader.price_in, reader.price_out)
 
     def limits(self, max_cost: float | None) -> RequestLimits:
-        """How the teacher and the reader are asked."""
+        """The limits of the requests to teacher and reader."""
         return RequestLimits(in_flight=self.teacher.in_flight, max_cost=max_cost)
 
     @cached_property
@@ -229,7 +229,7 @@ class OwnPlan:
     @property
     def model(self) -> Path:
         """The folder of the model that is trained."""
-        assert self.policy.model is not None
+        assert self.policy.model is not None  # checks.py requires it
         return Path(self.policy.model)
 
     def plain(self) -> dict[str, dict[str, Any]]:
@@ -237,11 +237,5 @@ class OwnPlan:
         return json.loads(json.dumps(asdict(self)))
 
 
-#: The sections by name.
-SECTIONS: dict[str, Any] = {
-    declared.options_key: declared  # type: ignore[attr-defined]
-    for declared in (
-        *(DocumentsPlan, IndexPlan, TeacherPlan, ReaderPlan, QuestionsPlan, PolicyPlan, TracesPlan, SftPlan),
-        *(FilterPlan, GrpoPlan, EvaluationPlan, RunPlan),
-    )
-}
+#: The classes of the sections by name.
+SECTIONS: dict[str, Any] = get_type_hints(OwnPlan)

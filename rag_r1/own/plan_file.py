@@ -17,7 +17,7 @@ from rag_r1.options.declare import options_from
 from rag_r1.options.sections import PlanError, change_key, load_sections, read_sections
 from rag_r1.own.plan import SECTIONS, OwnPlan
 
-#: In the folder of the run.
+#: The file in the folder of the run.
 PLAN = "plan.yaml"
 _HEAD = """\
 # The plan of `rag-r1 own`: the same command, run again, reads it and goes on. A key may be changed as long
@@ -37,8 +37,8 @@ _PATHS = {
 def read_plan(
     path: Path | None, flags: Mapping[str, Mapping[str, Any]], words: Sequence[str] = ()
 ) -> OwnPlan:
-    """The plan in a file, or the defaults, with the values of flags by section and key and the changes of
-    words. Raises PlanError with all that is wrong."""
+    """Returns the plan in a file, or the defaults, with the values of `flags`, by section and key, and the
+    changes of `words`. Raises PlanError with all that is wrong."""
     sections = load_sections(path, SECTIONS) if path is not None else {}
     for name, values in flags.items():
         section = sections.get(name)
@@ -47,8 +47,8 @@ def read_plan(
     problems = [problem for word in words if (problem := change_key(sections, word))]
     specs, faults = read_sections(path or "the plan", _with_absolute_paths(sections), SECTIONS)
     if problems or faults:
-        rest = {name: options_from(declared, flags.get(name, {})) for name, declared in SECTIONS.items()}
-        raise PlanError([*problems, *faults], OwnPlan(**rest | specs))
+        defaults = {name: options_from(declared, flags.get(name, {})) for name, declared in SECTIONS.items()}
+        raise PlanError([*problems, *faults], OwnPlan(**defaults | specs))
     return OwnPlan(**specs)
 
 
@@ -68,6 +68,7 @@ def plan_text(plan: OwnPlan) -> str:
 
 
 def _with_absolute_paths(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections with absolute paths in the keys of _PATHS."""
     changed = dict(sections)
     for name, keys in _PATHS.items():
         section = changed.get(name)
@@ -78,7 +79,7 @@ def _with_absolute_paths(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _absolute(value: Any) -> Any:
-    """A path, or several, as absolute ones; a name that is no path on this machine as it is."""
+    """A path, or several, as absolute ones; a name that is not a path on this machine stays as it is."""
     if isinstance(value, list | tuple):
         return [_absolute(item) for item in value]
     if not isinstance(value, str | Path):

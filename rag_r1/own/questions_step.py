@@ -17,7 +17,7 @@ from rag_r1.data.files.duplicates import question_key
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.io.errors import DataError
 from rag_r1.io.file_hash import sha256_of_file
-from rag_r1.own.artifacts import OwnArtifacts
+from rag_r1.own.artifacts import OwnArtifacts, own_step
 from rag_r1.questions.run import QuestionsResult, write_questions
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.rollouts.requests import read_questions
@@ -26,7 +26,7 @@ from rag_r1.runs.steps import Step
 
 
 def questions_step(artifacts: OwnArtifacts) -> Step:
-    """The step of the plan."""
+    """The step of the plan that makes the questions."""
     plan = artifacts.plan
     needs = ("index",) if plan.documents.corpus else ("documents", "index")
     results = ("train.parquet", "test.parquet") if plan.trains else ("test.parquet",)
@@ -41,11 +41,12 @@ def questions_step(artifacts: OwnArtifacts) -> Step:
             result = asyncio.run(write_questions(replace(spec, retriever_url=url)))
         return _facts_of(result, folder, plan.trains)
 
-    return Step("questions", settings, work, results, needs)
+    return own_step("questions", settings, work, results, needs)
 
 
 def questions_spec(artifacts: OwnArtifacts) -> QuestionsSpec:
-    """How questions are written. The address of the retrieval server is not known yet."""
+    """The arguments with which questions are written, without the address of the retrieval server, which is
+    not known yet."""
     plan = artifacts.plan
     return QuestionsSpec(
         corpus=tuple(artifacts.corpus),
@@ -63,6 +64,7 @@ def questions_spec(artifacts: OwnArtifacts) -> QuestionsSpec:
 
 
 def _facts_of(result: QuestionsResult, folder: Path, trains: bool) -> dict[str, Any]:
+    """The facts of the step. Raises RunError if the questions are not complete, or a split has none."""
     card = result.card
     if result.stopped or card["open"]:
         reason = result.stopped or min(outcome.detail for outcome in result.outcomes if outcome.is_open)
@@ -79,6 +81,7 @@ def _facts_of(result: QuestionsResult, folder: Path, trains: bool) -> dict[str, 
 
 
 def _own_questions(artifacts: OwnArtifacts, needs: Sequence[str], results: Sequence[str]) -> Step:
+    """The step that copies the user's own questions."""
     plan = artifacts.plan
     files = {"train": plan.questions.train if plan.trains else (), "test": plan.questions.test}
     hashes = {split: [sha256_of_file(Path(path))[:16] for path in paths] for split, paths in files.items()}
@@ -91,7 +94,7 @@ def _own_questions(artifacts: OwnArtifacts, needs: Sequence[str], results: Seque
             write_rows(folder / f"{split}.parquet", questions)
         return {"rows": {split: len(questions) for split, questions in rows.items()}, "cost": 0.0}
 
-    return Step("questions", settings, work, results, needs)
+    return own_step("questions", settings, work, results, needs)
 
 
 def _own_rows(artifacts: OwnArtifacts, split: str, paths: Sequence[str]) -> list[QuestionRow]:

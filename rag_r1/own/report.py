@@ -1,6 +1,6 @@
 """Writes the report of a run: is the trained agent better than what it began as, and than plain RAG?
 
-    report.json    all figures
+    report.json    all figures, and the plan
     report.md      a table of the models, the claims with their tests, the search card's sentences, the steps
     report.png     exact match and searches of each model, and the curves of the training (picture.py)
 
@@ -12,7 +12,7 @@ at any time. What is in them is data: names and questions never become markup.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -34,8 +34,8 @@ from rag_r1.runs.steps import PipelineFolder
 REPORT = "report.md"
 #: Names of figures in the report of `rag-r1 eval`, and their columns.
 COLUMNS = {"em": "EM", "f1": "F1", "queries": "searches a question", "recall": "recall of gold passages"}
-#: What may differ between the models of a run.
-_DIFFERS = (
+#: Settings that may differ between the evaluations of a run.
+_MAY_DIFFER = (
     *("model", "condition", "protocol", "budget", "failures", "retriever", "index"),
     *("engine", "machine", "versions", "commit"),  # a run may go on elsewhere, and after an update
 )
@@ -60,20 +60,21 @@ CLAIMS = (
 
 
 def make_report(artifacts: OwnArtifacts, folder: PipelineFolder) -> dict[str, Any]:
-    """Write the three files, and return what report.json has."""
-    out, by_name = artifacts.out, {model.name: model for model in evaluations(artifacts)}
-    runs = {name: read_json_object(model.folder(out) / "report.json") for name, model in by_name.items()}
+    """Write the three files, and return the content of report.json."""
+    out = artifacts.out
+    by_name = {evaluation.name: evaluation for evaluation in evaluations(artifacts)}
+    runs = {name: read_json_object(entry.folder(out) / "report.json") for name, entry in by_name.items()}
     names = ("documents", "index", "questions", "traces", "sft_data", "sft", "filter", "grpo")
     report = {
         "format": 1,
         "models": {name: _figures(by_name[name].label, run) for name, run in runs.items()},
         "claims": [_check_claim(claim, by_name, out) for claim in CLAIMS if _is_made(claim, by_name)],
         "card": _card_sentences(artifacts, list(by_name.values())),
-        "curves": curves(artifacts.stage / "trajectories"),
+        "curves": curves(artifacts.grpo_stage / "trajectories"),
         "steps": {name: facts for name in names if (facts := folder.facts(name))},
         "seconds": {
             name: seconds
-            for name in (*names, *(model.step for model in by_name.values()))
+            for name in (*names, *(evaluation.step for evaluation in by_name.values()))
             if (seconds := folder.seconds(name)) is not None
         },
         "plan": without_secrets(artifacts.plan.plain()),
@@ -85,7 +86,7 @@ def make_report(artifacts: OwnArtifacts, folder: PipelineFolder) -> dict[str, An
 
 
 def _figures(label: str, run: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a model over all questions, and its EM by kind of question."""
+    """The figures of a model over all questions, and its EM by source of the questions."""
     totals = {name: run["figures"][name]["all"] for name in COLUMNS}
     counts = run["counts"]["all"]
     return {
@@ -107,7 +108,7 @@ def _is_made(claim: Claim, evaluations: Mapping[str, Evaluation]) -> bool:
 def _check_claim(claim: Claim, evaluations: Mapping[str, Evaluation], out: Path) -> dict[str, Any]:
     """A claim with its figures and its verdict: `held`, `not shown`, or `the opposite held`."""
     folders = [evaluations[name].folder(out) for name in (claim.other, claim.better)]
-    [difference] = compare(folders, _DIFFERS)["figures"]["em"]["all"]["differences"]
+    [difference] = compare(folders, _MAY_DIFFER)["figures"]["em"]["all"]["differences"]
     verdict = "not shown"
     if difference["p"] < _SIGNIFICANCE:
         verdict = "held" if difference["value"] > 0 else "the opposite held"
@@ -115,6 +116,7 @@ def _check_claim(claim: Claim, evaluations: Mapping[str, Evaluation], out: Path)
 
 
 def _card_sentences(artifacts: OwnArtifacts, played: Sequence[Evaluation]) -> list[str]:
+    """The sentences of the search card, if a model was played with one."""
     return [
         sentence
         for evaluation in played
@@ -124,8 +126,8 @@ def _card_sentences(artifacts: OwnArtifacts, played: Sequence[Evaluation]) -> li
 
 
 def curves(trajectories: Path) -> dict[str, dict[int, float]]:
-    """By step of a training: the mean reward of what it sampled, and EM of its validations. Records lie in a
-    folder by the split of their questions."""
+    """Two curves by step of a training: the mean reward of its sampled episodes, and EM of its validations.
+    `trajectories`: the folder with those of each split."""
     training, held_out = (records_by_step(trajectories / split) for split in ("train", "test"))
     return {
         "reward": {step: _mean(records, "score") for step, records in training.items()},
@@ -140,7 +142,7 @@ def _mean(records: Sequence[Mapping[str, Any]], term: str) -> float:
 
 
 def markdown(report: Mapping[str, Any], pictures: Sequence[Path] = ()) -> str:
-    """The report in words."""
+    """The report as Markdown. `pictures`: the files that it shows."""
     models = report["models"]
     questions = max(model["questions"] for model in models.values())
     page = Page("An agent for these documents").text(
@@ -167,42 +169,39 @@ def _row(model: Mapping[str, Any]) -> list[str]:
 
 
 def _claim_row(claim: Mapping[str, Any]) -> list[str]:
-    return [
-        claim["claim"],
-        with_interval(claim, 3, signed=True),
-        p_value(claim["p"]),
-        f"**{claim['verdict']}**",
-    ]
+    difference = with_interval(claim, 3, signed=True)
+    return [claim["claim"], difference, p_value(claim["p"]), f"**{claim['verdict']}**"]
 
 
 def step_items(report: Mapping[str, Any]) -> list[str]:
-    """What each step has left, and how long it took."""
+    """A line of Markdown for each step that is done: its time and its result."""
     steps = report["steps"]
-    texts = {name: _WORDS[name](steps[name]) for name in _WORDS if name in steps}
+    texts = {name: describe(steps[name]) for name, describe in _STEP_TEXTS.items() if name in steps}
     for name in report["seconds"]:
         if name.startswith("evaluation/"):
             model = report["models"][name.partition("/")[2]]
             texts[name] = f"exact match {with_interval(model['em'])}"
     seconds = report["seconds"]
-    return [f"**{name}** ({minutes(seconds[name])}): {words}" for name, words in texts.items()]
+    return [f"**{name}** ({minutes(seconds[name])}): {text}" for name, text in texts.items()]
 
 
-def _question_words(facts: Mapping[str, Any]) -> str:
+def _questions_text(facts: Mapping[str, Any]) -> str:
     rows = ", ".join(f"{count:,} in {split}" for split, count in facts["rows"].items())
     if "seeds" not in facts:
         return f"your own: {rows}"
-    return f"{facts['kept']:,} of {facts['seeds']:,} kept: {rows}{_cost_words(facts)}"
+    return f"{facts['kept']:,} of {facts['seeds']:,} kept: {rows}{_cost_text(facts)}"
 
 
-def _cost_words(facts: Mapping[str, Any]) -> str:
+def _cost_text(facts: Mapping[str, Any]) -> str:
     return f"; cost {facts['cost']:.4g}" if facts.get("cost") else ""
 
 
-_WORDS: dict[str, Any] = {
+#: Name of a step -> its result in words, from its facts.
+_STEP_TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "documents": lambda facts: f"{facts['passages']:,} passages of {facts['documents']:,} documents",
     "index": lambda facts: f"{facts['passages']:,} passages",
-    "questions": _question_words,
-    "traces": lambda facts: f"{facts['right']:,} of {facts['judged']:,} right{_cost_words(facts)}",
+    "questions": _questions_text,
+    "traces": lambda facts: f"{facts['right']:,} of {facts['judged']:,} right{_cost_text(facts)}",
     "sft_data": lambda facts: f"{facts['samples']:,} samples",
     "sft": lambda facts: f"{facts['samples']:,} samples, validation loss {number(facts['loss'])}",
     "filter": lambda facts: (
@@ -214,6 +213,7 @@ _WORDS: dict[str, Any] = {
 
 
 def _notes(report: Mapping[str, Any]) -> list[str]:
+    """Paragraphs that end the report: where the card is, and who has read the questions."""
     notes = []
     if report["card"]:
         model = "trained" if "trained" in report["models"] else "untrained"

@@ -5,7 +5,7 @@
     large    everything else                                      rag_r1/grpo, rag_r1/sft/qwen_7b
 
 The recipes of the small sizes are for CPUs; on a GPU they get the platform and the changes that the README of
-recipes/real_small gives. Whatever the plan names itself stays.
+recipes/real_small gives. A recipe or platform that the plan names is kept.
 """
 
 from __future__ import annotations
@@ -20,27 +20,24 @@ from rag_r1.own.plan import OwnPlan
 from rag_r1.system.gpu_driver import driver_version
 
 _MEGABYTE = 1 << 20
-_SFT_ON_A_GPU = (
-    *("trainer.device=cuda", "engine.mixed_precision.param_dtype=bf16"),
-    *("data.max_token_len_per_gpu=16384", "trainer.save_freq=after_each_epoch"),
-    "trainer.test_freq=after_each_epoch",
-)
-_GRPO_ON_A_GPU = (
-    *("trainer.n_gpus_per_node=1", "algorithm.rollout_correction.bypass_mode=false"),
-    *("actor_rollout_ref.rollout.enforce_eager=true", "actor_rollout_ref.rollout.free_cache_engine=false"),
-    *(
-        "actor_rollout_ref.rollout.gpu_memory_utilization=0.5",
-        "actor_rollout_ref.rollout.agent.num_workers=1",
-    ),
-)
+#: Changes of the recipes of the small sizes on a GPU.
+_SFT_ON_A_GPU = """
+    trainer.device=cuda engine.mixed_precision.param_dtype=bf16 data.max_token_len_per_gpu=16384
+    trainer.save_freq=after_each_epoch trainer.test_freq=after_each_epoch
+""".split()
+_GRPO_ON_A_GPU = """
+    trainer.n_gpus_per_node=1 algorithm.rollout_correction.bypass_mode=false
+    actor_rollout_ref.rollout.enforce_eager=true actor_rollout_ref.rollout.free_cache_engine=false
+    actor_rollout_ref.rollout.gpu_memory_utilization=0.5 actor_rollout_ref.rollout.agent.num_workers=1
+""".split()
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The recipes for models of a size. `below`: bytes of their weights; `prompts`: files of the policy's
-    prompt and of that for one search, in the folder of the recipes; `is_for_cpus`: the recipes' own platform
-    is the CPU; `times`: seconds on two cores of a sample of SFT, of a question that is filtered or evaluated,
-    and of a step of GRPO (docs/guides/pipeline.md), None where that was not measured."""
+    """The recipes for models of a size. `below`: more bytes than their weights have; `prompts`: files of the
+    policy's prompt and of that for one search, in the folder of the recipes; `is_for_cpus`: the recipes' own
+    platform is the CPU; `times`: seconds on two cores of a sample of SFT, of a question that is filtered or
+    evaluated, and of a step of GRPO (docs/guides/pipeline.md), None where that was not measured."""
 
     name: str
     below: float
@@ -51,34 +48,31 @@ class ModelSize:
     times: tuple[float, float, float] | None = None
 
 
+_SMALL_PROMPTS = ("real_small/prompt.txt", "real_small/one_shot.txt")
+#: From the smallest.
 SIZES = (
     ModelSize("tiny", 64 * _MEGABYTE, "rag_r1/sft/demo", "demo/grpo", times=(0.07, 0.45, 40.0)),
-    ModelSize(
-        "small",
-        2048 * _MEGABYTE,
-        "real_small/sft",
-        "real_small/grpo",
-        ("real_small/prompt.txt", "real_small/one_shot.txt"),
-    ),
+    ModelSize("small", 2048 * _MEGABYTE, "real_small/sft", "real_small/grpo", _SMALL_PROMPTS),
     ModelSize("large", float("inf"), "rag_r1/sft/qwen_7b", "rag_r1/grpo", is_for_cpus=False),
 )
 
 
 def size_of(model: str) -> ModelSize:
-    """The size of a model in a folder by its weights; large, for one that is not here yet."""
+    """The size of a model by the bytes of its weights; the largest for one that is not on this machine
+    yet."""
     folder = Path(model)
     files = [] if is_hub_name(model) else [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
-    weights = sum(file.stat().st_size for file in files)
-    return next(size for size in SIZES if weights < size.below) if files else SIZES[-1]
+    weight_bytes = sum(file.stat().st_size for file in files)
+    return next(size for size in SIZES if weight_bytes < size.below) if files else SIZES[-1]
 
 
 def this_platform() -> str:
-    """The platform of this machine."""
+    """The platform of this machine: `gpu` if it has a driver of NVIDIA, else `cpu`."""
     return "gpu" if driver_version() is not None else "cpu"
 
 
 def with_recipes(plan: OwnPlan) -> OwnPlan:
-    """The plan with a platform and with all recipes. `plan`: with a model."""
+    """The plan, which must have a model, with a platform and with all recipes."""
     assert plan.policy.model is not None
     size = size_of(plan.policy.model)
     platform: Any = plan.policy.platform or this_platform()

@@ -23,7 +23,7 @@ from rag_r1.io.bounded_json import read_json_object
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.options.command_line import hydra_quoted
 from rag_r1.options.settings_file import recorded_settings
-from rag_r1.own.artifacts import OwnArtifacts
+from rag_r1.own.artifacts import OwnArtifacts, own_step
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_module
 from rag_r1.runs.steps import Step
@@ -35,7 +35,7 @@ from rag_r1.training.stages import StagesArguments
 
 
 def training_steps(artifacts: OwnArtifacts) -> list[Step]:
-    """Those of the plan, in order."""
+    """The steps of the plan that train, in order."""
     plan = artifacts.plan
     steps = [] if plan.sft.skip else [_sft(artifacts)]
     if plan.grpo.skip:
@@ -44,44 +44,45 @@ def training_steps(artifacts: OwnArtifacts) -> list[Step]:
 
 
 def sft_overrides(artifacts: OwnArtifacts) -> list[str]:
-    """What is changed in the recipe of SFT; the plan's own overrides last."""
+    """The overrides of the recipe of SFT; the plan's own ones come last."""
     run = artifacts.out / "sft" / "run"
     return [
-        f"model.path={hydra_quoted(artifacts.start)}",
+        f"model.path={hydra_quoted(artifacts.untrained_model)}",
         f"trainer.default_local_dir={hydra_quoted(run)}",
         f"trainer.seed={artifacts.plan.run.seed}",
-        f"data.max_length={artifacts.episodes.context}",
+        f"data.max_length={artifacts.episodes.context_tokens}",
         *artifacts.plan.sft.overrides,
     ]
 
 
 def _sft(artifacts: OwnArtifacts) -> Step:
+    """The step that fine-tunes the model on the samples."""
     plan = artifacts.plan.sft
-    assert plan.recipe is not None
+    assert plan.recipe is not None  # sizes.py has chosen one
     recipe = plan.recipe
     settings = {
         "model": artifacts.model_hash,
-        "recipe": _content(recipe),
+        "recipe": _content_hash(recipe),
         "overrides": list(plan.overrides),
-        "context": artifacts.episodes.context,
+        "context": artifacts.episodes.context_tokens,
         "seed": artifacts.plan.run.seed,
     }
 
     def work(folder: Path) -> dict[str, Any]:
-        data, run = artifacts.out / "sft_data", folder / "run"
+        data = artifacts.out / "sft_data"
         overrides = sft_overrides(artifacts)
         args = SftArguments(recipe=recipe, data=data, overrides=overrides)
         print(f"  log: {folder / 'train.log'}", flush=True)
-        with SftProgressBar(run / METRICS, _sft_steps(recipe, overrides, data)) as bar:
+        with SftProgressBar(folder / "run" / METRICS, _sft_steps(recipe, overrides, data)) as bar:
             words = args.to_argv()
             run_module("rag_r1.sft.train_command", *words, log=folder / "train.log", watch=bar.read)
         return {"samples": _rows(data / "train.parquet"), "loss": bar.loss}
 
-    return Step("sft", settings, work, ("run/model",), ("sft_data",))
+    return own_step("sft", settings, work, ("run/model",), ("sft_data",))
 
 
 def _sft_steps(recipe: str, overrides: list[str], data: Path) -> int:
-    """Steps of a fine-tuning."""
+    """The number of steps of a fine-tuning."""
     from rag_r1.training.command import compose_recipe
 
     config = compose_recipe(Recipe.find(recipe), overrides)
@@ -90,6 +91,7 @@ def _sft_steps(recipe: str, overrides: list[str], data: Path) -> int:
 
 
 def _filter(artifacts: OwnArtifacts) -> Step:
+    """The step that chooses training questions by their difficulty."""
     plan, episodes = artifacts.plan.filter, artifacts.episodes
     settings = {
         "questions": plan.questions,
@@ -102,8 +104,8 @@ def _filter(artifacts: OwnArtifacts) -> Step:
 
     def work(folder: Path) -> dict[str, Any]:
         print(f"  starting vLLM (half a minute); log: {folder / 'vllm.log'}", flush=True)
-        model, options = artifacts.before_grpo, ("--max-model-len", str(episodes.context))
-        server = vllm_server(model, folder / "vllm.log", options=(*options, *episodes.vllm_options))
+        options = ("--max-model-len", str(episodes.context_tokens), *episodes.vllm_options)
+        server = vllm_server(artifacts.grpo_start_model, folder / "vllm.log", options=options)
         with artifacts.retriever(folder) as retriever, server as url:
             args = filter_arguments(artifacts, folder, retriever, url)
             with recorded_settings("rag-r1 filter", args):
@@ -114,11 +116,12 @@ def _filter(artifacts: OwnArtifacts) -> Step:
         return {name: summary[name] for name in names}
 
     needs = ("index", "questions", *(() if artifacts.plan.sft.skip else ("sft",)))
-    return Step("filter", settings, work, ("train.parquet",), needs)
+    return own_step("filter", settings, work, ("train.parquet",), needs)
 
 
 def filter_arguments(artifacts: OwnArtifacts, folder: Path, retriever: str, url: str) -> FilterArguments:
-    """The arguments of `rag-r1 filter`, with both servers."""
+    """The arguments of `rag-r1 filter`. `retriever`, `url`: addresses of the retrieval server and of the
+    model's."""
     plan, episodes = artifacts.plan, artifacts.episodes
     return FilterArguments(
         questions=[artifacts.questions("train")],
@@ -126,7 +129,7 @@ def filter_arguments(artifacts: OwnArtifacts, folder: Path, retriever: str, url:
         retriever_url=retriever,
         base_url=url,
         model="policy",
-        tokenizer=str(artifacts.before_grpo),
+        tokenizer=str(artifacts.grpo_start_model),
         limit=plan.filter.questions,
         replays=plan.filter.replays,
         share=plan.filter.share,
@@ -138,24 +141,25 @@ def filter_arguments(artifacts: OwnArtifacts, folder: Path, retriever: str, url:
 
 
 def grpo_overrides(artifacts: OwnArtifacts, url: str) -> list[str]:
-    """What is changed in the recipe of GRPO, with the retrieval server at `url`."""
+    """The overrides of the recipe of GRPO, with the retrieval server at `url`."""
     plan = artifacts.plan
     source = "questions" if plan.filter.skip else "filter"
     train_file, test_file = artifacts.out / source / "train.parquet", artifacts.questions("test")
     return [
-        f"actor_rollout_ref.model.path={hydra_quoted(artifacts.before_grpo)}",
+        f"actor_rollout_ref.model.path={hydra_quoted(artifacts.grpo_start_model)}",
         f"data.train_files={hydra_quoted(train_file)}",
         f"data.val_files={hydra_quoted(test_file)}",
         f"rag_r1.retriever.url={url}",
-        f"data.val_batch_size={_held_out(artifacts)}",
+        f"data.val_batch_size={_validation_rows(artifacts)}",
         *artifacts.episodes.training_overrides,
         *batch_that_fits(_rows(train_file), artifacts.episodes.config),
     ]
 
 
 def batch_that_fits(rows: int, config: Any) -> list[str]:
-    """Overrides for fewer questions than a step of the recipe trains on: whole mini batches of what is there,
-    or one of whole shares for all GPUs. Raises RunError if there are too few."""
+    """Overrides for `rows` training questions, if they are fewer than a step of the recipe trains on: as many
+    whole mini batches as there are questions for, or else one mini batch with the same number for each GPU.
+    Raises RunError if there are too few."""
     batch, mini = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
     if rows >= batch:
         return []
@@ -172,11 +176,12 @@ def batch_that_fits(rows: int, config: Any) -> list[str]:
 
 
 def _grpo(artifacts: OwnArtifacts) -> Step:
+    """The step of the reinforcement learning."""
     plan = artifacts.plan.grpo
-    assert plan.recipe is not None
+    assert plan.recipe is not None  # sizes.py has chosen one
     recipe = plan.recipe
     settings = {
-        "recipe": _content(recipe),
+        "recipe": _content_hash(recipe),
         "overrides": artifacts.episodes.recipe_overrides,
         "prompt": artifacts.plan.protocol.user_prompt,
         "seed": artifacts.plan.run.seed,
@@ -188,16 +193,16 @@ def _grpo(artifacts: OwnArtifacts) -> Step:
         with artifacts.retriever(folder) as url:
             stages = StagesArguments(recipe=[recipe], out=folder, overrides=grpo_overrides(artifacts, url))
             train([sys.executable, "-m", "rag_r1.training.stages", *stages.to_argv()], folder)
-        return {"model": artifacts.trained.relative_to(folder).as_posix()}
+        return {"model": artifacts.grpo_model.relative_to(folder).as_posix()}
 
     filter_steps = () if artifacts.plan.filter.skip else ("filter",)
     sft_steps = () if artifacts.plan.sft.skip else ("sft",)
     needs = ("index", "questions", *sft_steps, *filter_steps)
-    return Step("grpo", settings, work, ("stage1/finished", "stage1/trajectories"), needs)
+    return own_step("grpo", settings, work, ("stage1/finished", "stage1/trajectories"), needs)
 
 
-def _held_out(artifacts: OwnArtifacts) -> int:
-    """Questions of a validation: all of them at once."""
+def _validation_rows(artifacts: OwnArtifacts) -> int:
+    """The number of questions of a validation, which are one batch."""
     rows = _rows(artifacts.questions("test"))
     limit = artifacts.episodes.config.data.get("val_max_samples") or -1
     return min(rows, limit) if limit > 0 else rows
@@ -207,11 +212,11 @@ def _rows(path: Path) -> int:
     return pq.ParquetFile(path).metadata.num_rows
 
 
-def _content(recipe: str) -> str:
-    """A recipe by the content of its file."""
+def _content_hash(recipe: str) -> str:
+    """A hash of the content of a recipe's file."""
     return sha256_of_file(Recipe.find(recipe).path)[:16]
 
 
 def _plain_settings(playing: dict[str, Any]) -> dict[str, Any]:
-    """How the policy plays, without the place of its prompt, which the questions have."""
+    """The arguments of the episodes without the path of the prompt, whose text the questions have."""
     return {name: value for name, value in playing.items() if name != "prompt"}

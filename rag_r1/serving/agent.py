@@ -41,20 +41,27 @@ from rag_r1.tools import close_tools, shared_tools
 
 logger = logging.getLogger(__name__)
 
+#: Plays a question, as `ChatAgent.play` does with its defaults.
+Play = Callable[[str], Awaitable[Trajectory]]
+
 
 class ChatAgent:
-    """Plays one episode for each question, any number at a time. `args`: as `resolve_model` and `serve_model`
-    return them (rag_r1/evaluation/target.py); `retriever`: the keys of the search. See `open_agent`."""
+    """Plays one episode for each question, any number at a time; `open_agent` makes one. `args`: as
+    `resolve_model` and `serve_model` return them (rag_r1/evaluation/target.py); `retriever`: the keys of the
+    search."""
 
     def __init__(self, args: EvalArguments, setup: AgentSetup, retriever: Mapping[str, Any]):
-        self.args, self.setup, self.retriever = args, setup, retriever
+        self.args = args
+        self.setup = setup
+        self.retriever = retriever
         self.sampling = {"model": args.model, **sampling_of(args)}
         self.body = json.loads(args.body)
-        self.answers = ""  # what the endpoint returns (rag_r1/rollouts/response_format.py)
+        self.response_format = ""  # what the endpoint returns; `try_out` finds it out
         self._endpoint = self._connect()
 
     def prompt_fits(self, question: str) -> bool:
-        """Is there room for the prompt with this question, and a token after it?"""
+        """Whether the prompt with this question is within the limit, if there is one; False if it cannot be
+        made."""
         limit = self.setup.budget.prompt_limit
         try:
             return limit is None or len(self.setup.prompt_ids(question)) <= limit
@@ -70,20 +77,20 @@ class ChatAgent:
         observer: Observer | None = None,
         on_text: OnText | None = None,
     ) -> Trajectory:
-        """The record of the episode; raises nothing but its own cancellation. `on_text` sees each turn grow
-        (rag_r1/inference/streaming.py), if the endpoint returns token ids; others are asked for whole
-        turns."""
-        endpoint = await self._current()
+        """Play the episode and return its trajectory; raises nothing but its own cancellation. `on_text` gets
+        each turn as it grows (rag_r1/inference/streaming.py), if the endpoint returns token ids; other
+        endpoints are asked for whole turns."""
+        endpoint = await self._open_endpoint()
         request = EpisodeRequest(uuid.uuid4().hex, question, (), seed=seed, temperature=temperature)
         engine_of = engine_maker(
-            self.answers,
+            self.response_format,
             self.setup,
             endpoint,
             ResponseCache(),
             self.sampling,
             self.body,
             logprobs=self.setup.budget.max_state is not None,
-            on_text=on_text if self.answers == IDS else None,
+            on_text=on_text if self.response_format == IDS else None,
         )
         episode = self.setup.episode(engine_of(request), observer)
         try:
@@ -92,37 +99,38 @@ class ChatAgent:
             )
         except RunError as error:
             logger.error("the endpoint refuses requests: %s", error)
-            record = Trajectory(request.id, question, self.setup.protocol.name, status="engine_failure")
-            record.failed("engine", str(error))
-            return record
+            trajectory = Trajectory(request.id, question, self.setup.protocol.name, status="engine_failure")
+            trajectory.failed("engine", str(error))
+            return trajectory
 
     async def try_out(self) -> None:
-        """One search and one token, so that what does not work is known at start. Raises RunError."""
+        """Request one search and one token, so that a fault is known at start. Raises RunError."""
         args = self.args
-        probing = response_format(args.engine, self._endpoint, args.model, self.body, self.setup)
+        token = response_format(args.engine, self._endpoint, args.model, self.body, self.setup)
         search = try_first_search(self.retriever, args.retriever_url)
-        self.answers, _ = await try_servers(unless_cancelled(self._endpoint.stop, probing), search)
-        requires_token_ids(self.setup, self.answers)
+        self.response_format, _ = await try_servers(unless_cancelled(self._endpoint.stop, token), search)
+        requires_token_ids(self.setup, self.response_format)
 
     async def close(self) -> None:
         """Close the connections to the endpoint."""
         await self._endpoint.close()
 
-    async def _current(self) -> Endpoint:
+    async def _open_endpoint(self) -> Endpoint:
+        """The endpoint, or a new connection if it was ended by a refusal."""
         if (old := self._endpoint).stop.reason is not None:
             self._endpoint = self._connect()
             await old.close()
         return self._endpoint
 
     def _connect(self) -> Endpoint:
-        assert self.args.base_url is not None
+        assert self.args.base_url is not None  # `serve_model` has set it
         return Endpoint(endpoint_options(self.args, self.args.base_url, self.args.api_key_env), CancelToken())
 
 
 def check_agent(args: EvalArguments, checks: Sequence[Callable[[], Any]] = ()) -> RagR1Config:
-    """The configuration of an agent, after all checks of its arguments and files, before anything is started
-    for it. `checks`: further checks of the command. Raises StartError with all problems, or RunError with the
-    only one."""
+    """Check an agent's arguments and files before anything is started for it, and return its configuration.
+    `checks`: further checks of the command. Raises StartError with all problems, or RunError with the only
+    one."""
     add_working_directory()
     limits = validation_limits(args.protocol)
     try:
@@ -137,8 +145,8 @@ def check_agent(args: EvalArguments, checks: Sequence[Callable[[], Any]] = ()) -
 
 
 def try_agent_servers(args: EvalArguments, config: RagR1Config, *, search: bool = True) -> None:
-    """One request each to the servers of an agent that are there already: the search, if it has one, and the
-    model at --base-url. Raises StartError, or RunError."""
+    """Send one request to each server of an agent that runs already: the search's (unless `search` is false)
+    and the model's at --base-url. Raises StartError, or RunError."""
     attempts: list[Awaitable[Any]] = []
     if search:
         attempts.append(try_first_search(config.validation_retriever, args.retriever_url))
@@ -149,31 +157,32 @@ def try_agent_servers(args: EvalArguments, config: RagR1Config, *, search: bool 
 
 def _try_model(args: EvalArguments, url: str) -> None:
     resolved = resolve_model(args)
-    if args.tokenizer is None:  # another was loaded with the agent
+    if args.tokenizer is None:  # one that the user names was loaded with the agent
         TokenUnit.of(resolved.tokenizer)
-    if not args.trust_env:  # through a proxy, the server may be unknown here
+    if not args.trust_env:  # behind a proxy, this machine may not reach the server itself
         check_replies(url, args.api_key_env, "model server", "--base-url", args.model, args.engine)
 
 
 @asynccontextmanager
 async def open_agent(args: EvalArguments) -> AsyncIterator[ChatAgent]:
-    """A player that has been tried out, until the block ends. Raises RunError."""
+    """Yields an agent that has been tried out, and closes it after the block. Raises RunError."""
     add_working_directory()
     try:
         with all_problems(args, {}):
             config, _, setup = prepare_agent(args, validation_limits(args.protocol), validation=True)
-    except ValueError as error:  # of a key, of a file
+    except ValueError as error:  # a wrong key, or a file that cannot be read
         raise RunError(str(error)) from error
-    player = ChatAgent(args, setup, config.validation_retriever)
+    agent = ChatAgent(args, setup, config.validation_retriever)
     try:
-        await player.try_out()
-        yield player
+        await agent.try_out()
+        yield agent
     finally:
-        await player.close()
+        await agent.close()
         await close_tools(shared_tools(config.validation_retriever, config.tools))
 
 
 async def _prompt_ids(setup: AgentSetup, question: str) -> list[int]:
-    """Awaited within the episode, so that a prompt that cannot be made is the question's failure."""
+    """The prompt's token ids. The episode awaits this coroutine, so that a prompt that cannot be made is the
+    question's failure."""
     # In a thread: the model's chat template decides how long it takes.
     return await asyncio.to_thread(setup.prompt_ids, question)

@@ -30,7 +30,7 @@ from rag_r1.serving.admission import ServerFullError
 from rag_r1.serving.conversation import read_conversation
 from rag_r1.serving.metrics import CONTENT_TYPE
 from rag_r1.serving.page import PAGE_FILES, PageInfo
-from rag_r1.serving.sessions import FAILURES, ChatParameters, ChatSession, ChatSessions, reasoning_text
+from rag_r1.serving.sessions import FAILURES, ChatParameters, ChatSession, ChatSessions, take_reasoning
 from rag_r1.serving.wire import ChatRequest, Message, TextRequest, completion
 
 #: Answered without the token: the page, which holds no data, and the probe.
@@ -45,7 +45,8 @@ def create_app(
     allowed: Iterable[str] = (),
     token: str | None = None,
 ) -> FastAPI:
-    """The app. `names`, `allowed`, `token`: see RequestGuard."""
+    """The app. `names`, `allowed`: host names that requests may use; `token`: what they must send as bearer
+    (RequestGuard checks all three)."""
     app = FastAPI(title="RAG-R1 chat", docs_url=None, redoc_url=None)  # those pages load scripts from a CDN
     _add_error_handlers(app, chats)
     _add_chat(app, chats)
@@ -55,22 +56,25 @@ def create_app(
     def count(reason: str) -> None:
         chats.metrics.refused.labels(reason).inc()
 
-    guard = {"names": names, "allowed": allowed, "token": token, "on_refusal": count}
-    app.add_middleware(RequestGuard, **guard, open_paths=OPEN_PATHS)
+    app.add_middleware(
+        RequestGuard, names=names, allowed=allowed, token=token, on_refusal=count, open_paths=OPEN_PATHS
+    )
     return app
 
 
 def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
+    """Add the routes of questions and of the model's name."""
+
     @app.post("/v1/chat/completions", response_model=None)
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
         chat = _begin_chat(chats, _chat_parameters(chats, body))
         if body.stream:
             return _ChatStream(chats, chat)
-        record = await _await_record(request, chat)
-        if record is None:
+        trajectory = await _await_trajectory(request, chat)
+        if trajectory is None:
             return Response(status_code=499)  # nobody reads it
         return JSONResponse(
-            completion(chat.id, chats.name, _require_answer(record), reasoning_text(chat), chat.details)
+            completion(chat.id, chats.name, _require_answer(trajectory), take_reasoning(chat), chat.details)
         )
 
     @app.post("/chat/", response_model=None)
@@ -80,23 +84,22 @@ def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
             conversation = read_conversation([Message(role="user", content=body.text)])
         except ValueError as error:
             raise RequestError(400, "bad_input", f"text: {error}") from error
-        record = await _await_record(request, _begin_chat(chats, ChatParameters(conversation)))
-        if record is None:
+        trajectory = await _await_trajectory(request, _begin_chat(chats, ChatParameters(conversation)))
+        if trajectory is None:
             return Response(status_code=499)
-        return JSONResponse({"result": _require_answer(record).answer or ""})
+        return JSONResponse({"result": _require_answer(trajectory).answer or ""})
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {
-            "object": "list",
-            "data": [{"id": chats.name, "object": "model", "created": 0, "owned_by": "rag-r1"}],
-        }
+        model = {"id": chats.name, "object": "model", "created": 0, "owned_by": "rag-r1"}
+        return {"object": "list", "data": [model]}
 
 
 def _chat_parameters(chats: ChatSessions, body: ChatRequest) -> ChatParameters:
+    """The question and the options in the body of a request. Raises RequestError for what cannot be done."""
     if body.model is not None and body.model != chats.name:
         raise RequestError(404, "model_not_found", f"the only model is {chats.name!r}")
-    if reason := body.refused():
+    if reason := body.refusal():
         raise RequestError(400, "unsupported", reason)
     try:
         conversation = read_conversation(body.messages)
@@ -107,23 +110,25 @@ def _chat_parameters(chats: ChatSessions, body: ChatRequest) -> ChatParameters:
 
 
 def _begin_chat(chats: ChatSessions, parameters: ChatParameters) -> ChatSession:
+    """Begin a chat. Raises RequestError if the server is full, or stops."""
     if chats.stopped:
         raise _stopping()
     try:
         return chats.begin(parameters)
     except ServerFullError as full:
         chats.metrics.refused.labels("full").inc()
-        headers = {"Retry-After": str(full.retry_after)}
-        raise RequestError(503, "overloaded", f"{full}: come back in {full.retry_after} s", headers) from full
+        headers = {"Retry-After": str(full.retry_after_s)}
+        message = f"{full}: try again in {full.retry_after_s} s"
+        raise RequestError(503, "overloaded", message, headers) from full
 
 
 def _stopping() -> RequestError:
     return RequestError(*STOPPING, {"Retry-After": str(RETRY_S)})
 
 
-async def _await_record(request: Request, chat: ChatSession) -> Trajectory | None:
-    """The record of the chat; None if the client goes away before, which ends the chat. Raises RequestError
-    if the server stops before the chat has ended."""
+async def _await_trajectory(request: Request, chat: ChatSession) -> Trajectory | None:
+    """The trajectory of the chat; None if the client goes away before its end, which ends the chat. Raises
+    RequestError if the server stops before the chat has ended."""
     disconnection = asyncio.create_task(disconnected(request))
     try:
         await asyncio.wait({chat.task, disconnection}, return_when=asyncio.FIRST_COMPLETED)
@@ -135,15 +140,15 @@ async def _await_record(request: Request, chat: ChatSession) -> Trajectory | Non
         chat.task.cancel()
 
 
-def _require_answer(record: Trajectory) -> Trajectory:
-    """The record. Raises RequestError if the episode failed."""
-    if record.status in FAILURES:
-        raise RequestError(*FAILURES[record.status])
-    return record
+def _require_answer(trajectory: Trajectory) -> Trajectory:
+    """The trajectory itself. Raises RequestError if the episode failed."""
+    if trajectory.status in FAILURES:
+        raise RequestError(*FAILURES[trajectory.status])
+    return trajectory
 
 
 class _ChatStream(StreamingResponse):
-    """A chat's stream; the chat ends with it."""
+    """The response with a chat's stream; when it ends, or its client goes away, the chat ends too."""
 
     def __init__(self, chats: ChatSessions, chat: ChatSession):
         headers = {"X-Accel-Buffering": "no"}  # nginx: pass each event on at once
@@ -176,6 +181,7 @@ def _add_operations(app: FastAPI, chats: ChatSessions) -> None:
 
 
 def _add_error_handlers(app: FastAPI, chats: ChatSessions) -> None:
+    """Answer every error in OpenAI's form."""
     app.exception_handler(HTTPException)(http_error_response)
 
     @app.exception_handler(RequestValidationError)

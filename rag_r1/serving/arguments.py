@@ -24,20 +24,10 @@ from rag_r1.rollouts.arguments import Above0
 from rag_r1.runs.start_checks import CHECK_ONLY
 
 From0 = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
-#: What ChatAgentArguments and EvalArguments have in common, by the same names, beside what every agent has.
-_SHARED = (
-    "base_url",
-    "max_response_tokens",
-    "max_prompt_tokens",
-    "max_context_tokens",
-    "timeout_s",
-    "vllm_options",
-)
-#: What the demo determines itself.
-_NOT_DEMO = {"model", "documents", *_SHARED, *AgentSelection.model_fields} - {
-    "timeout_s",
-    "vllm_options",
-    "overrides",
+#: Fields that have no effect with --demo, which sets them itself.
+_UNUSED_BY_DEMO = {
+    *("model", "documents", "base_url", "max_response_tokens", "max_prompt_tokens", "max_context_tokens"),
+    *(name for name in AgentSelection.model_fields if name != "overrides"),
 }
 #: A heading of `--help-all`.
 SERVER = "this server"
@@ -55,8 +45,8 @@ class _ModelArguments(ServedModel):
         default=None,
     )
     demo: bool = argument(
-        "serve the demo's policy in its invented world, with everything that it needs: that of the last "
-        "`rag-r1 demo`, or else the embedded one, which has not learned to search yet",
+        "serve the demo's policy in its invented world, with everything that it needs: the policy of the "
+        "last `rag-r1 demo`, or else the embedded one, which has not learned to search yet",
         default=False,
     )
     documents: Path | None = argument(
@@ -76,8 +66,8 @@ class ChatAgentArguments(AgentSelection, EpisodeTokens, _ModelArguments):
 
     timeout_s: Above0 = argument("seconds for one turn of the model", default=300.0, rare=MODEL_SERVER)
     history: From0 | None = argument(
-        "earlier questions and answers that a follow-up question is asked with (default: 4; --demo: 0, "
-        "since its policy knows single questions only)",
+        "most earlier questions and answers that stand in the prompt of a follow-up question (default: 4; "
+        "--demo: 0, since its policy was trained on single questions only)",
         "N",
         default=None,
         rare=LIMITS,
@@ -86,15 +76,17 @@ class ChatAgentArguments(AgentSelection, EpisodeTokens, _ModelArguments):
         "folder for logs, and for the index of --documents", "DIR", default=Path("outputs/serve")
     )
     name: str = argument("name of the model in the API", default="rag-r1", rare=SERVER)
-    in_flight: Positive = argument("most chats at a time", "N", default=32, old="concurrency")
+    in_flight: Positive = argument("most chats answered at a time", "N", default=32, old="concurrency")
     queue: From0 = argument(
-        "most chats that wait; the next is refused with Retry-After", "N", default=64, rare=SERVER
+        "most chats that wait; a further one is refused with Retry-After", "N", default=64, rare=SERVER
     )
 
     @property
-    def earlier(self) -> int:
-        """Earlier questions that the policy is shown."""
-        return self.history if self.history is not None else 0 if self.demo else 4
+    def max_history(self) -> int:
+        """Most earlier questions that the policy is shown."""
+        if self.history is not None:
+            return self.history
+        return 0 if self.demo else 4
 
 
 class ServeArguments(ChatAgentArguments):
@@ -125,7 +117,7 @@ class ServeArguments(ChatAgentArguments):
 def check_agent(args: ChatAgentArguments) -> None:
     """Raises ValueError, naming the flags, unless the arguments choose one agent."""
     if args.demo:
-        refuse_unused(args, _NOT_DEMO, "--demo brings its own")
+        refuse_unused(args, _UNUSED_BY_DEMO, "--demo brings its own")
     elif args.model is None:
         raise ValueError("give --model (a folder, or with --base-url the name of a model), or try --demo")
     if args.documents is not None:
@@ -135,14 +127,15 @@ def check_agent(args: ChatAgentArguments) -> None:
 
 
 def refuse_unused(args: ChatAgentArguments, names: Iterable[str], why: str) -> None:
-    """Raises ValueError if one of these arguments was given, since it would have no effect."""
+    """Raises ValueError if one of these arguments was given, since it would have no effect. `why`: the begin
+    of the message."""
     if unused := sorted(args.model_fields_set & set(names)):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
         raise ValueError(f"{why}: leave out {flags}")
 
 
 def to_eval_arguments(args: ChatAgentArguments) -> EvalArguments:
-    """The arguments with which `rag-r1 eval` plays a question as this server does."""
+    """The arguments with which `rag-r1 eval` would play a question as this server does."""
     return EvalArguments(
         questions=[],
         model=args.model,
@@ -150,15 +143,20 @@ def to_eval_arguments(args: ChatAgentArguments) -> EvalArguments:
         retries=_RETRIES,
         in_flight=args.in_flight,
         **shared_arguments(args),
-        **{name: getattr(args, name) for name in _SHARED},
+        base_url=args.base_url,
+        max_response_tokens=args.max_response_tokens,
+        max_prompt_tokens=args.max_prompt_tokens,
+        max_context_tokens=args.max_context_tokens,
+        timeout_s=args.timeout_s,
+        vllm_options=args.vllm_options,
     )
 
 
 def with_demo_limits(
     args: ChatAgentArguments, evaluation: EvalArguments, vllm: tuple[str, ...]
 ) -> EvalArguments:
-    """The same for the demo: its `evaluation` (rag_r1/demo/eval_spec.py) with what the server was given.
-    `vllm`: the flags of its server; the user's own overrides come last."""
+    """The demo's arguments of `rag-r1 eval` (`evaluation`, of rag_r1/demo/eval_spec.py) with those limits and
+    overrides that `args` has. `vllm`: flags of the demo's vLLM server; the user's own come last."""
     return evaluation.changed(
         overrides=[*evaluation.overrides, *args.overrides],
         vllm_options=shlex.join([*vllm, *shlex.split(args.vllm_options)]),

@@ -4,8 +4,8 @@
     rag-r1 serve --model outputs/rag-r1/ppo-mq --retriever-url http://127.0.0.1:8000
 
 On SIGTERM or Ctrl-C the port is closed, and chats that have begun or wait are finished within `--drain-s`.
-What is left then is ended, and told so (503, or an error at the end of its stream); then the model's and the
-retrieval server are ended. The status is 0 after such a stop.
+Chats that still run are then ended, and their clients get 503, or an error at the end of the stream; at last
+the model's and the retrieval server are ended. The status is 0 after such a stop.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import check_packages
 from rag_r1.serving.arguments import ChatAgentArguments, ServeArguments
 
+COMMAND = "rag-r1 serve"
 _DESCRIPTION = """\
 Chat with a search agent: an OpenAI-compatible server, with a page in the browser that shows each search, its
 passages, and which of them contain the answer. A question is played as `rag-r1 eval` plays it: by the same
@@ -44,10 +45,11 @@ TOKEN_VARIABLE = "CHAT_TOKEN"
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 after an orderly stop, 1 with a message if the server could not start."""
-    texts = {"prog": "rag-r1 serve", "description": _DESCRIPTION, "epilog": _EPILOG}
-    args = read_arguments(ServeArguments, arguments, check=_check_start, **texts)
+    args = read_arguments(
+        ServeArguments, arguments, prog=COMMAND, description=_DESCRIPTION, epilog=_EPILOG, check=_check_start
+    )
     set_up_logs(logging.INFO)
-    token = take_token()
+    token = take_token_of(TOKEN_VARIABLE)
     _check_start(args)
     # Here, because these need what belongs to extras, and `--help` does not.
     from rag_r1.serving.http_server import RunningServer, serve
@@ -58,36 +60,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     warn_without_token(args.host, token, TOKEN_VARIABLE)
 
-    def ready(running: RunningServer) -> None:
+    def on_ready(running: RunningServer) -> None:
         print(f"chat at {running.url}", flush=True)
 
     with bind_socket(args.host, args.port) as listener, launch_agent(args) as launched:
-        options = {"allowed": args.allowed_host, "token": token, "drain_s": args.drain_s}
-        asyncio.run(serve(args, launched, listener, ready, **options))
+        running = serve(
+            args, launched, listener, on_ready, allowed=args.allowed_host, token=token, drain_s=args.drain_s
+        )
+        asyncio.run(running)
     return 0
 
 
 def _check_start(args: ServeArguments) -> None:
     from rag_r1.serving.launch import check_launch
 
-    check_launch(
-        args, [partial(check_parts, "rag-r1 serve", args), partial(check_port, args.host, args.port)]
-    )
+    check_launch(args, [partial(check_parts, COMMAND, args), partial(check_port, args.host, args.port)])
 
 
 def check_parts(command: str, args: ChatAgentArguments) -> None:
-    """Raises RunError if a package is missing that the arguments ask for; vLLM comes first, because a smaller
-    extra would not be enough."""
+    """Raises RunError if a package is missing that the arguments need. vLLM is checked first, because the
+    message names the extra to install, and a smaller one would not have it."""
     check_packages(command, *(["vllm"] if args.demo or args.base_url is None else []), "fastapi", "uvicorn")
 
 
-def take_token() -> str | None:
-    """The token of the environment, which is taken out of it: see `take_token_of`."""
-    return take_token_of(TOKEN_VARIABLE)
-
-
 def set_up_logs(level: int) -> None:
-    """Our own lines from `level` on, those of libraries from warnings on, to standard error."""
+    """Log our own lines from `level` on, and those of libraries from warnings on, to standard error."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("rag_r1.serving").setLevel(level)
 

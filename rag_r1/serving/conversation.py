@@ -31,8 +31,8 @@ class PastQuestion:
 
 @dataclass(frozen=True)
 class Conversation:
-    """The last question and the answered ones before it, oldest first. `ignored`: the kinds of messages that
-    have no place in the protocol's prompt."""
+    """The last question and the answered ones before it (`earlier`), oldest first. `ignored`: the kinds of
+    messages that the protocol's prompt has no room for, in words."""
 
     question: str
     earlier: tuple[PastQuestion, ...] = ()
@@ -40,8 +40,9 @@ class Conversation:
 
 
 def read_conversation(messages: Sequence[Message]) -> Conversation:
-    """The question and the history in the messages of a request. A question without an answer (stopped, or
-    failed) is left out. Raises ValueError unless the last message is a question, and all are texts."""
+    """Returns the question and the history in the messages of a request. A question without an answer
+    (stopped, or failed) is left out. Raises ValueError unless the last message is a question, and all are
+    texts."""
     if not messages or messages[-1].role != "user" or not messages[-1].text.strip():
         raise ValueError("the last of the messages must be the user's question")
     earlier: list[PastQuestion] = []
@@ -60,17 +61,17 @@ def read_conversation(messages: Sequence[Message]) -> Conversation:
 
 
 def with_history(conversation: Conversation) -> str:
-    """The text in the question's place of the prompt: the question itself if nothing was said before it."""
+    """The text that stands for the question in the prompt: the question itself if it is the first."""
     if not conversation.earlier:
         return conversation.question
     earlier = (f"Question: {past.question}\nAnswer: {past.answer}" for past in conversation.earlier)
     return "\n".join([_HISTORY_HEADING, *earlier, _QUESTION_HEADING, conversation.question])
 
 
-def fit_history(conversation: Conversation, limit: int, fits: Callable[[str], bool]) -> tuple[str, int]:
-    """The text with as many of the last questions and answers, at most `limit`, as fit; and their number.
-    Without room for any it is the question alone, whether that fits or not."""
-    for count in range(min(limit, len(conversation.earlier)), 0, -1):
+def fit_history(conversation: Conversation, max_history: int, fits: Callable[[str], bool]) -> tuple[str, int]:
+    """Returns `with_history` of as many of the last questions and answers, at most `max_history`, as fit, and
+    their number. If none fits it is the question alone, whether that fits or not."""
+    for count in range(min(max_history, len(conversation.earlier)), 0, -1):
         text = with_history(Conversation(conversation.question, conversation.earlier[-count:]))
         if fits(text):
             return text, count

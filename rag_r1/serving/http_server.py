@@ -18,7 +18,7 @@ from rag_r1.serving.launch import LaunchedAgent
 from rag_r1.serving.metrics import ChatMetrics
 from rag_r1.serving.sessions import ChatSessions
 
-#: Seconds for the last messages to the clients of chats that a stop has ended.
+#: Seconds to send the last messages to the clients of chats that a stop has ended.
 _LAST_MESSAGE_S = 3
 
 
@@ -26,39 +26,43 @@ async def serve(
     args: ChatAgentArguments,
     launched: LaunchedAgent,
     listener: socket.socket,
-    ready: Callable[[RunningServer], None],
+    on_ready: Callable[[RunningServer], None],
     *,
     allowed: Sequence[str] = (),
     token: str | None = None,
     drain_s: int = 120,
 ) -> None:
-    """Serve on a bound socket until a signal, or until RunningServer.stop; `ready` is called when it answers.
-    Raises RunError if the search or the model does not work."""
+    """Serve on a bound socket until a signal, or until RunningServer.stop; `on_ready` is called when it
+    answers. `drain_s`: seconds for chats to finish after a stop. Raises RunError if the search or the model
+    does not work."""
     host, port = listener.getsockname()[:2]
-    async with open_agent(launched.evaluation) as player:
+    async with open_agent(launched.evaluation) as agent:
         seats = AdmissionQueue(args.in_flight, args.queue)
         metrics = ChatMetrics(seats)
-        chats = ChatSessions(player, seats, metrics, args.name, args.earlier, launched.about.golds)
+        chats = ChatSessions(agent, seats, metrics, args.name, args.max_history, launched.about.golds)
         app = create_app(chats, launched.about, names=server_names(host), allowed=allowed, token=token)
         config = uvicorn_config(app, stop_s=drain_s + _LAST_MESSAGE_S)
-        server = RunningServer(config, server_url(host, port), ready, chats, drain_s)
+        server = RunningServer(config, server_url(host, port), on_ready, chats, drain_s)
         with signals_ignored():
             await server.serve(sockets=[listener])
 
 
 class RunningServer(uvicorn.Server):
-    """Calls `ready` when it answers at `url`, and ends the chats that take longer than a stop waits."""
+    """A server that calls `on_ready` when it answers at `url`; its stop ends chats that take longer than
+    `drain_s` seconds."""
 
     def __init__(
         self,
         config: uvicorn.Config,
         url: str,
-        ready: Callable[[RunningServer], None],
+        on_ready: Callable[[RunningServer], None],
         chats: ChatSessions,
         drain_s: int,
     ):
         super().__init__(config)
-        self.url, self._ready, self._chats, self._drain_s = url, ready, chats, drain_s
+        self.url = url
+        self._on_ready = on_ready
+        self._chats, self._drain_s = chats, drain_s
 
     def stop(self) -> None:
         """Finish the chats that have begun, then end; may be called from another thread."""
@@ -67,11 +71,11 @@ class RunningServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if not self.should_exit:
-            self._ready(self)
+            self._on_ready(self)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        end = asyncio.get_running_loop().call_later(self._drain_s, self._chats.stop)
+        timer = asyncio.get_running_loop().call_later(self._drain_s, self._chats.stop)
         try:
             await super().shutdown(sockets)
         finally:
-            end.cancel()
+            timer.cancel()

@@ -41,20 +41,20 @@ _DEMO = "rag_r1.demo.chat:start"
 
 @dataclass(frozen=True)
 class LaunchedAgent:
-    """An agent that is ready, as the arguments of `rag-r1 eval`, and its description for the page."""
+    """The arguments of `rag-r1 eval` for an agent whose servers run, and its description for the page."""
 
     evaluation: EvalArguments
     about: PageInfo
 
 
 def check_launch(args: ChatAgentArguments, checks: Sequence[Callable[[], Any]] = ()) -> None:
-    """All that is wrong with the arguments, before anything is started: see `check_agent`. The demo
-    brings its own model and search, so there only `checks` and the folder count. Raises StartError, or
-    RunError."""
+    """Raises StartError, or RunError, with all that is wrong with the arguments, before anything is started
+    (rag_r1/serving/agent.py). The demo brings its own model and search, so only --out and `checks` are
+    checked then."""
     checks = [partial(check_out, args.out), *checks]
     if args.documents is not None:
         checks.append(partial(_check_documents, args.documents))
-    if args.demo or args.model is None:  # without a model: beside wrong arguments
+    if args.demo or args.model is None:  # no model: the arguments are wrong, and told with these faults
         with StartChecks() as start_checks:
             for check in checks:
                 start_checks.run(check)
@@ -78,24 +78,26 @@ def _check_documents(folder: Path) -> None:
 
 @contextmanager
 def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
-    """Everything that the arguments name, for as long as the block runs. Raises RunError."""
+    """Start all servers that the arguments need, for as long as the block runs. Raises RunError."""
     new_folders = [folder for folder in (args.out / _CORPUS, args.out) if not folder.exists()]
     with ExitStack() as stack:
-        stack.callback(_remove_empty, new_folders)  # without the documents, nothing is written there
-        busy = RunError(f"another chat uses the folder {args.out}: choose another --out")
-        stack.enter_context(hold_lock(args.out, busy, name=None))
-        evaluation, about = import_object(_DEMO)(args, stack) if args.demo else _agent_of(args, stack)
+        stack.callback(_remove_empty, new_folders)  # only --documents leaves files there
+        in_use = RunError(f"another chat uses the folder {args.out}: choose another --out")
+        stack.enter_context(hold_lock(args.out, in_use, name=None))
+        start = import_object(_DEMO) if args.demo else _start_search
+        evaluation, about = start(args, stack)
         model, step = model_name(evaluation.model)
         evaluation = resolve_model(evaluation)
         if evaluation.base_url is None:
             say(f"starting vLLM for {evaluation.model}; its log: {evaluation.out / 'vllm.log'}")
         evaluation = stack.enter_context(serve_model(evaluation))
-        about = replace(about, protocol=evaluation.protocol, history=args.earlier)
+        about = replace(about, protocol=evaluation.protocol, history=args.max_history)
         yield LaunchedAgent(evaluation, about if about.model else replace(about, model=model, step=step))
 
 
-def _agent_of(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
-    """The agent of the arguments; a folder of documents is read and indexed anew at each start."""
+def _start_search(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
+    """Returns the agent's arguments and its description. The folder of --documents, if there is one, is read
+    and indexed anew, and its retrieval server started."""
     evaluation = to_eval_arguments(args)
     if args.documents is None:
         url = evaluation.retriever_url
@@ -112,13 +114,15 @@ def _agent_of(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove those of the folders that are empty."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
 
 
 def start_search(corpus: Path, out: Path, stack: ExitStack) -> str:
-    """The address of a retrieval server for a corpus, with its index and log in `out`."""
+    """Index a corpus and start a retrieval server for it, with index and log in `out`; returns its
+    address."""
     say("building the BM25 index")
     index = build_index(corpus, out / _INDEX, "--backend", "bm25")
     return stack.enter_context(retrieval_process(index, out / "search.log"))

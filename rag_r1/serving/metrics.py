@@ -10,6 +10,7 @@ from rag_r1.serving.admission import AdmissionQueue
 
 __all__ = ["CONTENT_TYPE", "ChatMetrics"]
 
+#: Upper bounds of the histograms' buckets, in seconds.
 _SECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
@@ -20,8 +21,8 @@ class ChatMetrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
 
-        def add(kind, name: str, text: str, labels: tuple[str, ...] = (), **options):
-            return kind(f"chat_{name}", text, labels, registry=self._registry, **options)
+        def add(cls, name: str, text: str, labels: tuple[str, ...] = (), **options):
+            return cls(f"chat_{name}", text, labels, registry=self._registry, **options)
 
         self.ended = add(Counter, "ended", "Chats that ran to an end, by how they ended.", ("status",))
         self.abandoned = add(Counter, "abandoned", "Chats whose client went away.")
@@ -33,14 +34,14 @@ class ChatMetrics:
         add(Gauge, "running", "Chats that have a seat.").set_function(lambda: seats.running)
         add(Gauge, "waiting", "Chats that wait for a seat.").set_function(lambda: seats.waiting)
 
-    def count_chat(self, record: Trajectory) -> None:
-        """Count a chat."""
-        self.ended.labels(record.status).inc()
-        self.seconds.observe(record.seconds)
-        self.searches.inc(record.n_searches)
-        self.tokens.labels("generated").inc(record.generated_tokens)
-        self.tokens.labels("observed").inc(record.observed_tokens)
+    def count_chat(self, trajectory: Trajectory) -> None:
+        """Count an ended chat: its ending, seconds, searches and tokens."""
+        self.ended.labels(trajectory.status).inc()
+        self.seconds.observe(trajectory.seconds)
+        self.searches.inc(trajectory.n_searches)
+        self.tokens.labels("generated").inc(trajectory.generated_tokens)
+        self.tokens.labels("observed").inc(trajectory.observed_tokens)
 
     def page(self) -> bytes:
-        """The page in Prometheus' text format, of type `CONTENT_TYPE`."""
+        """All metrics in Prometheus' text format, of type `CONTENT_TYPE`."""
         return generate_latest(self._registry)

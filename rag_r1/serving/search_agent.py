@@ -21,7 +21,7 @@ from typing import Any
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from rag_r1.agent import Trajectory
-from rag_r1.serving.agent import ChatAgent, open_agent
+from rag_r1.serving.agent import ChatAgent, Play, open_agent
 from rag_r1.serving.arguments import ChatAgentArguments, check_agent
 from rag_r1.serving.launch import check_launch, launch_agent
 
@@ -58,26 +58,27 @@ class SearchAgent:
         self._stack.close()
 
     def ask(self, question: str, *, temperature: float = 0.0, seed: int = 0) -> Trajectory:
-        """Play one episode: the answer (`.answer`, None if there is none), the turns with their queries and
-        passages (`.turns`), and how it ended (`.status`). Greedy at temperature 0; a failure of a server is
-        in the record (`.failures`), and nothing is raised."""
+        """Play one episode, and return its trajectory: the answer (`.answer`, None if there is none), the
+        turns with their queries and passages (`.turns`), and how it ended (`.status`). Greedy at temperature
+        0; a failure of a server is in `.failures`, and nothing is raised for it."""
         return self.ask_all([question], temperature=temperature, seed=seed)[0]
 
     def ask_all(
         self, questions: Iterable[str], *, temperature: float = 0.0, seed: int = 0
     ) -> list[Trajectory]:
-        """The same for many questions, of which `in_flight` (a setting, 32) are played at a time."""
+        """Play an episode of each question, `in_flight` (a setting, 32) at a time; returns the trajectories
+        in the order of the questions. Raises RuntimeError outside of a `with` block."""
         if self._portal is None or self._agent is None:
             raise RuntimeError("SearchAgent is not open: use it in a `with` block")
         play = partial(self._agent.play, temperature=temperature, seed=seed)
         return self._portal.call(_play_all, play, list(questions), self.args.in_flight)
 
 
-async def _play_all(play: Any, questions: list[str], in_flight: int) -> list[Trajectory]:
+async def _play_all(play: Play, questions: list[str], in_flight: int) -> list[Trajectory]:
     slots = asyncio.Semaphore(in_flight)
 
-    async def one(question: str) -> Trajectory:
+    async def play_in_turn(question: str) -> Trajectory:
         async with slots:
             return await play(question)
 
-    return await asyncio.gather(*map(one, questions))
+    return await asyncio.gather(*map(play_in_turn, questions))

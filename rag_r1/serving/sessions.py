@@ -19,9 +19,10 @@ from rag_r1.http_server.request_guard import STOPPING, error_body
 from rag_r1.runs.markdown import one_line_text
 from rag_r1.serving.admission import AdmissionQueue, AdmissionTicket
 from rag_r1.serving.agent import ChatAgent
+from rag_r1.serving.citations import citations
 from rag_r1.serving.conversation import Conversation, fit_history
 from rag_r1.serving.metrics import ChatMetrics
-from rag_r1.serving.stream_events import EventStreamer, StreamEvent, citations
+from rag_r1.serving.stream_events import EventStreamer, Reasoning, StreamEvent
 from rag_r1.serving.wire import DONE, KEEP_ALIVE, ChunkBuilder, episode_ending, finish_reason, sse
 
 logger = logging.getLogger(__name__)
@@ -29,8 +30,9 @@ logger = logging.getLogger(__name__)
 #: Seconds without anything to show after which a comment is sent: proxies close silent connections.
 SILENT_S = 15.0
 #: Between the reasoning of two turns.
-_BREAK = "\n\n"
-#: Endings that are no answer of the policy: the status, the word and the sentence of the error.
+_TURN_BREAK = "\n\n"
+#: Endings that are not an answer of the policy, each with the HTTP status, the code and the sentence of its
+#: error.
 FAILURES = {
     "bad_row": (400, "too_long", "the question is longer than the model's prompt may be: shorten it"),
     "tool_failure": (502, "search_failed", "the search did not answer: try again"),
@@ -52,8 +54,8 @@ class ChatParameters:
 
 @dataclass
 class ChatSession:
-    """One chat. `task` gives the record; `events` ends with None when it is done; `history`: the earlier
-    questions that the policy was shown."""
+    """One chat. `task` returns the trajectory; `events` ends with None when it is done; `history`: the
+    number of earlier questions that the policy was shown."""
 
     parameters: ChatParameters
     ticket: AdmissionTicket
@@ -69,49 +71,46 @@ class ChatSession:
         return {"history": self.history, "ignored": ignored}
 
 
+@dataclass
 class ChatSessions:
-    """Begins chats, and streams them to clients. `name`: of the model; `max_history`: earlier questions that
-    the policy is shown; `golds`: right answers, by question, where they are known."""
+    """Begins chats, and streams them to clients. `name`: the model's; `max_history`: most earlier questions
+    that the policy is shown; `golds`: right answers, by question, where they are known."""
 
-    def __init__(
-        self,
-        player: ChatAgent,
-        seats: AdmissionQueue,
-        metrics: ChatMetrics,
-        name: str,
-        max_history: int,
-        golds: Mapping[str, tuple[str, ...]] | None = None,
-    ):
-        self.player, self.seats, self.metrics = player, seats, metrics
-        self.name, self.max_history, self.golds = name, max_history, golds or {}
-        #: Whether the server stops, and what is under way is ended.
-        self.stopped = False
-        self._under_way: set[asyncio.Task[Trajectory]] = set()
+    agent: ChatAgent
+    seats: AdmissionQueue
+    metrics: ChatMetrics
+    name: str
+    max_history: int
+    golds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: Whether the server stops: running chats were ended, and no other begins.
+    stopped: bool = field(default=False, init=False)
+    _running: set[asyncio.Task[Trajectory]] = field(default_factory=set, init=False)
 
     def begin(self, parameters: ChatParameters) -> ChatSession:
         """Begin a chat, or put it into the queue. Raises ServerFullError."""
         chat = ChatSession(parameters, self.seats.enter())
         chat.task = asyncio.create_task(self._play(chat))
-        self._under_way.add(chat.task)
+        self._running.add(chat.task)
         chat.task.add_done_callback(partial(self._finish, chat))
         return chat
 
     def stop(self) -> None:
         """End every chat, also those that wait: their clients get STOPPING."""
         self.stopped = True
-        for task in self._under_way:
+        for task in self._running:
             task.cancel()
 
     async def _play(self, chat: ChatSession) -> Trajectory:
+        """Wait for the seat, then play the episode with as much of the history as fits."""
         entered = time.monotonic()
         await chat.ticket.seat()
         self.metrics.wait.observe(time.monotonic() - entered)
         parameters = chat.parameters
         question, chat.history = await asyncio.to_thread(
-            fit_history, parameters.conversation, self.max_history, self.player.prompt_fits
+            fit_history, parameters.conversation, self.max_history, self.agent.prompt_fits
         )
-        streamer = EventStreamer(self.player.setup.protocol, chat.events.put_nowait)
-        return await self.player.play(
+        streamer = EventStreamer(self.agent.setup.protocol, chat.events.put_nowait)
+        return await self.agent.play(
             question,
             temperature=parameters.temperature,
             seed=parameters.seed,
@@ -120,19 +119,19 @@ class ChatSessions:
         )
 
     def _finish(self, chat: ChatSession, task: asyncio.Task[Trajectory]) -> None:
-        """Free the seat, count, log; the text of questions is private and not logged."""
+        """Free the seat, count the chat and log its end; the text of questions is private and not logged."""
         finished = not task.cancelled() and task.exception() is None
-        self._under_way.discard(task)
+        self._running.discard(task)
         chat.ticket.leave(finished=finished)
         chat.events.put_nowait(None)
         if finished:
-            record = task.result()
-            self.metrics.count_chat(record)
-            summary = (chat.id, record.status, record.n_searches, record.seconds)
-            logger.info("%s: %s, searches: %d, %.1f s", *summary)
-            if record.status in FAILURES:
-                details = "; ".join(one_line_text(note.detail) for note in record.failures)
-                logger.warning("%s: %s: %s", chat.id, record.status, details)
+            trajectory = task.result()
+            self.metrics.count_chat(trajectory)
+            searches, seconds = trajectory.n_searches, trajectory.seconds
+            logger.info("%s: %s, searches: %d, %.1f s", chat.id, trajectory.status, searches, seconds)
+            if trajectory.status in FAILURES:
+                details = "; ".join(one_line_text(note.detail) for note in trajectory.failures)
+                logger.warning("%s: %s: %s", chat.id, trajectory.status, details)
         elif task.cancelled():
             self.metrics.abandoned.inc()
             logger.info("%s: %s", chat.id, "ended by the stop" if self.stopped else "abandoned")
@@ -154,38 +153,41 @@ class ChatSessions:
                 continue
             if event is None:
                 break
-            if event.kind == "reasoning":
-                apart = event.starts_turn and not is_first
-                yield chunks.delta(reasoning_content=_BREAK + event.text if apart else event.text)
+            if isinstance(event, Reasoning):
+                separator = _TURN_BREAK if event.starts_turn and not is_first else ""
+                yield chunks.delta(reasoning_content=separator + event.text)
                 is_first = False
             else:
                 yield chunks.event(event.kind, event.data)
-        for piece in self._last(chat, chunks):
+        for piece in self._last_chunks(chat, chunks):
             yield piece
         yield DONE
 
-    def _last(self, chat: ChatSession, chunks: ChunkBuilder) -> list[bytes]:
+    def _last_chunks(self, chat: ChatSession, chunks: ChunkBuilder) -> list[bytes]:
+        """The answer with its citations and the ending, or the error, of a chat whose task is done."""
         if chat.task.cancelled() or chat.task.exception() is not None:
-            failure = STOPPING if self.stopped and chat.task.cancelled() else FAILURES["error"]
-            return [sse(error_body(*failure[1:]))]
-        record = chat.task.result()
-        if record.status in FAILURES:
-            return [sse(error_body(*FAILURES[record.status][1:]))]
-        pieces = [chunks.delta(content=record.answer)] if record.answer else []
+            _, code, message = STOPPING if self.stopped and chat.task.cancelled() else FAILURES["error"]
+            return [sse(error_body(code, message))]
+        trajectory = chat.task.result()
+        if trajectory.status in FAILURES:
+            _, code, message = FAILURES[trajectory.status]
+            return [sse(error_body(code, message))]
+        golds = self.golds.get(chat.parameters.conversation.question, ())
+        pieces = [chunks.delta(content=trajectory.answer)] if trajectory.answer else []
         pieces += [
-            chunks.event(
-                "citations", citations(record, self.golds.get(chat.parameters.conversation.question, ()))
-            ),
-            chunks.event("ended", {**episode_ending(record), **chat.details}),
-            chunks.delta(finish=finish_reason(record)),
+            chunks.event("citations", citations(trajectory, golds)),
+            chunks.event("ended", {**episode_ending(trajectory), **chat.details}),
+            chunks.delta(finish=finish_reason(trajectory)),
         ]
-        return [*pieces, chunks.usage(record)] if chat.parameters.include_usage else pieces
+        return [*pieces, chunks.usage(trajectory)] if chat.parameters.include_usage else pieces
 
 
-def reasoning_text(chat: ChatSession) -> str:
-    """The reasoning of a chat that has ended, as its stream would have it. Empties `events`."""
+def take_reasoning(chat: ChatSession) -> str:
+    """Takes all events of a chat that has ended, and returns the reasoning as its stream would have it."""
     text = ""
     while not chat.events.empty():
-        if (event := chat.events.get_nowait()) is not None and event.kind == "reasoning":
-            text += _BREAK + event.text if event.starts_turn and text else event.text
+        event = chat.events.get_nowait()
+        if isinstance(event, Reasoning):
+            separator = _TURN_BREAK if event.starts_turn and text else ""
+            text += separator + event.text
     return text

@@ -1,7 +1,7 @@
 """The wire format of the chat API: OpenAI's messages, with our additions under `rag_r1`.
 
 A request is read as OpenAI's. `temperature` (0 unless it is given: greedy, as in an evaluation) and `seed`
-are used. What cannot be done (several choices, tools of the client) is refused; other keys that a client may
+are used. What cannot be done (several choices, tools of the client) is refusal; other keys that a client may
 send are ignored, and named in `rag_r1.ignored`.
 
 An answer streams as chunks. Their `delta` has `reasoning_content`, then `content`, which is the answer and
@@ -9,7 +9,7 @@ nothing else; a chunk with an event has an empty `delta` and
 
     "rag_r1": {"event": "queued" | "searching" | "passages" | "rewrite" | "citations" | "ended", ...}
 
-(stream_events.py describes them). An answer in one piece has the same in `message` and
+(stream_events.py and citations.py describe them). An answer in one piece has the same in `message` and
 
     "rag_r1": {"status", "searches", "citations", "history", "ignored", "turns", "seconds"}
 """
@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rag_r1.agent import Trajectory
-from rag_r1.serving.stream_events import citations, episode_searches
+from rag_r1.serving.citations import citations, episode_searches
 
 #: A request's limits: its messages, and the characters of one.
 MAX_MESSAGES, MAX_CHARACTERS = 200, 32_000
@@ -48,7 +48,7 @@ class Message(BaseModel):
 
     @property
     def text(self) -> str:
-        """The whole content. Raises ValueError if it is no text."""
+        """The whole content. Raises ValueError if a part of it is not text."""
         if not isinstance(self.content, list):
             return self.content or ""
         if any(part.type != "text" for part in self.content):
@@ -57,7 +57,7 @@ class Message(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """Of a streamed answer."""
+    """The options of a streamed answer."""
 
     include_usage: bool = False
 
@@ -76,8 +76,8 @@ class ChatRequest(BaseModel):
     n: int | None = None
     tools: list[Any] | None = None
 
-    def refused(self) -> str | None:
-        """What cannot be done; None if all can."""
+    def refusal(self) -> str | None:
+        """The reason to refuse the request; None if it can be answered."""
         if self.n not in (None, 1):
             return "n: there is one answer to a question; leave it out"
         if self.tools:
@@ -105,62 +105,60 @@ class ChunkBuilder:
     """The chunks of one streamed answer."""
 
     def __init__(self, chat_id: str, model: str):
-        self._head = {
-            "id": chat_id,
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-            "model": model,
-        }
+        self._head = _head(chat_id, "chat.completion.chunk", model)
 
     def delta(self, finish: str | None = None, **delta: str) -> bytes:
-        """Text, or the end."""
+        """A chunk with text, or with the reason of the end."""
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
         return sse({**self._head, "choices": [choice]})
 
     def event(self, name: str, data: Mapping[str, Any]) -> bytes:
-        """An event of the episode."""
+        """A chunk with an event of the episode."""
         choice = {"index": 0, "delta": {}, "finish_reason": None}
         return sse({**self._head, "choices": [choice], "rag_r1": {"event": name, **data}})
 
-    def usage(self, record: Trajectory) -> bytes:
-        """The tokens, as the last chunk of a client that has asked for them."""
-        return sse({**self._head, "choices": [], "usage": usage_of(record)})
+    def usage(self, trajectory: Trajectory) -> bytes:
+        """The last chunk, with the numbers of tokens, for a client that has asked for them."""
+        return sse({**self._head, "choices": [], "usage": usage_of(trajectory)})
+
+
+def _head(chat_id: str, kind: str, model: str) -> dict[str, Any]:
+    """The keys with which every answer and every chunk begins."""
+    return {"id": chat_id, "object": kind, "created": int(time.time()), "model": model}
 
 
 def completion(
-    chat_id: str, model: str, record: Trajectory, thought: str, extra_keys: Mapping[str, Any]
+    chat_id: str, model: str, trajectory: Trajectory, reasoning: str, extra_keys: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """An answer in one piece."""
-    message: dict[str, Any] = {"role": "assistant", "content": record.answer or ""}
-    if thought:
-        message["reasoning_content"] = thought
+    """The body of an answer in one piece. `extra_keys`: further keys of its `rag_r1`."""
+    message: dict[str, Any] = {"role": "assistant", "content": trajectory.answer or ""}
+    if reasoning:
+        message["reasoning_content"] = reasoning
     return {
-        "id": chat_id,
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": model,
-        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason(record)}],
-        "usage": usage_of(record),
+        **_head(chat_id, "chat.completion", model),
+        "choices": [{"index": 0, "message": message, "finish_reason": finish_reason(trajectory)}],
+        "usage": usage_of(trajectory),
         "rag_r1": {
-            **episode_ending(record),
-            "searches": episode_searches(record),
-            "citations": citations(record)["passages"],
+            **episode_ending(trajectory),
+            "searches": episode_searches(trajectory),
+            "citations": citations(trajectory)["passages"],
             **extra_keys,
         },
     }
 
 
-def episode_ending(record: Trajectory) -> dict[str, Any]:
-    """How an episode ended. `status`: see rag_r1/agent/trajectory.py."""
-    return {"status": record.status, "turns": len(record.turns), "seconds": round(record.seconds, 3)}
+def episode_ending(trajectory: Trajectory) -> dict[str, Any]:
+    """How an episode ended: its status (of rag_r1/agent/trajectory.py), turns and seconds."""
+    seconds = round(trajectory.seconds, 3)
+    return {"status": trajectory.status, "turns": len(trajectory.turns), "seconds": seconds}
 
 
-def finish_reason(record: Trajectory) -> str:
-    """`stop` with an answer; `length` if turns or tokens were used up before, or a turn had no action."""
-    return "stop" if record.status == "answered" else "length"
+def finish_reason(trajectory: Trajectory) -> str:
+    """`stop` for an answer; `length` if turns or tokens were used up before, or a turn had no action."""
+    return "stop" if trajectory.status == "answered" else "length"
 
 
-def usage_of(record: Trajectory) -> dict[str, int]:
+def usage_of(trajectory: Trajectory) -> dict[str, int]:
     """Tokens in OpenAI's words: those that the policy read (prompt and observations), and wrote."""
-    prompt, generated = record.prompt_tokens + record.observed_tokens, record.generated_tokens
+    prompt, generated = trajectory.prompt_tokens + trajectory.observed_tokens, trajectory.generated_tokens
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}

@@ -36,7 +36,7 @@ def test_a_file_that_grows_gives_each_line_once_and_each_line_is_found_again(tex
                 found.append(line)
                 place = line.next
         assert [line.data for line in found] == texts
-        assert [line_at(path, line.place, len(line.data)) for line in found] == texts
+        assert [line_at(path, line.position, len(line.data)) for line in found] == texts
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
@@ -70,7 +70,7 @@ def test_broken_gzip_data_is_an_error_after_what_is_before_it(tmp_path):
 
 def test_a_line_that_is_too_long_has_no_data_and_the_next_one_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 10)
-    monkeypatch.setattr(lines_module, "_CHUNK", 4)
+    monkeypatch.setattr(lines_module, "_CHUNK_BYTES", 4)
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"x" * 100 + b"\nshort\n")
     assert [line.data for line in whole_lines(path, START)] == [None, b"short"]

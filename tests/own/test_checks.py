@@ -67,7 +67,12 @@ def test_neither_a_contradiction_nor_a_wrong_key_hides_what_is_wrong_with_files(
     for words, own in ([], "teacher.url"), (["grpo.stepz=3", "traces.samples=x"], "grpo.stepz"):
         assert command.main([str(none / "docs"), *files, *words, "--check-only"]) == 1
         message = capsys.readouterr().err
-        named = (own, f"{none}/docs does not exist", f"{none}/q.jsonl", f"{none} is no folder of a model")
+        named = (
+            own,
+            f"{none}/docs does not exist",
+            f"{none}/q.jsonl",
+            f"{none} is not the folder of a model",
+        )
         assert [name for name in named if name not in message] == []
 
 
@@ -81,7 +86,7 @@ def test_what_is_wrong_with_files_recipes_and_keys_is_reported_together(tmp_path
             grpo={"overrides": ["data.train_batch_sise=4"]},
         )
     )
-    for part in (f"{tmp_path / 'none'} is no folder of a model", "none.txt", "data.train_batch_sise"):
+    for part in (f"{tmp_path / 'none'} is not the folder of a model", "none.txt", "data.train_batch_sise"):
         assert part in found
 
 

@@ -133,7 +133,7 @@ def test_one_search_has_the_room_of_an_episode_for_its_passages(own: Own, tmp_pa
     made = artifacts(own, tmp_path)
     one_shot = next(each for each in evaluations(made) if each.is_one_shot)
     args = eval_arguments(made, one_shot, URL)
-    assert args.max_prompt_tokens + args.max_response_tokens == made.episodes.context
+    assert args.max_prompt_tokens + args.max_response_tokens == made.episodes.context_tokens
     assert args.baseline == "one_shot" and args.max_response_tokens == made.episodes.turn_tokens
 
 
@@ -147,11 +147,11 @@ def test_the_trainings_start_from_the_right_model_and_can_be_resumed(own: Own, t
     assert config.trainer.resume_mode == "auto"
     assert "hf_model" in config.actor_rollout_ref.actor.checkpoint.save_contents
     sft = compose_recipe(training_steps.Recipe.find("rag_r1/sft/demo"), sft_overrides(made))
-    assert (sft.model.path, sft.data.train_batch_size) == (str(made.start), 8)
-    assert sft.data.max_length == made.episodes.context
+    assert (sft.model.path, sft.data.train_batch_size) == (str(made.untrained_model), 8)
+    assert sft.data.max_length == made.episodes.context_tokens
     plain = artifacts(own, tmp_path, "sft.skip=true", "filter.skip=true")
     config = compose_recipe(training_steps.Recipe.find("demo/grpo"), grpo_overrides(plain, URL))
-    assert config.actor_rollout_ref.model.path == str(plain.start)
+    assert config.actor_rollout_ref.model.path == str(plain.untrained_model)
     assert config.data.train_files == str(tmp_path / "questions" / "train.parquet")
 
 

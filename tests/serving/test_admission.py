@@ -8,24 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.serving.admission import LATEST_S, SOONEST_S, AdmissionQueue, ServerFullError
+from rag_r1.serving.admission import MAX_RETRY_S, MIN_RETRY_S, AdmissionQueue, ServerFullError
 
 
 async def test_chats_beyond_the_seats_wait_in_order_and_beyond_the_queue_are_refused():
-    seats = AdmissionQueue(running=1, waiting=2)
+    seats = AdmissionQueue(max_running=1, max_waiting=2)
     first, second, third = seats.enter(), seats.enter(), seats.enter()
     assert [ticket.is_admitted for ticket in (first, second, third)] == [True, False, False]
     assert [ticket.ahead for ticket in (first, second, third)] == [0, 0, 1]
     with pytest.raises(ServerFullError) as refused:
         seats.enter()
-    assert SOONEST_S <= refused.value.retry_after <= LATEST_S
+    assert MIN_RETRY_S <= refused.value.retry_after_s <= MAX_RETRY_S
     first.leave(finished=True)
     await asyncio.wait_for(second.seat(), 1)
     assert not third.is_admitted
 
 
 async def test_a_chat_that_leaves_the_queue_makes_room_there():
-    seats = AdmissionQueue(running=1, waiting=1)
+    seats = AdmissionQueue(max_running=1, max_waiting=1)
     running, waiting = seats.enter(), seats.enter()
     waiting.leave()
     assert seats.waiting == 0
@@ -35,7 +35,7 @@ async def test_a_chat_that_leaves_the_queue_makes_room_there():
 
 
 async def test_a_cancelled_wait_loses_only_itself():
-    seats = AdmissionQueue(running=1, waiting=2)
+    seats = AdmissionQueue(max_running=1, max_waiting=2)
     running, waiting, later = seats.enter(), seats.enter(), seats.enter()
     task = asyncio.create_task(waiting.seat())
     await asyncio.sleep(0)
@@ -48,7 +48,7 @@ async def test_a_cancelled_wait_loses_only_itself():
 
 
 async def test_no_queue_is_allowed():
-    seats = AdmissionQueue(running=1, waiting=0)
+    seats = AdmissionQueue(max_running=1, max_waiting=0)
     seats.enter()
     with pytest.raises(ServerFullError):
         seats.enter()
@@ -59,7 +59,7 @@ async def test_longer_chats_are_told_to_come_back_later(monkeypatch):
     monkeypatch.setattr("rag_r1.serving.admission.time.monotonic", lambda: now[0])
 
     def retry_after(chat_s: float) -> int:
-        seats = AdmissionQueue(running=1, waiting=0)
+        seats = AdmissionQueue(max_running=1, max_waiting=0)
         for _ in range(40):
             ticket = seats.enter()
             now[0] += chat_s
@@ -67,11 +67,11 @@ async def test_longer_chats_are_told_to_come_back_later(monkeypatch):
         seats.enter()
         with pytest.raises(ServerFullError) as refused:
             seats.enter()
-        return refused.value.retry_after
+        return refused.value.retry_after_s
 
-    assert retry_after(0.01) == SOONEST_S
+    assert retry_after(0.01) == MIN_RETRY_S
     assert retry_after(20) == 20
-    assert retry_after(10_000) == LATEST_S
+    assert retry_after(10_000) == MAX_RETRY_S
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 30)), max_size=60), st.integers(1, 4), st.integers(0, 4))

@@ -105,8 +105,8 @@ def test_the_demo_is_asked_within_the_limits_of_its_training_and_takes_overrides
     assert evaluation.overrides[-1] == "rag_r1.agent.max_turns=2"
     assert "rag_r1.agent.max_turn_tokens=48" in evaluation.overrides
     assert evaluation.vllm_options == "--max-num-seqs 32 --seed 1" and evaluation.in_flight == 3
-    assert args.earlier == 0 and ServeArguments(model="m").earlier == 4
-    assert ServeArguments(demo=True, history=2).earlier == 2
+    assert args.max_history == 0 and ServeArguments(model="m").max_history == 4
+    assert ServeArguments(demo=True, history=2).max_history == 2
 
 
 def test_a_port_that_is_taken_is_known_before_anything_is_started(capsys):

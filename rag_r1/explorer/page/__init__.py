@@ -32,17 +32,17 @@ PAGE_FILES = {
     "/uplot.css": (_FOLDER / "uplot" / "uPlot.min.css", STYLE),
     **{f"/{name}.js": (_FOLDER / f"{name}.js", SCRIPT) for name in _MODULES},
 }
+#: A line that imports, with the name of the module; the word `export` before a declaration.
 _IMPORT = re.compile(r'^import\s[^;]*?from\s+"\./(\w+)\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let)\b)", re.MULTILINE)
 _STATIC_STYLES = ("/colours.css", "/explorer.css", "/trajectory.css")
 
 
 def static_page(data: dict[str, Any]) -> str:
-    """A page, as HTML, that shows trajectories without a server and loads nothing.
+    """Returns a page, as HTML, that shows trajectories without a server and loads nothing.
 
-    `data`: `title`, `made` (when, as text), and `trajectories`: what `/api/trajectory/TID` answers for each.
-    Its Content-Security-Policy allows the one script and the one style by their hashes.
-    """
+    `data`: `title`, `made` (the date, as text), and `trajectories`: for each what `/api/trajectory/TID`
+    answers. Its Content-Security-Policy allows the one script and the one style by their hashes."""
     script = _join_modules("static")
     style = "\n".join(PAGE_FILES[address][0].read_text("utf-8") for address in _STATIC_STYLES)
     policy = (
@@ -64,7 +64,7 @@ def static_page(data: dict[str, Any]) -> str:
 
 
 def _join_modules(entry: str) -> str:
-    """The module and all that it imports, as one classic script."""
+    """The text of a module and all that it imports, as one classic script."""
     parts: dict[str, str] = {}
 
     def add(name: str) -> None:
@@ -81,5 +81,6 @@ def _join_modules(entry: str) -> str:
 
 
 def _hash(text: str) -> str:
+    """The hash of a script or style, as a Content-Security-Policy has it."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"

@@ -1,4 +1,4 @@
-"""`rag-r1 runs FOLDER`: what lies below a folder, how far it is, and how to go on."""
+"""`rag-r1 runs FOLDER`: lists the runs below a folder, how far they are, and how to go on."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from rag_r1.runs.markdown import cell, number, print_table
 _DESCRIPTION = """\
 List the runs below a folder: kind, state (running, finished, stopped), steps or episodes, EM and the number
 of judged answers, the time since anything was written, and for each run that has stopped the command that
-goes on. Only the layout of the folders is read.
+goes on. Only the files in their folders are read; no process is asked.
 
 examples:
   rag-r1 runs outputs
   rag-r1 runs outputs --as-json
 """
+#: Units of a time, from the largest, with their seconds; below them, seconds.
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60))
 
 
 class RunsArguments(Arguments):
-    """The folder."""
+    """The folder, and the form of the output."""
 
     folder: CliPositionalArg[Path] = argument("folder whose runs are listed", "FOLDER")
     as_json: bool = argument("print JSON instead of a table", default=False)
@@ -58,12 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_folder(args: RunsArguments) -> None:
+    """Raises RunError if the folder is not one."""
     if not args.folder.is_dir():
         fault = "is a file" if args.folder.exists() else "does not exist"
         raise RunError(f"{args.folder} {fault}: give the folder below which the runs lie")
 
 
 def _row(run: RunFacts) -> list[str]:
+    """The cells of a run in the table."""
     step = "–" if run.step is None else f"{run.step:,}" + (f" of {run.steps:,}" if run.steps else "")
     n = "–" if run.n is None else f"{run.n:,}"
     return [cell(run.name), cell(run.kind), run.state, step, number(run.em), n, age(run.age_s)]

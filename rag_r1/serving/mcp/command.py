@@ -1,7 +1,6 @@
 """`rag-r1 mcp`: serves the search and the agent to MCP clients, and shows what an MCP server offers.
 
-server.py is the server. Its protocol over stdio has stdout to itself, so everything for people goes to
-stderr.
+server.py is the server. Its protocol over stdio uses stdout alone, so all messages go to stderr.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, redirect_stderr
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import yaml
 from pydantic import Field, model_validator
@@ -32,6 +31,11 @@ from rag_r1.runs.errors import OtherServerError, RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, try_servers
 from rag_r1.system.installation import pip_command
 from rag_r1.tools.mcp.tool import McpFailure, McpOptions, has_mcp, prefixed_entries
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+    from rag_r1.evaluation.eval_arguments import EvalArguments
 
 #: The environment variable with the token of `--http`.
 TOKEN_VARIABLE = "RAG_R1_MCP_TOKEN"
@@ -52,17 +56,18 @@ also: rag-r1 mcp --tools https://mcp.example.org/mcp
       print what an MCP server says about its tools, as entries of rag_r1.tools; MY_TOKEN is an environment
       variable with the bearer token that the address wants
 """
-#: Seconds in which a stop finishes what is being answered; the streams of clients have no end of their own.
+#: Seconds in which a stop finishes running requests; the streams of clients would never end by themselves.
 _STOP_S = 10
-_ORDER = "rag-r1 mcp --tools [--token-env NAME] URL, or rag-r1 mcp --tools COMMAND ..."
+#: The order of words that follows a message about a wrong one.
+_USAGE = "rag-r1 mcp --tools [--token-env NAME] URL, or rag-r1 mcp --tools COMMAND ..."
 _PORT = Annotated[int, Field(ge=1, le=65535), Constraint("a port, 1 to 65535")]
 
 
 class _ModelArguments(Arguments):
-    """The model."""
+    """The model of the agent."""
 
     base_url: Address | None = argument(
-        "address of the agent's model, up to and with /v1; without it there is only the search",
+        "address of the agent's model, up to and including /v1; without it only the search is offered",
         "URL",
         default=None,
     )
@@ -73,7 +78,7 @@ class McpArguments(AgentSelection, _ModelArguments):
     """The tools to offer, and the port."""
 
     in_flight: Positive = argument(
-        "most questions at a time; as many more wait", "N", default=8, old="concurrency"
+        "most questions answered at a time; as many more wait", "N", default=8, old="concurrency"
     )
     http: _PORT | None = argument("port for streamable HTTP instead of stdio", "PORT", default=None)
     check_only: bool = argument(CHECK_ONLY, default=False)
@@ -87,7 +92,7 @@ class McpArguments(AgentSelection, _ModelArguments):
 
 @command_main(RunError, McpFailure, ValueError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status."""
+    """Returns 0 after an orderly stop, 1 with a message if the server could not start."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["--tools"]:
         return _print_tools(arguments[1:])
@@ -112,9 +117,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: McpArguments) -> None:
-    """Raises StartError, or RunError, with all that is wrong with the arguments, then with the servers. A
-    search that does not answer yet is a warning, if there is no model, whose start needs it, and no
-    `--check-only`: each call says what is wrong then. Something else in its place is always an error."""
+    """Raises StartError, or RunError, with all that is wrong with the arguments, then with the servers. If a
+    retrieval server does not answer yet, that is only a warning, unless there is a model (which needs it at
+    its start) or --check-only: each search then says what is wrong. Another server at its address is always
+    an error."""
     from rag_r1.http_server.listening import check_port
     from rag_r1.serving.agent import check_agent, try_agent_servers
 
@@ -130,14 +136,14 @@ def check_start(args: McpArguments) -> None:
 
 
 def _check_quietly(args: McpArguments) -> None:
-    """The same beside wrong arguments, without the warning."""
+    """`check_start` without its warning, for a message about wrong arguments."""
     with redirect_stderr(io.StringIO()):
         check_start(args)
 
 
 async def serve(args: McpArguments) -> None:
-    """Serve until stdin ends, or the process is told to end. Raises RunError, ValueError and OSError if it
-    cannot begin."""
+    """Serve until stdin ends, or a signal ends the process. Raises RunError, ValueError and OSError if the
+    server cannot start."""
     async with open_server(args) as server:
         if args.http is None:
             await server.run_stdio_async()
@@ -146,8 +152,9 @@ async def serve(args: McpArguments) -> None:
 
 
 @asynccontextmanager
-async def open_server(args: McpArguments) -> AsyncIterator[Any]:
-    """The MCP server of these arguments; its connections are closed with the block. Raises as `serve`."""
+async def open_server(args: McpArguments) -> AsyncIterator[MCPServer]:
+    """Yields the MCP server of these arguments, and closes its connections after the block. Raises as
+    `serve`."""
     from rag_r1.config.schema import RagR1Config
     from rag_r1.evaluation.target import resolve_model
     from rag_r1.evaluation.validation_limits import validation_limits
@@ -156,18 +163,20 @@ async def open_server(args: McpArguments) -> AsyncIterator[Any]:
     from rag_r1.serving.mcp.server import make_server
     from rag_r1.tools import close_tools, shared_searcher, shared_tools
 
-    as_eval = _eval_arguments(args)
-    as_eval = as_eval if args.base_url is None else resolve_model(as_eval)
-    config = RagR1Config.from_config(block_of(as_eval, validation_limits(args.protocol)))
+    evaluation = _eval_arguments(args)
+    if args.base_url is not None:
+        evaluation = resolve_model(evaluation)
+    config = RagR1Config.from_config(block_of(evaluation, validation_limits(args.protocol)))
     searcher = shared_searcher(config.validation_retriever)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(close_tools, shared_tools(config.validation_retriever, config.tools))
-        player = await stack.enter_async_context(open_agent(as_eval)) if args.base_url is not None else None
-        play = player.play if player else None
+        agent = None if args.base_url is None else await stack.enter_async_context(open_agent(evaluation))
+        play = agent.play if agent else None
         yield make_server(searcher, play, retriever_url=args.retriever_url, concurrency=args.in_flight)
 
 
-async def _serve_http(server: Any, port: int) -> None:
+async def _serve_http(server: MCPServer, port: int) -> None:
+    """Serve over streamable HTTP on this machine, until a signal."""
     import uvicorn
 
     from rag_r1.http_server.idle_timeout import uvicorn_config
@@ -180,7 +189,7 @@ async def _serve_http(server: Any, port: int) -> None:
         await uvicorn.Server(uvicorn_config(app, stop_s=_STOP_S, lifespan="on")).serve(sockets=[listener])
 
 
-def _eval_arguments(args: McpArguments) -> Any:
+def _eval_arguments(args: McpArguments) -> EvalArguments:
     """The arguments of `rag-r1 eval` with which the agent is made; no questions are read."""
     from rag_r1.evaluation.eval_arguments import EvalArguments
 
@@ -194,71 +203,75 @@ def _eval_arguments(args: McpArguments) -> Any:
     )
 
 
-def _print_tools(server: Sequence[str]) -> int:
-    """Print a server's tools as entries of `rag_r1.tools`."""
-    options = _server_options(server)
+def _print_tools(words: Sequence[str]) -> int:
+    """Print the tools of an MCP server as entries of `rag_r1.tools`; returns 0."""
+    options = _server_options(words)
     if (variable := options.get("token_env")) and not os.environ.get(variable, "").strip():
-        unset = "there is no such environment variable, so no token is sent: set it to the token"
-        print(f"warning: --token-env {variable}: {unset}", file=sys.stderr)
+        fault = "there is no such environment variable, so no token is sent: set it to the token"
+        print(f"warning: --token-env {variable}: {fault}", file=sys.stderr)
     if not has_mcp():
         raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
     tools = _fetch_tools(options)
-    # Copies: YAML would write what several entries share only once, and an entry is to stand by itself.
+    # Copies: YAML writes an object that several entries share only once, and refers to it in the others.
     entries = {name: {"tool": "mcp", **deepcopy(options), **entry} for name, entry in tools.items()}
     print(_as_yaml({"rag_r1": {"tools": entries}}))
     return 0
 
 
-def _server_options(server: Sequence[str]) -> dict[str, Any]:
-    """The options of a server: its address, with the variable of a token, or its command. Raises
-    CommandError."""
+def _server_options(words: Sequence[str]) -> dict[str, Any]:
+    """The options (of McpOptions) in the words after --tools: the server's address, with the variable of a
+    token, or its command. Raises CommandError."""
     options: dict[str, Any] = {}
-    if server[:1] == ["--token-env"]:
-        options, server = {"token_env": "".join(server[1:2])}, server[2:]
-    elif server and server[0].startswith("--token-env="):
-        options, server = {"token_env": server[0].partition("=")[2]}, server[1:]
-    if server and server[0].startswith("-"):
-        raise CommandError(f"rag-r1 mcp --tools: unknown flag {server[0].partition('=')[0]}; {_ORDER}")
-    is_address = bool(server) and "://" in server[0]
-    if is_address and any(word.split("=")[0] == "--token-env" for word in server[1:]):
-        raise CommandError(f"rag-r1 mcp --tools: --token-env comes before the address: {_ORDER}")
-    if is_address and len(server) > 1:
-        raise CommandError(f"rag-r1 mcp --tools: nothing may follow the address: {_ORDER}")
-    if not server or (options and not is_address):
+    if words[:1] == ["--token-env"]:
+        options, words = {"token_env": "".join(words[1:2])}, words[2:]
+    elif words and words[0].startswith("--token-env="):
+        options, words = {"token_env": words[0].partition("=")[2]}, words[1:]
+    if words and words[0].startswith("-"):
+        raise CommandError(f"rag-r1 mcp --tools: unknown flag {words[0].partition('=')[0]}; {_USAGE}")
+    is_address = bool(words) and "://" in words[0]
+    if is_address and any(word.split("=")[0] == "--token-env" for word in words[1:]):
+        raise CommandError(f"rag-r1 mcp --tools: --token-env comes before the address: {_USAGE}")
+    if is_address and len(words) > 1:
+        raise CommandError(f"rag-r1 mcp --tools: nothing may follow the address: {_USAGE}")
+    if not words or (options and not is_address):
         kind = " of an MCP server, after --token-env NAME" if options else " or the command of an MCP server"
         raise CommandError(f"rag-r1 mcp --tools needs the address{kind}")
-    return options | ({"url": server[0]} if is_address else {"command": list(server)})
+    return options | ({"url": words[0]} if is_address else {"command": list(words)})
 
 
 def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The tools of a server. Raises CommandError if there is none, McpFailure if it lists none."""
+    """The tools of a server, by name. Raises CommandError if no MCP server answers, McpFailure if it does not
+    list its tools."""
     url = options.get("url")
     try:
-        limit = {"timeout_s": FIRST_ANSWER_S} if url else {}  # a command may be fetched first
+        # Not for a command: npx, for example, may have to download it first.
+        limit = {"timeout_s": FIRST_ANSWER_S} if url else {}
         request = _tools_of(options_from(McpOptions, {**options, **limit}, "rag_r1.tools.NAME"))
-        [tools] = asyncio.run(try_servers(request))  # the package mcp logs what is in the error
+        [tools] = asyncio.run(try_servers(request))  # without the log of mcp, which repeats the error
         return tools
     except McpFailure as error:
         why = str(error).removeprefix("the server cannot be reached: ").removeprefix("the server ")
         if why.startswith("does not list"):
             raise
-        if "validation error" in why:  # of the package mcp, in ten lines
+        if "validation error" in why:  # the package mcp has ten lines about it
             why = "it answers with JSON that is not MCP's"
         if url:
             why = f"no MCP server answers at {url} ({why}): start it, or correct the address"
         else:
-            why = f"`{shlex.join(options['command'])}` starts no MCP server ({why}): correct the command"
+            command = shlex.join(options["command"])
+            why = f"`{command}` does not start an MCP server ({why}): correct the command"
         raise CommandError(why) from error
 
 
 def _as_yaml(entries: Any) -> str:
-    """With letters as they are, unless a terminal would obey some of the characters; then with escapes."""
+    """YAML with all letters as they are; with escapes if it would hold characters that control a terminal."""
     dump = partial(yaml.safe_dump, entries, sort_keys=False, width=110)
     text = dump(allow_unicode=True)
     return dump(allow_unicode=False) if has_control_characters(text) else text
 
 
 async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
+    """The entries of the tools that a server lists. Raises McpFailure if it does not list them."""
     from mcp.shared.exceptions import MCPError
 
     from rag_r1.tools.mcp.connections import server_for_loop

@@ -4,11 +4,11 @@
     ask(question)    the agent's answer, what it searched for, and the passages that it was shown
 
 The agent plays each question as `rag-r1 eval` and `rag-r1 serve` do (rag_r1/serving/agent.py), with a model
-behind an OpenAI-compatible address. A failure of the infrastructure is an error of the call, that of the
-retrieval server with its address and the remedy; an episode without an answer is a result that says how it
-ended. A search of a client has no question behind it: a
-retriever that reads the question beside the query (`agentic_input`) is sent the query as both. Beyond
-`concurrency` questions at a time and as many that wait, a question is refused.
+behind an OpenAI-compatible address. A failure of a server is an error of the call, that of the retrieval
+server with its address and the remedy; an episode without an answer is a result that says how it ended. A
+search of a client has no question behind it: a retriever that reads the question beside the query
+(`agentic_input`) is sent the query as both. While `concurrency` questions are answered and as many wait, a
+further question is refused.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel, Field
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rag_r1.agent import Tool, Trajectory
 from rag_r1.agent.interfaces import call_tool
@@ -31,20 +31,18 @@ from rag_r1.io.errors import TooLargeError
 from rag_r1.options.server_address import search_fault
 from rag_r1.protocols import Document, Failure
 from rag_r1.protocols.retriever_query import CallContext, Context
+from rag_r1.serving.agent import Play
 from rag_r1.tools.mcp.limits import check_message
 
-#: Sources of an answer, at most.
+#: Most passages among the sources of an answer.
 _MAX_SOURCES = 20
-#: Largest body of a request.
-_MAX_BYTES = 1 << 20
-#: Failures of the infrastructure, which are errors of the call.
+#: Most bytes of a request's body.
+_MAX_BODY_BYTES = 1 << 20
+#: Endings of an episode that are errors of the call.
 _FAILED = ("engine_failure", "tool_failure", "bad_row", "error")
 #: The type of an exception and its text, which may be the retrieval server's own.
 _EXCEPTION = re.compile(r"(\w+): .*", re.DOTALL)
 _Words = Annotated[str, Field(min_length=1, max_length=4000)]
-
-#: Plays a question: `ChatAgent.play` (rag_r1/serving/agent.py).
-Play = Callable[[str], Awaitable[Trajectory]]
 
 
 class Passage(BaseModel):
@@ -57,13 +55,13 @@ class Passage(BaseModel):
 
     @classmethod
     def of(cls, document: Document) -> Passage:
-        """FlashRAG's corpora have the title in double quotes."""
+        """The passage of a document; its title without the double quotes of FlashRAG's corpora."""
         title, text = (document.title.strip('"'), document.text) if document.text else ("", document.contents)
         return cls(id=document.id, title=title, text=text, score=document.score)
 
 
 class Passages(BaseModel):
-    """What a search has found, best first."""
+    """The passages of a search, best first."""
 
     passages: list[Passage]
 
@@ -80,7 +78,8 @@ class Answered(BaseModel):
 def make_server(
     search_tool: Tool, play: Play | None = None, *, retriever_url: str, concurrency: int = 8
 ) -> MCPServer:
-    """The server; without `play` it only searches. `retriever_url`: for the error of a search that fails."""
+    """Returns the server; without `play` it only searches. `retriever_url`: named by the error of a failed
+    search. `concurrency`: most questions that are answered at a time."""
     instructions = "Searches a collection of passages, and answers from it."
     server = MCPServer("rag-r1", instructions=instructions, log_level="WARNING")
 
@@ -107,44 +106,48 @@ def _search_fault(url: str, kind: str, detail: str) -> str | None:
 
 
 def _add_ask_tool(server: MCPServer, play: Play, retriever_url: str, concurrency: int) -> None:
-    seats, present = asyncio.Semaphore(concurrency), [0]
+    """Add the tool `ask`, which answers `concurrency` questions at a time and lets as many more wait."""
+    seats = asyncio.Semaphore(concurrency)
+    open_questions = 0  # answered or waiting
 
     @server.tool()
     async def ask(question: _Words) -> Answered:
         """Ask the search agent a question. It searches the collection, several times if it has to, and
         returns a short answer with the passages that it was shown. Takes seconds to minutes."""
-        if present[0] >= 2 * concurrency:
+        nonlocal open_questions
+        if open_questions >= 2 * concurrency:
             raise ToolError("Too many questions are being answered. Try again in a minute.")
-        present[0] += 1
+        open_questions += 1
         try:
             async with seats:
-                record = await play(question)
+                trajectory = await play(question)
         finally:
-            present[0] -= 1
-        if record.answer is None and record.status in _FAILED:
+            open_questions -= 1
+        if trajectory.answer is None and trajectory.status in _FAILED:
             why = ""
-            if record.failures:
-                last = record.failures[-1]
+            if trajectory.failures:
+                last = trajectory.failures[-1]
                 why = _search_fault(retriever_url, last.kind, last.detail) or last.detail
-            raise ToolError(f"The question could not be answered: {record.status} {why}".strip())
-        return _answer_of(record)
+            raise ToolError(f"The question could not be answered: {trajectory.status} {why}".strip())
+        return _answer_of(trajectory)
 
 
-def _answer_of(record: Trajectory) -> Answered:
-    calls = [call for turn in record.turns for call in turn.calls]
+def _answer_of(trajectory: Trajectory) -> Answered:
+    """The answer of an episode, with its queries and the first passages that the policy was shown."""
+    calls = [call for turn in trajectory.turns for call in turn.calls]
     documents = {
         document.id: document for call in calls for document in call.documents or () if not document.verbatim
     }
     return Answered(
-        answer=record.answer,
-        status=record.status,
+        answer=trajectory.answer,
+        status=trajectory.status,
         searches=[call.query for call in calls if call.query is not None],
         sources=[Passage.of(document) for document in list(documents.values())[:_MAX_SOURCES]],
     )
 
 
-def http_app(server: MCPServer, token: str | None) -> Any:
-    """The server as an ASGI app with MCP's streamable HTTP at `/mcp`, for an address on this machine:
+def http_app(server: MCPServer, token: str | None) -> ASGIApp:
+    """Returns the server as an ASGI app with MCP's streamable HTTP at `/mcp`, for an address on this machine:
     requests with another Host or Origin are refused. With a token, requests must have it as their bearer
     token. A body must arrive whole, within the limits of rag_r1/http_server/request_guard.py, and have no
     more bytes, values or levels than a question needs."""
@@ -153,7 +156,7 @@ def http_app(server: MCPServer, token: str | None) -> Any:
         return app
     bearer = f"Bearer {token}".encode()
 
-    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         tokens = [value for name, value in scope.get("headers", ()) if name == b"authorization"]
         if scope["type"] != "lifespan" and not (len(tokens) == 1 and hmac.compare_digest(tokens[0], bearer)):
             refusal = Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})
@@ -164,10 +167,11 @@ def http_app(server: MCPServer, token: str | None) -> Any:
 
 
 def _check_body(body: bytes) -> None:
-    """Refuse what the package mcp would make too many objects of, on the event loop."""
+    """Raises RequestError for a body of which the package mcp would make so many objects that the event loop
+    would stand still."""
     try:
-        if len(body) > _MAX_BYTES:
-            raise TooLargeError(f"a message has more than {_MAX_BYTES >> 20} MiB")
+        if len(body) > _MAX_BODY_BYTES:
+            raise TooLargeError(f"a message has more than {_MAX_BODY_BYTES >> 20} MiB")
         check_message(body)
     except TooLargeError as error:
         raise RequestError(413, "too_large", str(error)) from None

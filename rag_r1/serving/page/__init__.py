@@ -31,9 +31,10 @@ class ExampleQuestion:
 
 @dataclass(frozen=True)
 class PageInfo:
-    """`what` is searched, `note` is a remark, `model` answers, trained to `step`, `index` is the search's.
-    `history`: earlier questions that a follow-up is asked with. `golds`: the right answers of questions that
-    are known, by question; the page learns them only with an answer."""
+    """The description of the server that the page shows. `what`: what is searched; `note`: a remark; `model`:
+    the name of the model that answers; `step`: of its training, None if unknown; `index`: the search's;
+    `history`: most earlier questions in the prompt of a follow-up. `golds`: right answers, by question, where
+    they are known; the page gets them only with an answer."""
 
     what: str = ""
     note: str = ""
@@ -53,11 +54,11 @@ class PageInfo:
 
 
 def model_name(model: str) -> tuple[str, int | None]:
-    """The name of a model that is shown, and the step of the checkpoint: of a path the run's folder or the
-    model's own, of anything else the text itself."""
-    steps = _STEP.search(model)
-    path = Path(model[: steps.start()]) if steps else Path(model)
-    if not steps and not path.is_dir():
+    """Returns the name to show for a model, and the step of its checkpoint (None if its path has none): for a
+    path the name of the run's folder or of the model's own, for anything else `model` itself."""
+    step = _STEP.search(model)
+    path = Path(model[: step.start()]) if step else Path(model)
+    if step is None and not path.is_dir():
         return model, None
     parts = [part for part in path.parts if part not in ("checkpoints", "actor", "huggingface", "/")]
-    return (parts[-1] if parts else model), (int(steps[1]) if steps else None)
+    return (parts[-1] if parts else model), (int(step[1]) if step else None)

@@ -152,7 +152,7 @@ export class Turn {
 function judge(box, { passages, grounded, verdict, golds }) {
   if (verdict === "right") {
     box.classList.add("right");
-    box.append(element("p", "verdict", "Right: it is the answer that this world knows."));
+    box.append(element("p", "verdict", "Right: it is the known answer."));
   } else if (verdict === "wrong") {
     box.classList.add("wrong");
     box.append(element("p", "verdict", `Wrong. The right answer is: ${(golds ?? []).join(", or ")}`));

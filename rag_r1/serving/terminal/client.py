@@ -19,21 +19,21 @@ from rag_r1.io.retry import retry_after
 from rag_r1.options.server_address import other_answer_fault, server_fault, web_page_fault
 from rag_r1.protocols.actions import well_formed
 
-#: A longer line, in bytes, is none of this API's; nor is an answer of more lines, or a longer refusal.
-_LONGEST_LINE, _MAX_LINES, _LONGEST_REFUSAL = 4 << 20, 100_000, 64 << 10
-#: Bytes of an answer, and values of a line: passages of 16 KiB for 2,000 calls, and 5,000 passages of a call.
+#: Most bytes of a line, lines of an answer and bytes of a refusal in this API.
+_MAX_LINE_BYTES, _MAX_LINES, _MAX_REFUSAL_BYTES = 4 << 20, 100_000, 64 << 10
+#: Most bytes of an answer and values of a line: passages of 16 KiB for 2,000 calls, and 5,000 passages of a
+#: call.
 _MAX_BYTES, _MAX_VALUES = 64 << 20, 50_000
-#: Seconds until the server is reached, between two pieces (it sends one at least every 15 s), and of a whole
-#: answer with its time in the queue.
+#: Most seconds until the server is reached, between two pieces (it sends one at least every 15 s), and of a
+#: whole answer with its time in the queue.
 _CONNECT_S, _PIECE_S, _ANSWER_S = 10.0, 120.0, 3600.0
-
-
-#: Seconds that the server has to say that it is there.
+#: Most seconds until the server answers /health.
 _HEALTH_S = 10.0
 
 
 class ChatError(Exception):
-    """No answer, for the reason in the message; `wait_s`: when a full server wants to be asked again."""
+    """There is no answer, for the reason in the message; `wait_s`: seconds after which a full server may be
+    asked again, 0 if it does not say."""
 
     def __init__(self, reason: str, wait_s: float = 0.0):
         super().__init__(reason)
@@ -41,16 +41,16 @@ class ChatError(Exception):
 
 
 def check_server(url: str, token: str | None = None) -> None:
-    """Raises ChatError if nobody answers at an address, or not soon, or with a web page, or if the token is
-    refused. What else may be wrong with the server is known with the first question, at once."""
+    """Raises ChatError if no server answers at an address within `_HEALTH_S`, or answers with a web page, or
+    refuses the token. Other faults of the server show with the first question."""
     try:
         with bounded_http_client(_HEALTH_S, _authorization(token)) as client:
             answer = client.get(f"{url}/health")
             is_refused = not is_web_page(answer.headers) and client.get(f"{url}/v1/models").status_code == 401
     except httpx.TimeoutException as error:
-        raise _away(url, f"no answer within {_HEALTH_S:g} s") from error
+        raise _unreachable(url, f"no answer within {_HEALTH_S:g} s") from error
     except (httpx.NetworkError, httpx.ProtocolError, httpx.DecodingError) as error:
-        raise _away(url, f"{type(error).__name__}: {error}") from error
+        raise _unreachable(url, f"{type(error).__name__}: {error}") from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError):
         return
     if is_web_page(answer.headers):
@@ -67,14 +67,15 @@ def _token_fault(url: str) -> str:
     return f"HTTP 401: {url} wants another token: set CHAT_TOKEN to the one that it was started with"
 
 
-def _away(url: str, why: str) -> ChatError:
+def _unreachable(url: str, why: str) -> ChatError:
     return ChatError(server_fault("chat", url, why, "rag-r1 serve --port {port}", "--url"))
 
 
 def stream_answer(
     url: str, messages: Sequence[dict[str, str]], token: str | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """What a question streams, in order: ("reasoning", text), ("answer", text) or (event, its data).
+    """Ask a question, and yield what is streamed, in order: ("reasoning", text), ("answer", text) or (event,
+    its data).
 
     `url`: the server's, without a path. Raises ChatError. To stop an answer, close the iterator.
     """
@@ -95,29 +96,30 @@ def stream_answer(
                 raise ChatError(
                     other_answer_fault("chat server", url, "JSON instead of a stream of it", "--url")
                 )
-            yield from _pieces(_lines(response.iter_raw()))
+            yield from _stream_events(_lines(response.iter_raw()))
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         why = f"{type(error).__name__}: {error}"
         if isinstance(error, httpx.ConnectError):
-            raise _away(url, why) from error
+            raise _unreachable(url, why) from error
         raise ChatError(f"no answer from {url}: {why}") from error
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
-    """The lines in what arrives, of which never more than one is held. Raises ChatError if there are too
-    many, or one is too long."""
-    line, number = bytearray(), 0
+    """Yields the lines of the pieces, and holds never more than one. Raises ChatError if there are too many,
+    or one is too long."""
+    line, number = bytearray(), 0  # the begin of a line, and the lines before it
     for piece in pieces:
         first, *starts = piece.split(b"\n")
         line += first
         for start in starts:
             yield line.decode("utf-8", "replace").removesuffix("\r")
             line, number = bytearray(start), number + 1
-        if number > _MAX_LINES or len(line) > _LONGEST_LINE:
-            raise ChatError("the answer is longer than an answer of this API can be")
+        if number > _MAX_LINES or len(line) > _MAX_LINE_BYTES:
+            raise ChatError("the answer is longer than an answer of this API can be: correct --url")
 
 
-def _pieces(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+def _stream_events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+    """Yields the events in the lines, up to [DONE]. Raises ChatError if they are not of the API's form."""
     for line in lines:
         if line == "data: [DONE]":
             return
@@ -125,19 +127,20 @@ def _pieces(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
             continue  # a comment, or the end of an event
         try:
             chunk = read_json(line.removeprefix("data: ").encode(), _MAX_VALUES)
-            yield from _of_chunk(chunk)
+            yield from _chunk_events(chunk)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
             raise ChatError("the answer is not of the chat API's form") from error
     raise ChatError("the connection ended before the answer")
 
 
-def _of_chunk(chunk: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _chunk_events(chunk: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields the event and the texts of a chunk. Raises ChatError for an error in the chat's form."""
     if "error" in chunk:
         raise ChatError(str(chunk["error"]["message"]))
     if "rag_r1" in chunk:
         kind = str(chunk["rag_r1"]["event"])
-        if kind in ("reasoning", "answer"):  # these are texts
-            raise ValueError(f"no event of the API: {kind}")
+        if kind in ("reasoning", "answer"):  # our names of texts, not events of the API
+            raise ValueError(f"not an event of the API: {kind}")
         yield kind, chunk["rag_r1"]
     for choice in chunk["choices"]:
         delta = choice["delta"]
@@ -148,12 +151,13 @@ def _of_chunk(chunk: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _refusal(url: str, response: httpx.Response) -> ChatError:
+    """The error of a response whose status is not 200, with the server's reason if it gives one."""
     if response.status_code == 401:
         return ChatError(_token_fault(url))
     raw = bytearray()
     for piece in response.iter_raw():
         raw += piece
-        if len(raw) > _LONGEST_REFUSAL:
+        if len(raw) > _MAX_REFUSAL_BYTES:
             break
     try:
         reason = str(read_json(bytes(raw), _MAX_VALUES)["error"]["message"])

@@ -13,6 +13,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from pydantic import model_validator
 
-from rag_r1.http_server.listening import bind_socket
+from rag_r1.http_server.listening import bind_socket, take_token_of
 from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import argument, read_arguments
@@ -28,7 +29,7 @@ from rag_r1.options.server_address import Address
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY
 from rag_r1.serving.arguments import ChatAgentArguments, check_agent, refuse_unused
-from rag_r1.serving.command import check_parts, set_up_logs, take_token
+from rag_r1.serving.command import TOKEN_VARIABLE, check_parts, set_up_logs
 from rag_r1.serving.terminal.client import ChatError, check_server, stream_answer
 
 if TYPE_CHECKING:
@@ -44,13 +45,13 @@ examples:
   rag-r1 chat --url http://127.0.0.1:8080
   rag-r1 chat --demo --ask "Where was Mara Torval born?"
 """
-#: Characters of a passage that are shown.
-_MAX_CHARS = 160
+#: Most characters of a passage that are shown.
+_MAX_PASSAGE_CHARACTERS = 160
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
 class ChatArguments(ChatAgentArguments):
-    """`rag-r1 chat`: a running server, or an agent."""
+    """`rag-r1 chat`: the agent, or the address of a server that runs already, and the questions."""
 
     out: Path = argument(
         "folder for logs, and for the index of --documents", "DIR", default=Path("outputs/chat")
@@ -59,7 +60,7 @@ class ChatArguments(ChatAgentArguments):
         "address of a running `rag-r1 serve`; its token is taken from CHAT_TOKEN", "URL", default=None
     )
     ask: list[str] = argument(
-        "question to ask instead of those that are typed; may be repeated, as one conversation",
+        "question to ask instead of typed ones; may be repeated, as one conversation",
         "TEXT",
         default=[],
     )
@@ -67,6 +68,7 @@ class ChatArguments(ChatAgentArguments):
 
     @model_validator(mode="after")
     def _has_model(self) -> ChatArguments:
+        """Raises ValueError, naming the flags, unless the arguments choose a server or one agent."""
         if not all(question.strip() for question in self.ask):
             raise ValueError("--ask is empty: give a question")
         if self.url is None and self.model is None and not self.demo:
@@ -74,7 +76,7 @@ class ChatArguments(ChatAgentArguments):
         if self.url is None:
             check_agent(self)
         else:
-            refuse_unused(self, ChatAgentArguments.model_fields, "--url names a server that has its agent")
+            refuse_unused(self, ChatAgentArguments.model_fields, "--url names a server with its own agent")
         return self
 
 
@@ -87,10 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments,
         prog="rag-r1 chat",
         description=_DESCRIPTION,
-        check=lambda args: _check_start(args, take_token()),
+        check=lambda args: _check_start(args, take_token_of(TOKEN_VARIABLE)),
     )
     set_up_logs(logging.WARNING)
-    token = take_token()
+    token = take_token_of(TOKEN_VARIABLE)
     _check_start(args, token)
     if args.check_only:
         print("all checks passed: the chat would begin")
@@ -102,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: ChatArguments, token: str | None) -> None:
-    """Raises StartError, or RunError, with all that is wrong."""
+    """Raises StartError, RunError or ChatError with all that is wrong with the arguments or the server."""
     if args.url is not None:
         return check_server(args.url.rstrip("/"), token)
     from rag_r1.serving.launch import check_launch
@@ -112,56 +114,51 @@ def _check_start(args: ChatArguments, token: str | None) -> None:
 
 @contextmanager
 def _local_server(args: ChatArguments) -> Iterator[RunningServer]:
-    """A server on a free loopback port, in a thread, for as long as the block runs. Raises RunError."""
+    """Yields a server on a free loopback port, which runs in a thread until the block ends. Raises
+    RunError."""
     # Here, because these need what belongs to extras, and neither `--help` nor `--url` does.
     from rag_r1.serving.http_server import serve
     from rag_r1.serving.launch import launch_agent
 
-    servers: list[RunningServer] = []
-    failures: list[BaseException] = []
-    ready = threading.Event()
-
-    def note(running: RunningServer) -> None:
-        servers.append(running)
-        ready.set()
-
+    started: Future[RunningServer] = Future()
     with bind_socket("127.0.0.1", 0) as listener, launch_agent(args) as launched:
 
-        def run() -> None:
+        def run_server() -> None:
+            fault: object = "its server ended"
             try:
-                asyncio.run(serve(args, launched, listener, note, drain_s=1))
+                asyncio.run(serve(args, launched, listener, started.set_result, drain_s=1))
             except BaseException as error:
-                failures.append(error)
-            finally:
-                ready.set()
+                fault = error
+            if not started.done():
+                started.set_exception(RunError(f"the chat could not begin: {fault}"))
 
-        thread = threading.Thread(target=run, daemon=True)
+        thread = threading.Thread(target=run_server, daemon=True)
         thread.start()
-        ready.wait()
-        if not servers:
-            raise RunError(f"the chat could not begin: {failures[0] if failures else 'it ended'}")
+        running = started.result()
         try:
-            yield servers[0]
+            yield running
         finally:
-            servers[0].stop()
+            running.stop()
             thread.join(10)
 
 
 class TerminalChat:
-    """A conversation. `read` gives the next line of the user, and raises EOFError at the end."""
+    """A conversation with the server at `url`. `read` returns the next line of the user, and raises EOFError
+    at the end."""
 
     def __init__(
         self, url: str, token: str | None, out: TextIO | None = None, read: Callable[[], str] | None = None
     ):
-        self.url, self.token = url, token
+        self.url = url
+        self.token = token
         self.out = out or sys.stdout
         self.read = read or (lambda: input("\n> " if sys.stdin.isatty() else ""))
         self.messages: list[dict[str, str]] = []
         self._colours = self.out.isatty()
-        self._in_line = False  # reasoning arrives in pieces
+        self._in_line = False  # whether the last line has no end yet: reasoning arrives in pieces
 
     def chat(self, questions: Sequence[str] = ()) -> int:
-        """Ask what is given, or else what is typed; the exit status."""
+        """Ask the questions, or, if there are none, those that the user types; returns the exit status."""
         if questions:
             return 0 if all([self.answer(question) for question in questions]) else 1
         while True:
@@ -176,7 +173,8 @@ class TerminalChat:
                 self.answer(line)
 
     def answer(self, question: str) -> bool:
-        """Ask, and show what comes; whether there was an answer. The conversation goes on with it."""
+        """Ask a question and show what the server streams; returns whether there was an answer, which then is
+        part of the conversation."""
         messages = [*self.messages, {"role": "user", "content": question}]
         text = ""
         try:
@@ -197,13 +195,14 @@ class TerminalChat:
         return bool(text)
 
     def _check_and_show(self, kind: str, data: Any) -> None:
-        """Show it. Raises ChatError for an event without the keys that it should have."""
+        """Show a piece of the stream. Raises ChatError for an event without the keys that it should have."""
         try:
             self._show(kind, data)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ChatError(f"an event {kind!r} of the answer is not of the chat API's form") from error
 
     def _show(self, kind: str, data: Any) -> None:
+        """Show a text or an event of `stream_answer`."""
         if kind == "reasoning":
             self._write(data if self._in_line else data.lstrip(), _DIM)
             self._in_line = True
@@ -215,16 +214,16 @@ class TerminalChat:
             if len(data["calls"]) > 1:
                 self._line(f"{len(data['calls'])} searches at once:", _DIM)
             for call in data["calls"]:
-                self._call(call)
+                self._show_call(call)
         elif kind == "citations":
-            self._about_answer(data)
+            self._show_citations(data)
         elif kind == "ended" and data["status"] != "answered":
             self._line(f"no answer ({data['status']})", _BOLD)
 
-    def _about_answer(self, data: dict[str, Any]) -> None:
-        """Right or wrong where that is known, and the passages with the words of the answer."""
+    def _show_citations(self, data: dict[str, Any]) -> None:
+        """Show whether the answer is right, where that is known, and the passages with its words."""
         if data.get("verdict") == "right":
-            self._line("right: it is the answer that this world knows", _DIM)
+            self._line("right: it is the known answer", _DIM)
         elif data.get("verdict") == "wrong":
             self._line(f"wrong; the right answer is: {', or '.join(map(str, data['golds']))}", _BOLD)
         if data.get("grounded") is False:
@@ -234,12 +233,13 @@ class TerminalChat:
             for title in dict.fromkeys(str(passage["title"]) for passage in data["passages"]):
                 self._line(f"  * {title}")
 
-    def _call(self, call: dict[str, Any]) -> None:
+    def _show_call(self, call: dict[str, Any]) -> None:
+        """Show a search with the begin of each passage."""
         arguments = call["arguments"]
         self._line(f"{call['tool']}: {arguments.get('query', arguments)}  ({call['seconds']:.2f} s)")
         for document in call["documents"]:
             text = " ".join(str(document["text"]).split())
-            self._line(f"    {document['title']}: {text[:_MAX_CHARS]}", _DIM)
+            self._line(f"    {document['title']}: {text[:_MAX_PASSAGE_CHARACTERS]}", _DIM)
         if not call["documents"]:
             self._line("    nothing found" if call["status"] == "ok" else f"    {call['status']}", _DIM)
 
@@ -248,7 +248,7 @@ class TerminalChat:
         self._write(text, style, "\n")
 
     def _end_line(self) -> None:
-        """What is shown next begins a line."""
+        """End a line of reasoning, so that the next text begins a line."""
         if self._in_line:
             self._write("", suffix="\n")
         self._in_line = False
@@ -262,7 +262,8 @@ class TerminalChat:
 
 
 def plain_text(text: str) -> str:
-    """A text whose only control characters are line breaks: what it holds cannot control the terminal."""
+    """The text with all control characters but line breaks replaced, so that it cannot control the
+    terminal."""
     return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else "?" for c in text)
 
 

@@ -483,7 +483,7 @@ def test_a_servers_words_cannot_control_the_terminal_and_are_still_what_they_wer
 
 def test_what_is_missing_is_said(capsys):
     assert mcp_command.main(["--tools", "no-such-command"]) == 1
-    assert "`no-such-command` starts no MCP server (FileNotFoundError" in capsys.readouterr().err
+    assert "`no-such-command` does not start an MCP server (FileNotFoundError" in capsys.readouterr().err
     assert mcp_command.main(["--tools", sys.executable, "-S", str(SMALL), "no-list"]) == 1
     assert "error: the server does not list its tools: no such method" in capsys.readouterr().err
     url = "http://127.0.0.1:1/mcp"

@@ -202,7 +202,7 @@ def test_an_answer_that_is_refused_for_its_token_names_the_variable():
 
 @pytest.mark.parametrize("status", [200, 400])
 def test_what_has_no_end_is_not_kept_in_memory(monkeypatch, status):
-    monkeypatch.setattr(client, "_LONGEST_LINE", 1 << 16)
+    monkeypatch.setattr(client, "_MAX_LINE_BYTES", 1 << 16)
     read = []
 
     def counted(pieces, of=client._lines):
