@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from rag_r1.inference.chat import PATH, read_chat
+from rag_r1.inference.chat_completions_api import PATH, read_chat
 from rag_r1.inference.client import Endpoint, EngineFailure, RequestRejectedError
 from rag_r1.inference.episode_client import EpisodeClient, merge_body
 from rag_r1.runs.response_cache import ResponseCache
