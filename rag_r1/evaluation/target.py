@@ -54,7 +54,9 @@ def serve_model(args: Args) -> Iterator[Args]:
         return
     options = ["--max-model-len", str(args.max_context_tokens), *_vllm_options(args)]
     keys = [str(value) for field, value in args if field.endswith("key_env")]
-    server = vllm_server(Path(args.model), args.out / LOG, name=args.model, options=options, without=keys)
+    server = vllm_server(
+        Path(args.model), args.out / LOG, name=args.model, options=options, hidden_variables=keys
+    )
     with server as url:
         yield args.model_copy(update={"base_url": url})
 

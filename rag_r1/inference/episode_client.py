@@ -45,10 +45,10 @@ class EpisodeClient:
         self._turn = 0
 
     async def ask(
-        self, path: str, body: Mapping[str, Any], parse: Callable[[Any], Reply], most_tokens: int
+        self, path: str, body: Mapping[str, Any], parse: Callable[[Any], Reply], max_tokens: int
     ) -> Reply:
         """The reply to the next turn's request, which `parse` reads from the answer's JSON or refuses with a
-        ValueError. `most_tokens`: what may be generated. Raises EngineFailure, and RunError on a full
+        ValueError. `max_tokens`: what may be generated. Raises EngineFailure, and RunError on a full
         disk."""
         turn, request = self._turn, request_bytes(body)
         if (entry := self.cache.get(self.request_id, turn, request)) is not None:
@@ -58,7 +58,7 @@ class EpisodeClient:
         limits = ResponseLimits.of(body, 0)
 
         async def attempt() -> tuple[Reply, Usage]:
-            async with self.endpoint.post(path, body, most_tokens, self.on_text) as response:
+            async with self.endpoint.post(path, body, max_tokens, self.on_text) as response:
                 try:
                     reply = parse(response.data)
                     limits.check(len(reply.text), len(reply.ids or ()))

@@ -164,7 +164,7 @@ async def test_retry_after_holds_back_the_other_requests_too():
     limited = web.Response(status=429, headers={"Retry-After": "200"})
     async with endpoint_of(limited, lambda: says()) as (endpoint, server):
         first = asyncio.create_task(ask(endpoint))
-        while endpoint.pace._paused_until == 0:
+        while endpoint.rate_limiter._paused_until == 0:
             await asyncio.sleep(0.01)
         second = asyncio.create_task(ask(endpoint))
         await asyncio.sleep(0.1)

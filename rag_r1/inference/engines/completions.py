@@ -127,8 +127,8 @@ async def returns_token_ids(
     }
 
     async def attempt() -> bool:
-        async with endpoint.post(PATH, merge_body(body, extra_body), most_tokens=1) as response:
+        async with endpoint.post(PATH, merge_body(body, extra_body), max_tokens=1) as response:
             has_ids = bool(first_choice(response.data).get("token_ids"))
             return has_ids and bool(read_ids(response.data).ids)
 
-    return await endpoint.retried(attempt, first_s=_FIRST_TOKEN_S)
+    return await endpoint.retried(attempt, probe_timeout_s=_FIRST_TOKEN_S)
