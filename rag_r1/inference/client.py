@@ -191,12 +191,8 @@ class Endpoint:
         """Raise what a status other than 200 means, or end the run."""
         status = response.status
         message = self._scrub(f"HTTP {status}{error_message(response.body)}")
-        is_new = not self._n_answers
-        if (
-            status in _ACCOUNT_STATUSES
-            or (is_new and status in _ADDRESS_STATUSES)
-            or b'"insufficient_quota"' in response.body
-        ):
+        of_all_requests = _ACCOUNT_STATUSES if self._n_answers else _ACCOUNT_STATUSES | _ADDRESS_STATUSES
+        if status in of_all_requests or b'"insufficient_quota"' in response.body:
             remedy = f"check the key in ${self.options.key_variable}, the address, the model and the account"
             self.stop(f"{self.base} refuses requests: {message}; {remedy}")
             await self.stop.block_if_cancelled()

@@ -56,8 +56,7 @@ class ModelServer:
         answer (streaming.py). Raises TransientError if there is no answer within the time and `limits`."""
         try:
             return await asyncio.wait_for(self._post(path, content, limits, on_text), self.timeout_s)
-        # The first, because from Python 3.11 on a TimeoutError is an OSError.
-        except (asyncio.TimeoutError, TimeoutError) as error:
+        except TimeoutError as error:  # before OSError, of which it is a kind
             raise TransientError(f"no answer within {self.timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             detail = f": {error}" if self._quotes_errors else ""

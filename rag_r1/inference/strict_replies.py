@@ -24,7 +24,7 @@ from rag_r1.inference.client import Endpoint, EngineFailure, RequestRejectedErro
 from rag_r1.inference.episode_client import EpisodeClient, merge_body
 from rag_r1.runs.response_cache import ResponseCache
 
-Parsed = TypeVar("Parsed")
+Value = TypeVar("Value")
 
 ATTEMPTS = 3
 #: Temperature of the attempts after the first.
@@ -58,9 +58,9 @@ class StrictReplies:
         self,
         request_id: str,
         make_request: MakeRequest,
-        parse: Callable[[str], Parsed],
+        parse: Callable[[str], Value],
         earlier_attempts: int = 0,
-    ) -> Parsed | None:
+    ) -> Value | None:
         """The result of `parse` for the text of the reply, which it refuses by raising ValueError; None after
         the last attempt, or if the endpoint refuses the request. `make_request`: the request of an attempt;
         `earlier_attempts`: those of earlier starts, which are not repeated.

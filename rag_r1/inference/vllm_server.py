@@ -33,11 +33,7 @@ from rag_r1.system.installation import setup_command
 
 _MODULE = "vllm.entrypoints.openai.api_server"
 #: Environment and flags of a vLLM that is built for CPUs.
-_CPU_ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_NO_USAGE_STATS": "1",
-}
+_CPU_ENV = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
 _CPU_OPTIONS = ("--dtype", "float32", "--enforce-eager")
 #: Secrets that vLLM may need: a model or its tokenizer on the Hub.
 _HUB_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -66,7 +62,7 @@ def vllm_server(
     port = free_port()
     arguments = ["-m", _MODULE, "--model", str(model), "--served-model-name", name]
     arguments += ["--host", "127.0.0.1", "--port", str(port), *(_CPU_OPTIONS if on_cpu else ()), *options]
-    defaults = {**_CPU_ENVIRONMENT, "OMP_NUM_THREADS": str(cpu_threads(model))} if on_cpu else {}
+    defaults = {**_CPU_ENV, "OMP_NUM_THREADS": str(cpu_threads(model))} if on_cpu else {}
     environment = {**defaults, **environment_without_secrets(_HUB_VARIABLES, hidden_variables)}
     with child_process(arguments, environment, log) as process:
         with bounded_http_client(2.0) as client:

@@ -80,7 +80,7 @@ PLANTED = {
     "documents": ("--folder none --out file", ["none does not exist", "--out file"]),
     "model export-nf4": (
         "none --base ./none_m --out file",
-        ["none is no checkpoint", "--base ./none_m", "--out file"],
+        ["none is not a checkpoint", "--base ./none_m", "--out file"],
     ),
     "recipes copy": ("none file/copy", ["'none'", "file is a file"]),
     "view": (
