@@ -52,7 +52,7 @@ class ExportArguments(Arguments):
         default=False,
     )
     dtype: Literal["bfloat16", "float32"] | None = argument(
-        "of the weights that are written (default: that of the training; with --merged float32, because "
+        "dtype of the written weights (default: that of the training; with --merged float32, because "
         "bfloat16 rounds small updates away)",
         default=None,
     )

@@ -11,9 +11,9 @@ configuration: what the policy reads about a tool is then fixed, and a server ca
 
 All entries of an event loop with the same server share a connection. It is opened by the first call. If the
 server dies, or does not answer in time, the calls concerned are failures, and the next call opens a new one;
-the old connection is closed when no call waits for it any more. What a server sends as an error of the tool
-(`isError`) is told to the policy, as MCP intends it. With `errors: failures` it counts as the tool's failure,
-for servers that report their own faults in this way.
+the old connection is closed when no call waits for it any more. The policy reads what a server sends as an
+error of the tool (`isError`), as MCP intends it. With `errors: failures` it counts as the tool's failure, for
+servers that report their own faults in this way.
 
 A stdio server is started with MCP's few default variables of the environment and those that `env` names.
 """
@@ -86,12 +86,13 @@ class McpOptions:
     token_env: Variable = None
     #: Seconds for connecting, and for the answer to a call.
     timeout_s: PositiveSeconds = 60.0
-    #: Whether a tool's error is told to the policy, or counts as a failure.
+    #: Whether the policy reads a tool's error (`told`), or it counts as a failure.
     errors: Literal["told", "failures"] = "told"
 
 
 def make_mcp(options: Mapping[str, Any], key: str) -> McpTool:
-    """The tool. Raises OptionsError for a wrong option, and ValueError if the package mcp is missing."""
+    """The tool `mcp`. Raises OptionsError for a wrong option, and ValueError if the package mcp is
+    missing."""
     parsed = options_from(McpOptions, options, key)
     if (parsed.command is None) == (parsed.url is None) or parsed.command == ():
         raise OptionsError([OptionFault(f"{key}.command", f"{key} needs either a command or a url")])
@@ -101,7 +102,7 @@ def make_mcp(options: Mapping[str, Any], key: str) -> McpTool:
 
 
 def has_mcp() -> bool:
-    """Is the package mcp installed, in a version that we can use? Importing it takes seconds."""
+    """Whether the package mcp is installed, in version 2 or later. Importing it would take seconds."""
     try:
         return int(version("mcp").partition(".")[0]) >= 2
     except (PackageNotFoundError, ValueError):
@@ -113,8 +114,8 @@ class McpFailure(Exception):
 
 
 class McpTool(FunctionTool):
-    """One tool of a server. Until the server has said what arguments the tool takes, any are accepted; wrong
-    ones are then refused after the server was asked."""
+    """One tool of a server. Any arguments pass its own schema; they are checked by the server's schema when
+    the connection is open, and wrong ones are refused."""
 
     def __init__(self, name: str, options: McpOptions):
         schema = schema_of({"type": "object"})
@@ -150,7 +151,7 @@ async def _connections() -> Any:
 
 
 def content_text(result: Any) -> str:
-    """The content of a result as one text; what is no text is named, not shown."""
+    """The content of a result as one text; a block that is not a text is named, not shown."""
     parts = []
     for block in result.content:
         resource = getattr(block, "resource", None)
@@ -172,7 +173,8 @@ def token_of(options: McpOptions) -> str | None:
 
 
 def prefixed_entries(tools: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """What a server says about its tools, as entries of `rag_r1.tools` without their server."""
+    """A server's tools as entries of `rag_r1.tools`, with description and parameters but without the
+    server."""
     return {
         tool.name: {
             "description": (tool.description or "")[:MAX_CHARS],

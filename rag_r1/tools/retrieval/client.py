@@ -1,17 +1,16 @@
 """The client of the retrieval server, which answers the searches of rollouts.
 
 One client serves all trajectories of a process over one pool of connections. New queries that arrive almost
-together are sent together. A query that is already in flight for another trajectory is awaited,
-not sent again (single flight), and one that was answered before comes from an LRU cache, until the server has
-reloaded its index (cache.py). The trajectories of a GRPO group send the same queries, so both matter.
+together are sent together. A query that is already in flight for another trajectory is awaited, not sent
+again (single flight), and one that was answered before comes from an LRU cache, until the server has reloaded
+its index (cache.py). The trajectories of a GRPO group send the same queries, so both matter.
 Whatever can go wrong on the wire (refused connection, time-out, 5xx, 429, broken JSON, wrong shape) is
 retried with exponential back-off and jitter; after the last retry the query gets a `Failure`, never an
 exception, so a dead retriever costs one bounded error observation and not the run. Failures are not cached.
 Redirects are errors; nothing is decompressed.
 
-With `agentic_input` the server is sent more than the query: what its encoder was trained on, e.g. the
-question beside it (rag_r1/protocols/retriever_query.py). Separator and mode are the server's own
-(query_format.py).
+With `agentic_input` a query is sent together with what the server's encoder was trained to read beside it,
+such as the question, in the server's own format (query_format.py).
 
 The token for a server that requires one is read from the environment variable `RETRIEVAL_TOKEN`; it is not a
 key of the configuration, because configurations are logged.
@@ -53,10 +52,11 @@ logger = logging.getLogger(__name__)
 FAILURE_TEXT = "The search engine did not answer. Try another query, or answer with what is known."
 #: A response larger than this many bytes is not a search result.
 MAX_RESPONSE_BYTES = 64 << 20
-#: Most JSON values of a response, and of it for each document that was asked for.
+#: Most JSON values of a response, and more for each document that was requested.
 _BASE_VALUES, _VALUES_PER_DOCUMENT = 50_000, 200
 #: The environment variable with the server's bearer token.
 TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
+#: Longest wait between two attempts.
 _MAX_WAIT_S = 20.0
 
 Result = list[Document] | Failure
@@ -106,7 +106,7 @@ class RetrievalClient(SearchTool):
         self._cache = QueryCache(config.cache_size)
         self._in_flight: dict[str, asyncio.Future[Result]] = {}
         self._requests: set[asyncio.Task[None]] = set()
-        #: The turns that will share the next request, and what sends it at once when it is done.
+        #: The turns that will share the next request, and the future that sends it at once when it is set.
         self._open_turns: list[list[str]] | None = None
         self._full: asyncio.Future[None]
         self._session: aiohttp.ClientSession | None = None
@@ -120,14 +120,18 @@ class RetrievalClient(SearchTool):
     async def call(
         self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
     ) -> list[Result]:
-        """As `search`; with a context, each query is sent as `agentic_input` says."""
+        """Documents for each call, as `search`; with a context, queries are sent as `agentic_input` says."""
         queries: Sequence[str] = [args["query"] for args in arguments]
         if context is not None and self.reads_context:
             try:
                 queries = await self._format.texts(queries, context)
             except (QueryFormatError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-                logger.warning("no separator from %s (%s)", self.config.base, error)
+                logger.warning("no query format from %s (%s)", self.config.base, error)
                 return [failure(str(error) or type(error).__name__)] * len(arguments)
+        return await self._answers(queries)
+
+    async def _answers(self, queries: Sequence[str]) -> list[Result]:
+        """The result of each query: from the cache, from a request in flight, or from a new one."""
         entries: list[Result | asyncio.Future[Result]] = []
         new_queries: list[str] = []
         joined: set[int] = set()
@@ -202,7 +206,7 @@ class RetrievalClient(SearchTool):
             if self._open_turns is turns:
                 self._open_turns = None
         queries = [query for turn in turns for query in turn]
-        sent_at, wait, is_refusal = self._cache.changes, 0.0, False
+        sent_at, wait_s, is_refusal = self._cache.changes, 0.0, False
         answers: Sequence[list[Document] | str]
         try:
             self.stats.requests += 1
@@ -211,22 +215,22 @@ class RetrievalClient(SearchTool):
             answers = [f"HTTP {error.status}"] * len(queries)
             # Otherwise the server understood the request, and would refuse it again.
             is_refusal = not is_transient(error.status)
-            wait = retry_after(error.headers)
+            wait_s = retry_after(error.headers)
         except Exception as error:
             answers = [self._fault(error)] * len(queries)
-            if not isinstance(error, _TRANSIENT):  # a bug of ours: only these queries fail, and it is logged
+            if not isinstance(error, _TRANSIENT):  # a fault of this client: logged, and not retried
                 logger.exception("search failed at %s", self.config.endpoint)
                 attempt = self._retry.retries
         is_last = len(turns) == 1 if is_refusal else attempt >= self._retry.retries
         problems = self._deliver(dict(zip(queries, answers, strict=True)), sent_at, is_last)
-        retries = [part for turn in turns if (part := [query for query in turn if query in problems])]
-        if is_last or not retries:
+        retried_turns = [part for turn in turns if (part := [query for query in turn if query in problems])]
+        if is_last or not retried_turns:
             return
         if not is_refusal:
             attempt += 1
-            self.stats.retried += len(retries)
-            await asyncio.sleep(self._retry.delay(attempt - 1, wait))
-        await asyncio.gather(*(self._send([turn], attempt) for turn in retries))
+            self.stats.retried += len(retried_turns)
+            await asyncio.sleep(self._retry.delay(attempt - 1, wait_s))
+        await asyncio.gather(*(self._send([turn], attempt) for turn in retried_turns))
 
     def _deliver(
         self, answers: Mapping[str, list[Document] | str], sent_at: int, is_last: bool
@@ -254,23 +258,24 @@ class RetrievalClient(SearchTool):
             future.set_result(result)
 
     def _fault(self, error: Exception) -> str:
-        """What an error says, for people."""
+        """An error in words for people."""
         if isinstance(error, asyncio.TimeoutError):
             return f"no answer within {self.config.timeout_s:g} s"
         return f"{type(error).__name__}: {error}"
 
-    def _connected(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=self.config.max_connections)
             self._session = bounded_session(token_header(), self.config.timeout_s, connector=connector)
         return self._session
 
     async def _get(self, address: str) -> tuple[int, bytes]:
-        async with self._connected().get(address, allow_redirects=False) as response:
+        """The status and body of `/ready` (b"" if too large). Raises the errors of connections."""
+        async with self._open_session().get(address, allow_redirects=False) as response:
             try:
                 return response.status, await read_body(response, MAX_READY_BYTES)
             except TooLargeError:
-                return response.status, b""  # it describes no server
+                return response.status, b""  # read_format refuses it
 
     async def _ask(self, queries: list[str]) -> list[list[Document] | str]:
         """For each query its documents, or what is wrong with them. Raises the errors of connections, and
@@ -278,7 +283,7 @@ class RetrievalClient(SearchTool):
         wire, sent_at = self.config.wire_format, self._cache.changes
         payload = wire.payload(queries, self.config.topk)
         # A redirect would carry queries and token to an address that nobody has configured.
-        posted = self._connected().post(self.config.endpoint, json=payload, allow_redirects=False)
+        posted = self._open_session().post(self.config.endpoint, json=payload, allow_redirects=False)
         async with posted as response:
             if response.status != 200:
                 raise aiohttp.ClientResponseError(
@@ -291,5 +296,5 @@ class RetrievalClient(SearchTool):
             self._format.note_version(version)
             self._cache.note_version(version, sent_at)
             body = await read_body(response, MAX_RESPONSE_BYTES)
-        most_values = _BASE_VALUES + _VALUES_PER_DOCUMENT * len(queries) * self.config.topk
-        return wire.parse_each(read_json(body, most_values), len(queries), self.config.topk)
+        max_values = _BASE_VALUES + _VALUES_PER_DOCUMENT * len(queries) * self.config.topk
+        return wire.parse_each(read_json(body, max_values), len(queries), self.config.topk)

@@ -28,7 +28,7 @@ MAX_ID_CHARS = 2_000
 
 @dataclass(frozen=True)
 class WireFormat:
-    """A wire format: see the top of the module."""
+    """How requests of one format are written and its responses are read."""
 
     #: The server's route.
     path: str
@@ -84,6 +84,7 @@ def _read_document(item: Any) -> Document:
 
 
 def _read_score(score: Any) -> float | None:
+    """The score of a document; None if it is not a number. Raises ValueError if it is not finite."""
     if not isinstance(score, int | float) or isinstance(score, bool):
         return None
     try:

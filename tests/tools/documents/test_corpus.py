@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
+from rag_r1.sandbox.documents import html_text
 from rag_r1.tools.documents.command import main
 from rag_r1.tools.documents.corpus import document_files, index_folder, split_words
-from rag_r1.tools.documents.parsers import html_text, read_document
+from rag_r1.tools.documents.parsers import read_document
 from retrieval_server.folder.corpus import CorpusReader
 from tests.tools.made_documents import folder_of_documents, pdf
 

@@ -53,7 +53,7 @@ async def test_a_schema_that_cannot_be_checked_is_left_to_the_server(mode, argum
     ("mode", "why"),
     [
         ("properties", "no JSON schema: it has more than 256 KiB"),
-        ("wrong", "the server's schema of 'x' is no JSON schema: 'figure' is not valid"),
+        ("wrong", "the server's schema of 'x' is not a JSON schema: 'figure' is not valid"),
         ("tools", "the server sent too much: a message has more than 50,000 values"),
         ("some tools", "it lists more than 1,000 tools"),
         ("pages", "its list of tools has more than 50 pages"),
