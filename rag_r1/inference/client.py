@@ -112,19 +112,17 @@ class Endpoint:
         self._n_pending = 0
         self._n_answers = 0
 
-    async def retried(
-        self, attempt: Callable[[], Awaitable[Result]], probe_timeout_s: float | None = None
-    ) -> Result:
+    async def retried(self, attempt: Callable[[], Awaitable[Result]], probe_s: float | None = None) -> Result:
         """The result of an attempt, which is a `post` and the reading of the answer within its block; it is
-        repeated after transient errors. `probe_timeout_s`: for the first request of a run, which is repeated
+        repeated after transient errors. `probe_s`: for the first request of a run, which is repeated
         once at most, within so many seconds. Raises EngineFailure after the last attempt."""
         try:
-            if probe_timeout_s is None:
+            if probe_s is None:
                 return await with_retries(self._retry, attempt)
             policy = replace(self._retry, retries=min(self._retry.retries, 1))
-            return await asyncio.wait_for(with_retries(policy, attempt), probe_timeout_s)
+            return await asyncio.wait_for(with_retries(policy, attempt), probe_s)
         except TimeoutError:
-            raise EngineFailure(f"{self.base}: no answer within {probe_timeout_s:g} s") from None
+            raise EngineFailure(f"{self.base}: no answer within {probe_s:g} s") from None
         except TransientError as error:
             raise EngineFailure(self._scrub(f"{self.base}: {error}")) from None
 

@@ -107,9 +107,8 @@ class StrictReplies:
         self.counts["unanswered"] += 1
         self._failures_in_a_row += 1
         if (count := self._failures_in_a_row) >= MAX_CONSECUTIVE_FAILURES:
-            self.endpoint.stop(
-                f"{count} requests in a row got no answer from the {self.name}; the last: {error}"
-            )
+            reason = f"{count} requests in a row got no answer from the {self.name}; the last: {error}"
+            self.endpoint.stop(reason)
 
 
 def with_own_keys(

@@ -203,13 +203,11 @@ def wait_until_ready(
         if is_ready():
             return
         if time.monotonic() > deadline:
-            raise NotReadyError(
-                f"{name} was not ready after {limit_s:g} s; the end of {log}:\n{last_lines(log)}"
-            )
+            break
         time.sleep(every_s)
-    raise NotReadyError(
-        f"{name} ended with status {process.returncode}; the end of {log}:\n{last_lines(log)}"
-    )
+    status = process.returncode
+    reason = f"was not ready after {limit_s:g} s" if status is None else f"ended with status {status}"
+    raise NotReadyError(f"{name} {reason}; the end of {log}:\n{last_lines(log)}")
 
 
 def last_lines(log: Path | str, count: int = 25) -> str:

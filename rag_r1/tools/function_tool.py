@@ -39,10 +39,11 @@ def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = No
     if parameters.get("type") == "object":
         schema = dict(parameters)
     else:
+        names = list(parameters if required is None else required)
         schema = {
             "type": "object",
             "properties": dict(parameters),
-            "required": list(parameters if required is None else required),
+            "required": names,
             "additionalProperties": False,
         }
     if len(json.dumps(schema, default=str)) > MAX_SCHEMA_CHARS:
@@ -124,7 +125,6 @@ class Searcher(Interface):
 
     async def search(self, queries: Sequence[str]) -> Sequence[Sequence[Document] | Failure]:
         """A result for each query, in their order."""
-        ...
 
 
 class SearchTool:
@@ -162,9 +162,8 @@ class SearcherTool(SearchTool):
 
 def is_tool(value: Any) -> bool:
     """Whether an object, not a class, has the methods and attributes of the agent core's `Tool`."""
-    return all(hasattr(value, name) for name in ("call", "fault", "parameters")) and not isinstance(
-        value, type
-    )
+    names = ("call", "fault", "parameters")
+    return not isinstance(value, type) and all(hasattr(value, name) for name in names)
 
 
 def as_tool(name: str, value: Any) -> Any:

@@ -18,3 +18,10 @@ def read_secret(variable: str | None) -> str | None:
     if not (value.isascii() and value.isprintable()):
         raise ValueError(f"${variable} has characters that a key cannot have: set it to the key alone")
     return value or None
+
+
+def bearer_header(variable: str | None) -> dict[str, str]:
+    """The header with the bearer token in an environment variable; empty without one. Raises as
+    `read_secret`."""
+    token = read_secret(variable)
+    return {"Authorization": f"Bearer {token}"} if token else {}

@@ -23,7 +23,7 @@ from rag_r1.options.server_address import Address
 from rag_r1.protocols import Refusal
 from rag_r1.tools.function_tool import FunctionTool, schema_of
 from rag_r1.tools.http import HttpFailure, HttpRefusal, JsonClient
-from rag_r1.tools.secret_option import Variable, read_secret
+from rag_r1.tools.secret_option import Variable, bearer_header
 
 #: Longest value that is shown, in characters.
 _MAX_CHARS = 300
@@ -71,11 +71,8 @@ class SparqlTool(FunctionTool):
         parameters = schema_of({"query": {"type": "string", "maxLength": 4000, "description": query}})
         super().__init__("sparql", description, parameters, self.ask)
         self.options = options
-        token = read_secret(options.token_env)
         headers = {"User-Agent": "rag-r1", "Accept": "application/sparql-results+json"}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        self._server = JsonClient(headers, options.timeout_s)
+        self._server = JsonClient({**headers, **bearer_header(options.token_env)}, options.timeout_s)
 
     async def ask(self, query: str) -> str | Refusal:
         """The rows that the endpoint finds as text, or why it refuses the query. Raises HttpFailure."""

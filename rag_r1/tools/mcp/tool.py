@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -44,7 +43,7 @@ from rag_r1.options.server_address import Address
 from rag_r1.protocols import Refusal
 from rag_r1.system.installation import pip_command
 from rag_r1.tools.function_tool import FunctionTool, named_arguments, schema_of
-from rag_r1.tools.secret_option import Variable, read_secret
+from rag_r1.tools.secret_option import Variable
 
 #: Longest text of a result, in characters.
 MAX_CHARS = 20_000
@@ -160,16 +159,6 @@ def content_text(result: Any) -> str:
     if not parts and result.structured_content is not None:
         parts = [json.dumps(result.structured_content, ensure_ascii=False)]
     return "\n".join(parts)[:MAX_CHARS]
-
-
-def environment_of(options: McpOptions) -> dict[str, str]:
-    """The variables that a command gets besides MCP's default ones."""
-    return {name: os.environ[name] for name in options.env if name in os.environ}
-
-
-def token_of(options: McpOptions) -> str | None:
-    """The bearer token for `url`. It must not be logged."""
-    return read_secret(options.token_env)
 
 
 def prefixed_entries(tools: Sequence[Any]) -> dict[str, dict[str, Any]]:

@@ -60,11 +60,8 @@ class WireFormat:
 def _results(data: Any, key: str, n_queries: int) -> list[list[Any]]:
     """The list of documents of each query. Raises ValueError if there is not one for each."""
     result = data.get(key) if isinstance(data, dict) else None
-    if (
-        not isinstance(result, list)
-        or len(result) != n_queries
-        or not all(isinstance(items, list) for items in result)
-    ):
+    is_complete = isinstance(result, list) and len(result) == n_queries
+    if not is_complete or not all(isinstance(items, list) for items in result):
         requirement = f"{key!r} must be a list with one list of documents for each of {n_queries} queries"
         raise ValueError(f"{OTHER_JSON}: {requirement}")
     return result

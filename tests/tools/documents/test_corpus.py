@@ -202,7 +202,7 @@ def test_a_page_with_an_encoding_of_no_page_is_named_like_other_bad_files(tmp_pa
 
 def test_a_page_with_a_character_of_too_many_digits_is_named_like_other_bad_files(tmp_path):
     (tmp_path / "a.html").write_text(f"<p>&#{'1' * 5000};</p>", "utf-8")
-    with pytest.raises(RunError, match=r"a\.html: it is no HTML that can be read"):
+    with pytest.raises(RunError, match=r"a\.html: it is not HTML that can be read"):
         index_folder(tmp_path, tmp_path / "out", False)
 
 
