@@ -83,7 +83,7 @@ class RequestGuard:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
 
-        async def send_with_headers(message: Message) -> None:
+        async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *_RAW_HEADERS]
             await send(message)
@@ -92,10 +92,8 @@ class RequestGuard:
             status, code, reason = refusal
             self._on_refusal(code)
             headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-            return await JSONResponse(error_body(code, reason), status, headers)(
-                scope, receive, send_with_headers
-            )
-        await call_until_stopped(self._app, scope, limit_body(receive), send_with_headers)
+            return await JSONResponse(error_body(code, reason), status, headers)(scope, receive, send_secured)
+        await call_until_stopped(self._app, scope, limit_body(receive), send_secured)
 
     def _refusal(self, scope: Scope) -> RequestRefusal | None:
         """Why a request is refused; None if it is not."""
@@ -207,9 +205,7 @@ def limit_body(receive: Receive) -> Receive:
         try:
             message = await asyncio.wait_for(receive(), max(remaining, 0.001))
         except TimeoutError:
-            raise RequestError(
-                408, "timeout", f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
-            ) from None
+            raise RequestError(408, "timeout", f"no body arrived within {BODY_TIMEOUT_S:g} s") from None
         size += len(message.get("body", b""))
         is_complete = not message.get("more_body", False)
         if size > MAX_BODY_BYTES:

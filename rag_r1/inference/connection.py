@@ -71,9 +71,7 @@ class ModelServer:
     async def _post(
         self, path: str, content: bytes, limits: ResponseLimits, on_text: OnText | None
     ) -> HttpResponse:
-        async with self._open_session().post(
-            self.base + path, data=content, allow_redirects=False
-        ) as response:
+        async with self._connected().post(self.base + path, data=content, allow_redirects=False) as response:
             try:
                 body = await assemble_body(response, limits, on_text)
             except (ValueError, RecursionError) as error:
@@ -81,7 +79,7 @@ class ModelServer:
                 raise TransientError(f"a useless answer: {error}") from error
             return HttpResponse(response.status, response.headers, body)
 
-    def _open_session(self) -> aiohttp.ClientSession:
+    def _connected(self) -> aiohttp.ClientSession:
         """The session, made at the first request. It is aiohttp's, since the pool of httpx looks through all
         its connections for each request: with 250 in flight that took longer than vLLM's work for them."""
         if self._session is None:

@@ -24,7 +24,7 @@ from rag_r1.inference.client import Endpoint, EngineFailure, RequestRejectedErro
 from rag_r1.inference.episode_client import EpisodeClient, merge_body
 from rag_r1.runs.response_cache import ResponseCache
 
-Value = TypeVar("Value")
+T = TypeVar("T")
 
 ATTEMPTS = 3
 #: Temperature of the attempts after the first.
@@ -55,12 +55,8 @@ class StrictReplies:
         self._has_form = False
 
     async def ask(
-        self,
-        request_id: str,
-        make_request: MakeRequest,
-        parse: Callable[[str], Value],
-        earlier_attempts: int = 0,
-    ) -> Value | None:
+        self, request_id: str, make_request: MakeRequest, parse: Callable[[str], T], earlier_attempts: int = 0
+    ) -> T | None:
         """The result of `parse` for the text of the reply, which it refuses by raising ValueError; None after
         the last attempt, or if the endpoint refuses the request. `make_request`: the request of an attempt;
         `earlier_attempts`: those of earlier starts, which are not repeated.

@@ -28,28 +28,17 @@ _TRIAL = JobLimits(cpu_s=20.0, memory_bytes=4 << 30)
 _MAX_FILE_BYTES = 256 << 20
 #: Files from which a tokenizer is loaded, besides `tokenizer.json`.
 _FILES = (
-    "config.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-)
+    "config.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json merges.txt "
+    "chat_template.jinja chat_template.json"
+).split()
 #: How often the limits may end a template before it counts as broken. More than once, since the system also
 #: kills a worker now and then.
 MAX_ENDINGS = 3
 #: Arguments of `apply_chat_template` that are not variables of the template.
-_TRANSFORMERS_ARGUMENTS = {
-    "continue_final_message",
-    "max_length",
-    "padding",
-    "return_assistant_tokens_mask",
-    "return_tensors",
-    "tokenizer_kwargs",
-    "truncation",
-}
+_TRANSFORMERS_ARGUMENTS = frozenset(
+    "continue_final_message max_length padding return_assistant_tokens_mask return_tensors tokenizer_kwargs "
+    "truncation".split()
+)
 #: The errors that Jinja2 raises before it renders anything.
 _SYNTAX_ERRORS = ("TemplateSyntaxError", "TemplateAssertionError")
 

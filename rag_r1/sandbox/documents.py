@@ -193,9 +193,7 @@ def _read_pdf(stream: BinaryIO) -> DocumentText:
     except (DataError, OSError):
         raise
     except Exception as error:  # a broken file can raise anything in pypdf, also RecursionError
-        raise DataError(
-            f"it is not a PDF that pypdf can read ({type(error).__name__}: {error}): save it again"
-        ) from None
+        raise DataError(f"pypdf cannot read it ({type(error).__name__}: {error}): save it again") from None
     if not any(section.text.strip() for section in sections):
         raise DataError("its pages have no text, only pictures: run OCR over it, e.g. with ocrmypdf")
     return DocumentText(title, sections)

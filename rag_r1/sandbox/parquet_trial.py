@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rag_r1.io.errors import DataError
 
 if TYPE_CHECKING:
-    from pyarrow import Array
     from pyarrow.parquet import ParquetFile
 
 #: Most columns of a file, counted at the leaves of its structs.
@@ -82,7 +81,7 @@ def _unpacked_bytes(file: ParquetFile, group: int, column: str, batch_rows: int,
     return total
 
 
-def _values_in(array: Array) -> int:
+def _values_in(array: Any) -> int:
     """The number of values in an Arrow array, with those of its lists and structs."""
     import pyarrow.types as kinds
 

@@ -20,7 +20,7 @@ from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPo
 #: Largest schema, in characters of JSON.
 MAX_SCHEMA_CHARS = 256 << 10
 #: Most values in a schema, and in arguments, for checking in this process.
-_MAX_SCHEMA_VALUES, _MAX_ARGUMENT_VALUES = 300, 1_000
+_SCHEMA_LIMIT, _ARGUMENT_LIMIT = 300, 1_000
 #: Keywords that cost no more than one look at each value.
 _PLAIN_KEYWORDS = frozenset(
     "type properties required additionalProperties items enum const minimum maximum exclusiveMinimum "
@@ -42,16 +42,12 @@ class ArgumentValidator:
         self._text = json.dumps(schema, default=str)
         if len(self._text) > MAX_SCHEMA_CHARS:
             raise DataError(f"it has more than {MAX_SCHEMA_CHARS >> 10} KiB")
-        is_small = values_in(schema, _MAX_SCHEMA_VALUES) <= _MAX_SCHEMA_VALUES
-        self._validator = (
-            make_validator(dict(schema), not foreign) if is_small and _is_plain(schema) else None
-        )
+        is_quick = values_in(schema, _SCHEMA_LIMIT) <= _SCHEMA_LIMIT and _is_plain(schema)
+        self._validator = make_validator(dict(schema), not foreign) if is_quick else None
 
     def is_quick(self, arguments: Mapping[str, Any]) -> bool:
         """Whether the arguments are checked in this process."""
-        if self._validator is None:
-            return False
-        return values_in(arguments, _MAX_ARGUMENT_VALUES) <= _MAX_ARGUMENT_VALUES
+        return self._validator is not None and values_in(arguments, _ARGUMENT_LIMIT) <= _ARGUMENT_LIMIT
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, in a sentence for the policy, or None. May take seconds, unless
@@ -97,7 +93,7 @@ def values_in(value: Any, limit: int) -> int:
 def _is_plain(schema: Any) -> bool:
     """Whether a schema has only _PLAIN_KEYWORDS and few parts; whatever a default or an example holds."""
     pending, count = [schema], 0
-    while pending and count <= _MAX_SCHEMA_VALUES:
+    while pending and count <= _SCHEMA_LIMIT:
         item, count = pending.pop(), count + 1
         if isinstance(item, bool):
             continue

@@ -62,7 +62,8 @@ SHIPPED = {
 ToolEntry = str | Mapping[str, Any]
 
 
-def _parsed_limits(value: Any) -> Any:
+def _limits(value: Any) -> Any:
+    """A mapping of limits as ToolLimits; anything else unchanged."""
     return options_from(ToolLimits, value) if isinstance(value, Mapping) else value
 
 
@@ -84,9 +85,7 @@ class EntryKeys:
     description: Text | None = None
     parameters: Annotated[dict | None, Constraint("a JSON schema, its properties, or null")] = None
     required: Annotated[list | None, Constraint("a list of names of parameters, or null")] = None
-    limits: Annotated[
-        ToolLimits | None, BeforeValidator(_parsed_limits), Constraint("a mapping of limits")
-    ] = None
+    limits: Annotated[ToolLimits | None, BeforeValidator(_limits), Constraint("a mapping of limits")] = None
 
 
 def make_tool(name: str, entry: ToolEntry) -> Any:

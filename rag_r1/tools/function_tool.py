@@ -40,12 +40,8 @@ def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = No
         schema = dict(parameters)
     else:
         names = list(parameters if required is None else required)
-        schema = {
-            "type": "object",
-            "properties": dict(parameters),
-            "required": names,
-            "additionalProperties": False,
-        }
+        schema = {"type": "object", "properties": dict(parameters), "required": names}
+        schema["additionalProperties"] = False
     if len(json.dumps(schema, default=str)) > MAX_SCHEMA_CHARS:
         raise SchemaError(f"it has more than {MAX_SCHEMA_CHARS >> 10} KiB")
     Draft202012Validator.check_schema(schema)

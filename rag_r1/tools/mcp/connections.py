@@ -177,8 +177,8 @@ class McpConnection:
         return self._schemas
 
     async def fault(self, name: str, arguments: dict[str, Any]) -> str | None:
-        """What is wrong with arguments by the schema of a tool, or None; `schemas` has been called. Raises
-        McpFailure if the server's schema is not one."""
+        """What is wrong with arguments by the server's schema of a tool, or None. Raises McpFailure if that
+        is not a JSON schema, and as `schemas`."""
         schemas = await self.schemas()
         try:
             if name not in self._validators:
@@ -203,7 +203,7 @@ class McpConnection:
         await asyncio.wait({self._task}, timeout=_CLOSING_S)
 
     async def _run(self) -> None:
-        """The task: open the connection, wait until it shall be closed, and close it."""
+        """The task: open the connection, wait until it is to be closed, and close it."""
         try:
             async with AsyncExitStack() as stack:
                 stack.enter_context(self._opening)
