@@ -106,21 +106,22 @@ def refuse_endless_template(tokenizer: Any) -> None:
 
 def refuse_endless_files(folder: str | Path) -> None:
     """Check the files of a tokenizer in a folder, and try out its `tokenizer.json`, before this process loads
-    them; nothing is done if there is no such folder. Raises ValueError with the file's name."""
+    them; nothing is done if there is no such folder. Raises ValueError with the file's name; the caller adds
+    the remedy."""
     folder = Path(folder)
     fast_file = folder / "tokenizer.json"
     for path in (fast_file, *(folder / name for name in _FILES)):
         with suppress(FileNotFoundError, NotADirectoryError):
             if not path.is_file() and path.exists():
-                raise ValueError(f"{path} is not a file: take the model's own")
+                raise ValueError(f"{path} is not a file")
             if path.stat().st_size > _MAX_FILE_BYTES:
-                raise ValueError(f"{path} has more than {_MAX_FILE_BYTES >> 20} MiB: take the model's own")
+                raise ValueError(f"{path} has more than {_MAX_FILE_BYTES >> 20} MiB")
     if fast_file.is_file():
         path_name = os.fsencode(fast_file.absolute()).decode("latin-1")
         try:
             _workers.call("rag_r1.sandbox.tokenizer_trial:try_out", [path_name], _TRIAL)
         except LimitError as error:
-            raise ValueError(f"{fast_file} cannot be loaded: {error}: use another model's") from None
+            raise ValueError(f"{fast_file} cannot be loaded: {error}") from None
         except JobError:
             pass  # transformers says what is wrong, or loads it in another way
 
@@ -134,10 +135,10 @@ def _render(template: str, values: dict[str, Any]) -> str:
         return _workers.call("rag_r1.sandbox.chat_renderer:render", [template, values], LIMITS)
     except LimitError as error:
         _endings[template] += 1
-        raise DataError(f"the chat template cannot be rendered: {error}: use another model's") from None
+        raise DataError(f"the chat template cannot be rendered: {error}") from None
     except JobError as error:
         if error.kind in _SYNTAX_ERRORS:
-            raise DataError(f"the chat template is not valid Jinja: {error}: repair it") from None
+            raise DataError(f"the chat template is not valid Jinja: {error}") from None
         raise ValueError(str(error)) from None  # the template refuses the chat
 
 

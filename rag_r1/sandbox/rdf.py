@@ -34,7 +34,7 @@ def read(path: str, form: str) -> list[list[Any]]:
         raise
     except Exception as error:  # rdflib's parsers raise many kinds, also RecursionError
         reason = " ".join(str(error).split())[:300]
-        raise ValueError(f"it is not RDF that can be read ({type(error).__name__}: {reason})") from None
+        raise ValueError(f"it is not readable RDF ({type(error).__name__}: {reason}): repair it") from None
     return _terms_and_triples(graph)
 
 
@@ -85,4 +85,4 @@ def _reject_doctype(path: str) -> None:
                 parser.Parse(b"", True)
     except (expat.ExpatError, LookupError) as error:
         if not elements:  # otherwise rdflib says what is wrong
-            raise ValueError(f"it is not XML that can be read ({error}): repair it") from None
+            raise ValueError(f"it is not readable XML ({error}): repair it") from None

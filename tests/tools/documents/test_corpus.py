@@ -74,7 +74,7 @@ def test_passages_of_a_pdf_keep_their_page(tmp_path):
 
 @needs_pypdf
 @pytest.mark.parametrize(
-    ("data", "fault"), [(b"%PDF-1.4 broken", "no PDF that pypdf can read"), (pdf(["", ""]), "run OCR")]
+    ("data", "fault"), [(b"%PDF-1.4 broken", "pypdf cannot read it"), (pdf(["", ""]), "run OCR")]
 )
 def test_a_pdf_without_text_is_named_with_the_reason_and_by_nothing_else(tmp_path, data, fault, caplog):
     (tmp_path / "x.pdf").write_bytes(data)
