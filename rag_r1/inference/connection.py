@@ -71,6 +71,8 @@ class ModelServer:
     async def _post(
         self, path: str, content: bytes, limits: ResponseLimits, on_text: OnText | None
     ) -> HttpResponse:
+        """The answer, without a limit of time. Raises TransientError if it exceeds `limits`, and the errors
+        of connections."""
         async with self._connected().post(self.base + path, data=content, allow_redirects=False) as response:
             try:
                 body = await assemble_body(response, limits, on_text)

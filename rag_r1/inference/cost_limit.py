@@ -16,8 +16,8 @@ from rag_r1.runs.response_cache import Usage
 
 
 class CostTracker:
-    """What has been spent, and what may be. Prices are per million tokens, `max_cost` is in their currency
-    (None: no limit); `earlier`: the usage of earlier starts, which counts."""
+    """Adds up the cost of a run, and keeps it below a limit. Prices are per million tokens, `max_cost` is in
+    their currency (None: no limit); `earlier`: the usage of earlier starts, which counts."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from rag_r1.runs.response_cache import ResponseCache, Usage
 
 @dataclass(frozen=True)
 class Reply:
-    """What the model wrote. `ids` and `logprobs` (nats) if the endpoint gives them; `finish`: the endpoint's
+    """A reply of the model. `ids` and `logprobs` (nats) if the endpoint gives them; `finish`: the endpoint's
     `finish_reason`; `knows_stop`: whether the endpoint names the stop string at which it ended, in
     `stopped_at` (None if it ended otherwise)."""
 
@@ -93,5 +93,5 @@ def finish_fields(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge_body(body: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
-    """A request with the user's own keys; null leaves a key out."""
+    """The request with the user's own keys; null removes a key."""
     return {key: value for key, value in {**body, **keys}.items() if value is not None}

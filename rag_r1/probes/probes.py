@@ -231,6 +231,7 @@ class _WithoutGoldSearch(_ProbedSearch):
     async def call(
         self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
     ) -> list[Result]:
+        """The results of the calls without gold passages, `topk` documents each."""
         results = await call_tool(self.tool, arguments, context)
         return [
             result

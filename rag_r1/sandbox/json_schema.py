@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def fault(schema: str, arguments: dict[str, Any], patterns: bool) -> str | None:
-    """A job: what is wrong with the arguments, in a sentence for the policy, or None. `schema`: its JSON;
-    `patterns`: whether its regular expressions are checked. Raises DataError for what is not a schema, and
-    what jsonschema raises for references that lead nowhere."""
+    """A job: returns what is wrong with the arguments, in a sentence for the policy, or None. `schema`: its
+    JSON; `patterns`: whether its regular expressions are checked. Raises DataError for what is not a schema,
+    and what jsonschema raises for references that lead nowhere."""
     return argument_fault(_validator(schema, patterns), arguments)
 
 
 def argument_fault(validator: Validator, arguments: dict[str, Any]) -> str | None:
-    """What is wrong with the arguments, in a sentence for the policy, or None."""
+    """Returns what is wrong with the arguments, in a sentence for the policy, or None."""
     from jsonschema.exceptions import best_match
 
     try:

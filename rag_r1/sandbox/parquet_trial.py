@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rag_r1.io.errors import DataError
-
-if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
 
 #: Most columns of a file, counted at the leaves of its structs.
 MAX_COLUMNS = 10_000
@@ -49,7 +46,7 @@ def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
         return
 
 
-def _check_column(file: ParquetFile, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
+def _check_column(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
     """The unpacked bytes of a column of a row group; 0 if it is broken. Raises DataError that names both."""
     import pyarrow as pa
 
@@ -64,7 +61,7 @@ def _check_column(file: ParquetFile, group: int, column: str, batch_rows: int, b
         return 0
 
 
-def _unpacked_bytes(file: ParquetFile, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
+def _unpacked_bytes(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
     """The unpacked bytes of a column of a row group. Raises DataError for too large a batch, and beyond
     `bytes_left`."""
     total = 0

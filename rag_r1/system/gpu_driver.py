@@ -41,7 +41,7 @@ def _memory_bytes(kind: str) -> list[float]:
 
 
 def _of_each_gpu(field: str) -> list[str]:
-    """What nvidia-smi prints about a field of each GPU; [] without nvidia-smi or a driver."""
+    """The text that nvidia-smi prints for a field of each GPU; [] without nvidia-smi or a driver."""
     output = _output(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"])
     return [line.strip() for line in output.strip().splitlines()]
 

@@ -50,8 +50,8 @@ class ArgumentValidator:
         return self._validator is not None and values_in(arguments, _ARGUMENT_LIMIT) <= _ARGUMENT_LIMIT
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with the arguments, in a sentence for the policy, or None. May take seconds, unless
-        `is_quick`. Raises DataError, and ValueError for references that lead nowhere."""
+        """Returns what is wrong with the arguments, in a sentence for the policy, or None. May take seconds,
+        unless `is_quick`. Raises DataError, and ValueError for references that lead nowhere."""
         if self.is_quick(arguments):
             return argument_fault(self._validator, dict(arguments))
         try:
@@ -70,7 +70,7 @@ class ArgumentValidator:
             raise ValueError(f"{error.kind}: {error}") from None
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with the arguments, as `fault`; the event loop goes on meanwhile."""
+        """Returns the same as `fault`; the event loop goes on meanwhile."""
         if self.is_quick(arguments):
             return self.fault(arguments)
         return await asyncio.to_thread(self.fault, arguments)

@@ -195,13 +195,13 @@ class ConfiguredTool:
             self.call = tool.call
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with the arguments, or None."""
+        """Returns what is wrong with the arguments, or None."""
         args = named_arguments(arguments, self.parameters)
         fault = None if self._validator is None else self._validator.fault(args)
         return fault or self.tool.fault(arguments)
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with the arguments, as `fault`; the event loop goes on meanwhile."""
+        """Returns the same as `fault`; the event loop goes on meanwhile."""
         args = named_arguments(arguments, self.parameters)
         if self._validator is not None and (fault := await self._validator.checked(args)):
             return fault

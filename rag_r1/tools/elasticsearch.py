@@ -93,7 +93,7 @@ class ElasticSearch:
         self.searcher, self.topk = searcher, topk
 
     async def search(self, queries: Sequence[str]) -> list[list[Document] | Failure]:
-        """For each query its documents; a search that failed is a Failure."""
+        """Returns the documents of each query; a search that failed is a Failure."""
         return list(await asyncio.gather(*map(self._search, queries)))
 
     async def close(self) -> None:
@@ -101,6 +101,7 @@ class ElasticSearch:
         await self.searcher.close()
 
     async def _search(self, query: str) -> list[Document] | Failure:
+        """The documents of one query."""
         try:
             results = await self.searcher.search(query, self.topk)
         except HttpFailure as error:

@@ -79,12 +79,12 @@ class FunctionTool:
         self._validator = ArgumentValidator(parameters)
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with the arguments, or None. May take seconds for a schema with references or regular
-        expressions."""
+        """Returns what is wrong with the arguments, or None. May take seconds for a schema with references or
+        regular expressions."""
         return self._validator.fault(named_arguments(arguments, self.parameters))
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with the arguments, as `fault`; the event loop goes on meanwhile."""
+        """Returns the same as `fault`; the event loop goes on meanwhile."""
         return await self._validator.checked(named_arguments(arguments, self.parameters))
 
     async def call(self, arguments: Sequence[Mapping[str, Any]]) -> list[list[Document] | Failure | Refusal]:
@@ -92,6 +92,7 @@ class FunctionTool:
         return list(await asyncio.gather(*map(self._call_once, arguments)))
 
     async def _call_once(self, arguments: Mapping[str, Any]) -> list[Document] | Failure | Refusal:
+        """The result of one call; a Failure if the function raises."""
         try:
             result = await self.function(**named_arguments(arguments, self.parameters))
         except Exception as error:
@@ -136,7 +137,7 @@ class SearchTool:
 
     @staticmethod
     def fault(arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with the arguments, or None: a search has one, a text `query`."""
+        """Returns what is wrong with the arguments, or None: a search has one, a text `query`."""
         query = arguments.get("query")
         if len(arguments) == 1 and isinstance(query, str):
             return None if query.strip() else "Wrong arguments: the query is empty."

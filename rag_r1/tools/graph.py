@@ -91,8 +91,8 @@ class GraphSearch:
         self._graph = LazyValue(lambda: FactGraph.read(Path(options.file), options.language))
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        """For each query the things that it names. Raises ValueError, or OSError, if the file cannot be
-        read."""
+        """Returns a document for each thing that a query names. Raises ValueError, or OSError, if the file
+        cannot be read."""
         graph = await self._graph.get()
         topk, max_facts = self.options.topk, self.options.facts
         return await asyncio.to_thread(lambda: [graph.search(query, topk, max_facts) for query in queries])

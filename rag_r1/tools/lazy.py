@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Value = TypeVar("Value")
 
@@ -23,10 +23,11 @@ class LazyValue(Generic[Value]):
 
     async def get(self) -> Value:
         """The value, loaded if it is not yet. Raises what `load` raises."""
-        if self._loading is None or _failed(self._loading):
+        if self._loading is None or has_failed(self._loading):
             self._loading = asyncio.ensure_future(asyncio.to_thread(self._load))
         return await asyncio.shield(self._loading)
 
 
-def _failed(loading: asyncio.Future[Value]) -> bool:
-    return loading.done() and (loading.cancelled() or loading.exception() is not None)
+def has_failed(future: asyncio.Future[Any]) -> bool:
+    """Whether a future is done, and was cancelled or has an exception."""
+    return future.done() and (future.cancelled() or future.exception() is not None)

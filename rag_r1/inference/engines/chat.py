@@ -60,7 +60,8 @@ class ChatEngine:
         it."""
         messages = self._conversation(context)
         conversation = [*self._prompt, *messages]
-        request_tokens = self._request_tokens(max_tokens)
+        counts_characters = isinstance(self.codec, CharacterCodec)
+        request_tokens = self.codec.endpoint_tokens(max_tokens) if counts_characters else max_tokens
         body = {
             **self.sampling,
             "messages": conversation,
@@ -82,12 +83,6 @@ class ChatEngine:
     def restore_turn(self, context: list[int], ids: list[int]) -> None:
         """Add a turn that the policy wrote in an earlier start to the conversation."""
         self._record_turn(context, self._conversation(context), ids)
-
-    def _request_tokens(self, max_tokens: int) -> int:
-        """The limit in the endpoint's tokens; a character codec counts characters."""
-        return (
-            self.codec.endpoint_tokens(max_tokens) if isinstance(self.codec, CharacterCodec) else max_tokens
-        )
 
     def _record_turn(self, context: list[int], messages: Sequence[dict[str, str]], ids: list[int]) -> None:
         """Note the messages and the context at the end of a turn with these ids."""

@@ -9,7 +9,7 @@ result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,6 @@ def build_tokenizer(file: Path) -> PreTrainedTokenizerBase:
     """The tokenizer in the metadata of a GGUF file. Raises RunError if it is not a
     byte-level BPE with ChatML's tokens."""
     from gguf import GGUFReader
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     fields = GGUFReader(file).fields
@@ -75,21 +74,13 @@ def build_tokenizer(file: Path) -> PreTrainedTokenizerBase:
     if (kind := field("tokenizer.ggml.model")) != "gpt2":
         raise RunError(f"{file}: its tokenizer is {kind!r}, not byte-level BPE ('gpt2')")
     tokens = field("tokenizer.ggml.tokens")
-    merges = [tuple(merge.split(" ", 1)) for merge in field("tokenizer.ggml.merges")]
     if missing := {END_OF_MESSAGE, START_OF_MESSAGE} - set(tokens):
         raise RunError(f"{file}: its tokenizer has no {', '.join(sorted(missing))}")
-    bpe = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    types = field("tokenizer.ggml.token_type")
     pre = fields.get("tokenizer.ggml.pre")
     splits_digits = pre is not None and pre.contents() in _SPLITS_DIGITS
-    digits = [pre_tokenizers.Digits(individual_digits=True)] if splits_digits else []
-    bpe.pre_tokenizer = pre_tokenizers.Sequence([*digits, byte_level])
-    bpe.decoder = decoders.ByteLevel()
-    types = field("tokenizer.ggml.token_type")
-    special = [token for token, kind in zip(tokens, types, strict=True) if kind in _SPECIAL_TYPES]
-    bpe.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
+        tokenizer_object=_byte_level_bpe(tokens, field("tokenizer.ggml.merges"), types, splits_digits),
         bos_token=START_OF_MESSAGE,
         eos_token=END_OF_MESSAGE,
         pad_token=END_OF_MESSAGE,
@@ -99,6 +90,23 @@ def build_tokenizer(file: Path) -> PreTrainedTokenizerBase:
     )
     tokenizer.chat_template = field("tokenizer.chat_template")
     return tokenizer
+
+
+def _byte_level_bpe(
+    tokens: Sequence[str], merges: Sequence[str], types: Sequence[int], splits_digits: bool
+) -> Any:
+    """The tokenizer with these tokens, of which some types are special, and merges (`left right`)."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    bpe = Tokenizer(models.BPE(vocab=vocabulary, merges=[tuple(merge.split(" ", 1)) for merge in merges]))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    digits = [pre_tokenizers.Digits(individual_digits=True)] if splits_digits else []
+    bpe.pre_tokenizer = pre_tokenizers.Sequence([*digits, byte_level])
+    bpe.decoder = decoders.ByteLevel()
+    special = [token for token, kind in zip(tokens, types, strict=True) if kind in _SPECIAL_TYPES]
+    bpe.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    return bpe
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str] = _ROUND_TRIPS) -> None:

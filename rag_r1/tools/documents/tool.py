@@ -76,7 +76,7 @@ class DocumentSearch:
         self._index = LazyValue(self._load)
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        """For each query its best passages. Raises RunError, or OSError, if the folder cannot be
+        """Returns the best passages of each query. Raises RunError, or OSError, if the folder cannot be
         read."""
         index = await self._index.get()
         return await asyncio.to_thread(lambda: [index.search(query, self.options.topk) for query in queries])

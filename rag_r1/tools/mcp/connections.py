@@ -171,14 +171,14 @@ class McpConnection:
         raise McpFailure(f"its list of tools has more than {_MAX_PAGES} pages")
 
     async def schemas(self) -> dict[str, dict[str, Any]]:
-        """For each tool, the schema of its arguments. Raises as `list_tools`."""
+        """The schema of the arguments of each tool, by its name. Raises as `list_tools`."""
         if self._schemas is None:
             self._schemas = {tool.name: tool.input_schema for tool in await self.list_tools()}
         return self._schemas
 
     async def fault(self, name: str, arguments: dict[str, Any]) -> str | None:
-        """What is wrong with arguments by the server's schema of a tool, or None. Raises McpFailure if that
-        is not a JSON schema, and as `schemas`."""
+        """Returns what is wrong with arguments by the server's schema of a tool, or None. Raises McpFailure
+        if that is not a JSON schema, and as `schemas`."""
         schemas = await self.schemas()
         try:
             if name not in self._validators:

@@ -278,7 +278,7 @@ class RetrievalClient(SearchTool):
                 return response.status, b""  # read_format refuses it
 
     async def _ask(self, queries: list[str]) -> list[list[Document] | str]:
-        """For each query its documents, or what is wrong with them. Raises the errors of connections, and
+        """The documents of each query, or what is wrong with them. Raises the errors of connections, and
         ValueError or RecursionError if the response has no results for these queries."""
         wire, sent_at = self.config.wire_format, self._cache.changes
         payload = wire.payload(queries, self.config.topk)

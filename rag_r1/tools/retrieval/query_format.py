@@ -20,6 +20,7 @@ import aiohttp
 
 from rag_r1.io.retry import RetryPolicy, TransientError, is_transient, with_retries
 from rag_r1.protocols.retriever_query import Context, Mode, QueryFormat
+from rag_r1.tools.lazy import has_failed
 
 #: Most bytes of the answer to `/ready`.
 MAX_READY_BYTES = 1 << 20
@@ -69,8 +70,8 @@ def read_format(address: str, index: str | None, status: int, body: bytes) -> Qu
 
 
 def choose_mode(form: QueryFormat, configured: Mode | None) -> Mode:
-    """What a query is sent with: the mode that the encoder was trained with, else the configured one, else
-    the question (`agentic`). Raises QueryFormatError if the first two differ."""
+    """The mode of queries: that of the encoder's training, else the configured one, else the question
+    (`agentic`). Raises QueryFormatError if the first two differ."""
     if configured is not None and form.mode not in (None, configured):
         what = f"it is {configured}, but the encoder of the index was trained with {form.mode}"
         raise QueryFormatError(what, key=MODE_KEY, remedy=MODE_REMEDY)
@@ -105,7 +106,7 @@ class RemoteQueryFormat:
     async def format(self) -> QueryFormat:
         """The server's format. Raises QueryFormatError, and the errors of connections after the last retry;
         also if the client is closed meanwhile."""
-        if self._request is None or (self._request.done() and _failed(self._request)):
+        if self._request is None or has_failed(self._request):
             self._request = asyncio.create_task(self._ask())
         request = self._request
         try:
@@ -119,7 +120,7 @@ class RemoteQueryFormat:
     def note_version(self, version: str | None) -> None:
         """Note the version of the index in an answer: if it is another one than that of the format, the next
         query requests the format again."""
-        if version is None or self._request is None or not self._request.done() or _failed(self._request):
+        if version is None or self._request is None or not self._request.done() or has_failed(self._request):
             return
         if (current := self._request.result().index_version) is not None and version != str(current):
             self._request = None
@@ -145,7 +146,3 @@ class RemoteQueryFormat:
             if isinstance(error, QueryFormatError) and not error.is_transient:
                 raise
             raise TransientError(str(error)) from error
-
-
-def _failed(task: asyncio.Task[QueryFormat]) -> bool:
-    return task.cancelled() or task.exception() is not None

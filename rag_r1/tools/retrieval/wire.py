@@ -45,7 +45,7 @@ class WireFormat:
         return [[self.read_document(item) for item in items[:topk]] for items in results]
 
     def parse_each(self, data: Any, n_queries: int, topk: int) -> list[list[Document] | str]:
-        """For each query its first `topk` documents, or what is wrong with them. Raises ValueError if there
+        """The first `topk` documents of each query, or what is wrong with them. Raises ValueError if there
         is not one list for each query."""
         results = _results(data, self.results_key, n_queries)
         return [self._documents_or_fault(items[:topk]) for items in results]
