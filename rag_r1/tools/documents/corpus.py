@@ -207,12 +207,12 @@ def _passages_by_file(
     n_limits = 0
     bar = tqdm(total=len(files), desc="reading documents", unit="file", disable=not progress)
     try:
-        with bar, closing(read_ahead(files)) as readings:
-            for reading in readings:
+        with bar, closing(read_ahead(files)) as documents:
+            for pending in documents:
                 bar.update()
-                name = _corpus_name(reading.path.relative_to(folder))
+                name = _corpus_name(pending.path.relative_to(folder))
                 try:
-                    rows = list(passages_of(name, reading.path, reading.document()))
+                    rows = list(passages_of(name, pending.path, pending.document()))
                 except (DataError, OSError) as error:
                     faults.append(terminal_text(f"{name}: {reason_of(error)}", _MAX_CHARS))
                     n_limits += isinstance(error.__cause__, LimitError)

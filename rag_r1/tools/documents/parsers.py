@@ -47,7 +47,8 @@ MEMORY_BYTES, MEMORY_BYTES_PER_BYTE = 1 << 30, 8
 
 #: Most lines of a Markdown file: each is an object of its own while the file is read.
 MAX_LINES = 1_000_000
-_LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # those of str.splitlines
+#: The characters at which str.splitlines cuts.
+_LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 _HEADING = re.compile(r"#{1,6}\s+(\S.*)")
 _FENCE = re.compile(r"\s*(```|~~~)")
@@ -95,12 +96,12 @@ class _ReadBatch:
         self._results: dict[PendingDocument, list[Any]] | None = None
         self._small: list[PendingDocument] = []
         size = 0
-        for reading in self.documents:
-            if reading.ending in _PARSED_ENDINGS:
+        for pending in self.documents:
+            if pending.ending in _PARSED_ENDINGS:
                 with suppress(OSError):
-                    file_size = reading.path.stat().st_size
+                    file_size = pending.path.stat().st_size
                     if file_size <= _SMALL_BYTES:
-                        self._small.append(reading)
+                        self._small.append(pending)
                         size += file_size
         self._limits = _limits(size)
 
@@ -110,17 +111,17 @@ class _ReadBatch:
             with suppress(OSError):
                 self._start(wait=False)
 
-    def result_of(self, reading: PendingDocument) -> list[Any] | None:
+    def result_of(self, pending: PendingDocument) -> list[Any] | None:
         """The job's result for a file: `["", value]`, or `[kind, message]` of an exception; None if it was
         not read in the job. Raises OSError if no process can be started."""
-        if self._results is None and reading in self._small:
+        if self._results is None and pending in self._small:
             if self._job is None:
                 self._start(wait=True)
             job, self._job, self._results = self._job, None, {}
             assert job is not None  # `_start` has set it
             with suppress(LimitError, JobError):
                 self._results = dict(zip(self._small, job.result(), strict=True))
-        return (self._results or {}).get(reading)
+        return (self._results or {}).get(pending)
 
     def cancel(self) -> None:
         """End the job, if it was begun."""
@@ -128,7 +129,7 @@ class _ReadBatch:
             self._job.cancel()
 
     def _start(self, wait: bool) -> None:
-        files = [[reading.job_path(), reading.ending] for reading in self._small]
+        files = [[pending.job_path(), pending.ending] for pending in self._small]
         start = workers.start if wait else workers.try_start
         self._job = start("rag_r1.sandbox.documents:read_all", [files], self._limits)
 
