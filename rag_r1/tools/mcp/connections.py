@@ -62,50 +62,50 @@ class McpServer:
 
     def __init__(self, options: McpOptions):
         self.options = options
-        self._link: McpConnection | None = None
+        self._connection: McpConnection | None = None
         self._retired: set[McpConnection] = set()
 
     @asynccontextmanager
-    async def link(self) -> AsyncIterator[McpConnection]:
+    async def connection(self) -> AsyncIterator[McpConnection]:
         """An open connection, for one call. Raises McpFailure if the server cannot be reached, and what the
         block raises."""
-        if self._link is not None and self._link.is_closed:
-            self._retire(self._link)
-        if self._link is None:
-            self._link = McpConnection(self.options)
-        link = self._link
-        link.calls += 1
+        if self._connection is not None and self._connection.is_closed:
+            self._retire(self._connection)
+        if self._connection is None:
+            self._connection = McpConnection(self.options)
+        connection = self._connection
+        connection.calls += 1
         try:
-            await link.wait_opened(self.options.timeout_s)
-            yield link
+            await connection.wait_opened(self.options.timeout_s)
+            yield connection
         except MCPError as error:
             if error.code in _CONNECTION_ERRORS:
-                self._retire(link)
-            if link.close_reason.text is not None:
-                raise McpFailure(f"the connection is closed: {link.close_reason.text}") from error
+                self._retire(connection)
+            if connection.close_reason.text is not None:
+                raise McpFailure(f"the connection is closed: {connection.close_reason.text}") from error
             raise
         except McpFailure:
             raise
         except BaseException:  # also a call that was given up: the server may hang
-            self._retire(link)
+            self._retire(connection)
             raise
         finally:
-            link.calls -= 1
-            if not link.calls and link is not self._link:
-                link.leave()
+            connection.calls -= 1
+            if not connection.calls and connection is not self._connection:
+                connection.begin_close()
 
     async def close(self) -> None:
         """Close all connections, and wait until they are closed; a later call opens another one."""
-        if self._link is not None:
-            self._retire(self._link)
-        await asyncio.gather(*(link.close() for link in self._retired))
+        if self._connection is not None:
+            self._retire(self._connection)
+        await asyncio.gather(*(connection.close() for connection in self._retired))
 
-    def _retire(self, link: McpConnection) -> None:
+    def _retire(self, connection: McpConnection) -> None:
         """Use the connection for no more calls; it is forgotten when it is closed."""
-        if self._link is link:
-            self._link = None
-            self._retired.add(link)
-            link.wait_closed(self._retired.discard)
+        if self._connection is connection:
+            self._connection = None
+            self._retired.add(connection)
+            connection.on_closed(self._retired.discard)
 
 
 class McpConnection:
@@ -143,7 +143,7 @@ class McpConnection:
         try:
             await asyncio.wait_for(asyncio.shield(self._opened), limit_s)
         except TimeoutError:
-            self.leave()
+            self.begin_close()
             raise McpFailure(f"the server did not open a connection within {limit_s:g} s") from None
 
     async def list_tools(self) -> list[Any]:
@@ -187,11 +187,11 @@ class McpConnection:
         except DataError as error:
             raise McpFailure(f"the server's schema of {name!r} is not a JSON schema: {error}") from None
 
-    def wait_closed(self, callback: Callable[[McpConnection], object]) -> None:
+    def on_closed(self, callback: Callable[[McpConnection], object]) -> None:
         """Call `callback` with this connection once it is closed."""
         self._task.add_done_callback(lambda _: callback(self))
 
-    def leave(self) -> None:
+    def begin_close(self) -> None:
         """Begin to close it; if it is not open yet, give it up."""
         self._close_request.set()
         if not self._opened.done():
@@ -199,7 +199,7 @@ class McpConnection:
 
     async def close(self) -> None:
         """Close it, and wait until it is closed."""
-        self.leave()
+        self.begin_close()
         await asyncio.wait({self._task}, timeout=_CLOSING_S)
 
     async def _run(self) -> None:

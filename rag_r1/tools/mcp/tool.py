@@ -123,15 +123,15 @@ class McpTool(FunctionTool):
 
     async def _ask(self, /, **arguments: Any) -> str | Refusal:
         """The text of the result. Raises McpFailure, and what the package mcp raises."""
-        async with (await _connections()).server_for_loop(self.options).link() as link:
-            schemas = await link.schemas()
+        async with (await _connections()).server_for_loop(self.options).connection() as connection:
+            schemas = await connection.schemas()
             if self.name not in schemas:
                 names = terminal_text(", ".join(sorted(schemas)), 300) or "none"
                 raise McpFailure(f"the server has no tool {self.name!r}; it has: {names}")
             args = dict(named_arguments(arguments, schemas[self.name]))
-            if fault := await link.fault(self.name, args):
+            if fault := await connection.fault(self.name, args):
                 return Refusal(fault[:300])
-            result = await link.client.call_tool(self.name, args, self.options.timeout_s)
+            result = await connection.client.call_tool(self.name, args, self.options.timeout_s)
         text = content_text(result)
         if not result.is_error:
             return text

@@ -60,6 +60,7 @@ TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
 _MAX_WAIT_S = 20.0
 
 Result = list[Document] | Failure
+Entry = Result | asyncio.Future[Result]
 
 
 @dataclass
@@ -87,8 +88,7 @@ def token_header() -> dict[str, str]:
 
 
 def make_retrieval(options: Mapping[str, Any], key: str) -> RetrievalClient:
-    """The tool `retrieval` of `rag_r1.tools`: a further retrieval server, or another index of the same one.
-    Raises OptionsError."""
+    """The tool `retrieval` of `rag_r1.tools`, for another server or index. Raises OptionsError."""
     return RetrievalClient(options_from(RetrieverConfig, options, key))
 
 
@@ -128,11 +128,21 @@ class RetrievalClient(SearchTool):
             except (QueryFormatError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
                 logger.warning("no query format from %s (%s)", self.config.base, error)
                 return [failure(str(error) or type(error).__name__)] * len(arguments)
-        return await self._answers(queries)
+        entries, joined, new_queries = self._look_up(queries)
+        if new_queries:
+            self.stats.sent += len(new_queries)
+            self._enqueue(new_queries)
+        results = [
+            await asyncio.shield(item) if isinstance(item, asyncio.Future) else item for item in entries
+        ]
+        return [
+            CachedDocuments(result) if i in joined and isinstance(result, list) else result
+            for i, result in enumerate(results)
+        ]
 
-    async def _answers(self, queries: Sequence[str]) -> list[Result]:
-        """The result of each query: from the cache, from a request in flight, or from a new one."""
-        entries: list[Result | asyncio.Future[Result]] = []
+    def _look_up(self, queries: Sequence[str]) -> tuple[list[Entry], set[int], list[str]]:
+        """Each query's cached result or future, the positions of joined ones, and the queries to send."""
+        entries: list[Entry] = []
         new_queries: list[str] = []
         joined: set[int] = set()
         for query in queries:
@@ -148,16 +158,7 @@ class RetrievalClient(SearchTool):
                 self._in_flight[query] = asyncio.get_running_loop().create_future()
                 new_queries.append(query)
             entries.append(self._in_flight[query])
-        if new_queries:
-            self.stats.sent += len(new_queries)
-            self._add(new_queries)
-        results = [
-            await asyncio.shield(item) if isinstance(item, asyncio.Future) else item for item in entries
-        ]
-        return [
-            CachedDocuments(result) if i in joined and isinstance(result, list) else result
-            for i, result in enumerate(results)
-        ]
+        return entries, joined, new_queries
 
     async def close(self) -> None:
         """Cancel requests in flight and close the connections."""
@@ -172,7 +173,7 @@ class RetrievalClient(SearchTool):
             await self._session.close()
             self._session = None
 
-    def _add(self, queries: list[str]) -> None:
+    def _enqueue(self, queries: list[str]) -> None:
         """Send the queries of a turn, together with those that arrive within `gather_s` seconds, up to
         `max_queries`: an engine ends many turns in one step, and a request takes more CPU time than the
         queries in it. The queries of a turn stay together."""
@@ -195,12 +196,11 @@ class RetrievalClient(SearchTool):
     async def _send(
         self, turns: list[list[str]], attempt: int = 0, full: asyncio.Future[None] | None = None
     ) -> None:
-        """Ask for the queries of the turns, and deliver the answers to all searches that wait for them.
-        `full`: more turns may arrive until it is done, or for `gather_s` seconds.
-
-        After a failure each turn is retried in a request of its own, without the queries that have an answer
-        already. So a faulty turn costs those that shared its request one attempt at most, and a refused query
-        affects only its own turn."""
+        """Request the queries of the turns, and deliver the answers to all searches that wait for them.
+        `full`: more turns may arrive until it is done, or for `gather_s` seconds. After a failure each turn
+        is retried in a request of its own, without the queries that have an answer already. So a faulty turn
+        costs those that shared its request one attempt at most, and a refused query affects only its own
+        turn."""
         if full is not None and not full.done():
             await asyncio.wait([full], timeout=self.config.gather_s)
             if self._open_turns is turns:
@@ -210,14 +210,14 @@ class RetrievalClient(SearchTool):
         answers: Sequence[list[Document] | str]
         try:
             self.stats.requests += 1
-            answers = await self._ask(queries)
+            answers = await self._request(queries)
         except aiohttp.ClientResponseError as error:
             answers = [f"HTTP {error.status}"] * len(queries)
             # Otherwise the server understood the request, and would refuse it again.
             is_refusal = not is_transient(error.status)
             wait_s = retry_after(error.headers)
         except Exception as error:
-            answers = [self._fault(error)] * len(queries)
+            answers = [self._describe(error)] * len(queries)
             if not isinstance(error, _TRANSIENT):  # a fault of this client: logged, and not retried
                 logger.exception("search failed at %s", self.config.endpoint)
                 attempt = self._retry.retries
@@ -257,7 +257,7 @@ class RetrievalClient(SearchTool):
         if future is not None and not future.done():
             future.set_result(result)
 
-    def _fault(self, error: Exception) -> str:
+    def _describe(self, error: Exception) -> str:
         """An error in words for people."""
         if isinstance(error, asyncio.TimeoutError):
             return f"no answer within {self.config.timeout_s:g} s"
@@ -277,7 +277,7 @@ class RetrievalClient(SearchTool):
             except TooLargeError:
                 return response.status, b""  # read_format refuses it
 
-    async def _ask(self, queries: list[str]) -> list[list[Document] | str]:
+    async def _request(self, queries: list[str]) -> list[list[Document] | str]:
         """The documents of each query, or what is wrong with them. Raises the errors of connections, and
         ValueError or RecursionError if the response has no results for these queries."""
         wire, sent_at = self.config.wire_format, self._cache.changes
