@@ -22,7 +22,7 @@ CHARS_PER_TOKEN = 4
 
 
 class CharacterCodec:
-    """Text to code points and back."""
+    """Encodes text as code points, and decodes them."""
 
     def encode(self, text: str) -> list[int]:
         """The code points of a text."""

@@ -186,7 +186,7 @@ class Endpoint:
         return response.body
 
     async def _raise_refusal(self, response: HttpResponse) -> None:
-        """Raise what a status other than 200 means, or end the run."""
+        """Raises the error that a status other than 200 stands for, or ends the run."""
         status = response.status
         message = self._scrub(f"HTTP {status}{error_message(response.body)}")
         of_all_requests = _ACCOUNT_STATUSES if self._n_answers else _ACCOUNT_STATUSES | _ADDRESS_STATUSES

@@ -189,7 +189,7 @@ class _GoldSearch(_ProbedSearch):
 
 
 def _key(document: Document) -> tuple[str, str]:
-    """A key that no two different passages share; some corpora have no ids."""
+    """The id of a passage, or its text: some corpora have no ids."""
     return (document.id, "" if document.id else document.contents)
 
 

@@ -71,7 +71,8 @@ def weight_readers(
 
 
 def _weights(model: torch.nn.Module, merged: bool) -> Iterator[tuple[str, torch.Tensor, Any]]:
-    """Name, parameter, and the wrapper whose adapters are to be added; each tied weight once."""
+    """Yields each weight with its name, tied ones once, and the wrapper whose adapters are to be added to
+    it."""
     for name, value in model.named_parameters():
         owner, _, key = name.rpartition(".")
         if ".lora_" in name:
