@@ -89,8 +89,8 @@ class ReplayEngine:
                 f"turn {self.played} has {len(ids)} tokens and only {max_tokens} are allowed: play it with "
                 "the limits of the earlier episode"
             )
-        if callable(recall := getattr(self.engine, "recall", None)):
-            recall(context, ids)
+        if callable(restore_turn := getattr(self.engine, "restore_turn", None)):
+            restore_turn(context, ids)
         self.played += 1
         return Generation(ids)
 

@@ -1,5 +1,5 @@
 """The configuration `rag_r1:`, the recipes that set it, and the agent that is built from it."""
 
-from rag_r1.system.renamed_modules import forward
+from rag_r1.system.renamed_modules import forwarding_getattr
 
-__getattr__ = forward(__name__, "rag_r1.config.schema")
+__getattr__ = forwarding_getattr(__name__, "rag_r1.config.schema")

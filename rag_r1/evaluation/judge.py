@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.judge_arguments import JudgeArguments
-from rag_r1.inference.chat import PATH, read_chat
+from rag_r1.inference.chat_completions_api import PATH, read_chat
 from rag_r1.inference.client import Endpoint, EngineFailure
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.episode_client import EpisodeClient

@@ -55,7 +55,7 @@ def serve_model(args: Args) -> Iterator[Args]:
     options = ["--max-model-len", str(args.max_context_tokens), *_vllm_options(args)]
     key_variables = [str(value) for field, value in args if field.endswith("key_env")]
     server = vllm_server(
-        Path(args.model), args.out / LOG, name=args.model, options=options, without=key_variables
+        Path(args.model), args.out / LOG, name=args.model, options=options, hidden_variables=key_variables
     )
     with server as url:
         yield args.model_copy(update={"base_url": url})

@@ -1,9 +1,9 @@
 """Closes idle connections that never send a request.
 
-uvicorn waits for a request's headers as long as the client likes. So each connection is looked at every
-`CHECK_S` seconds, and closed if no request of it is being answered and none has been since the last look:
-headers have between one and two of these intervals to arrive. A chat under way may last: its connection is
-busy. uvicorn itself limits the size of headers; size and time of a body are limited in request_guard.py.
+uvicorn waits for a request's headers without a limit. So each connection is checked every `CHECK_S` seconds,
+and closed if none of its requests is being answered and none has begun since the last check: headers have
+between one and two of these intervals to arrive. A chat under way keeps its connection busy. uvicorn itself
+limits the size of headers; size and time of a body are limited in request_guard.py.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import Any, Literal
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+#: Seconds between two checks of a connection.
 CHECK_S = 15.0
 #: Most connections; each request under way has one.
-_CONNECTIONS = 1024
+_MAX_CONNECTIONS = 1024
 _MAX_HEAD_BYTES = 64 << 10
 
 
 def uvicorn_config(app: object, *, stop_s: int, lifespan: Literal["on", "off"] = "off") -> uvicorn.Config:
-    """uvicorn's, with these limits. `stop_s`: seconds after which a stop cancels what is under way;
-    `lifespan`: whether the app gets the events of the server's start and end."""
+    """uvicorn's configuration with these limits. `stop_s`: seconds after which a stop cancels the requests
+    under way; `lifespan`: whether the app gets the events of the server's start and end."""
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         log_config=None,
@@ -33,13 +34,13 @@ def uvicorn_config(app: object, *, stop_s: int, lifespan: Literal["on", "off"] =
         lifespan=lifespan,
         proxy_headers=False,  # neither the client's address nor the scheme is used: nothing to forge
         server_header=False,
-        limit_concurrency=_CONNECTIONS,
+        limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=stop_s,
     )
 
 
 class IdleTimeoutProtocol(H11Protocol):
-    """One connection."""
+    """A connection that is closed when it is idle."""
 
     check_s = CHECK_S
     _check: asyncio.TimerHandle | None = None
@@ -54,7 +55,8 @@ class IdleTimeoutProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _check_idle(self, last_cycle: Any, is_start: bool = False) -> None:
-        """`last_cycle`: the request (uvicorn's cycle) that was the latest one at the last look."""
+        """Close the connection if it is idle, else check it again later. `last_cycle`: the latest request
+        (uvicorn's cycle) at the last check."""
         is_busy = self.cycle is not None and not self.cycle.response_complete
         if not is_busy and self.cycle is last_cycle and not is_start:
             self.transport.close()

@@ -1,4 +1,4 @@
-"""The socket a server listens on, its names, and the token that clients must send."""
+"""The socket on which a server listens, its names, and the token that clients must send."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        is_host_fault = error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0  # below 0: of its name
+        # Numbers below 0 are faults of the host's name.
+        is_host_fault = error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0
         reason = reason_of(error).partition(" (while attempting")[0]
         remedy = "--host, one of this machine's addresses" if is_host_fault else flag
         raise RunError(f"cannot listen on {host}, port {port}: {reason}; choose another {remedy}") from error
 
 
 def check_port(host: str, port: int, flag: str = "--port") -> None:
-    """Raises RunError as `bind_socket`."""
+    """Raises RunError as `bind_socket`, without keeping the port."""
     bind_socket(host, port, flag).close()
 
 
 def take_token_of(variable: str) -> str | None:
-    """The token in an environment variable, which is taken out of it: it is not for the servers that are
-    started here. Raises RunError, without the token, if no header can hold it: HTTP libraries show what they
-    refuse."""
+    """The token in an environment variable; None if it is empty or not set. The variable is removed, so that
+    servers which this process starts do not get it. Raises RunError, without the token, if a header cannot
+    hold it: HTTP libraries show what they refuse."""
     token = os.environ.pop(variable, "").strip()
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise RunError(
@@ -48,7 +49,7 @@ def take_token_of(variable: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Can the address be reached from this machine only?"""
+    """Whether the address can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -56,8 +57,8 @@ def is_loopback(host: str) -> bool:
 
 
 def warn_without_token(host: str, token: str | None, variable: str) -> None:
-    """A warning on stderr for a server that other machines reach, if no token is required; it names the
-    environment variable of the token."""
+    """Prints a warning on stderr for a server that other machines reach, if no token is required; it names
+    the environment variable of the token."""
     if token is None and not is_loopback(host):
         text = f"warning: {host} can be reached by others, and no token is required: set {variable}"
         print(text, file=sys.stderr, flush=True)
@@ -65,8 +66,8 @@ def warn_without_token(host: str, token: str | None, variable: str) -> None:
 
 @contextmanager
 def signals_ignored() -> Iterator[None]:
-    """Around uvicorn's serving, which handles signals itself: it stops orderly at one, and then raises it
-    once more, for the handlers from before. Without effect outside the main thread."""
+    """Ignores SIGTERM and SIGINT around uvicorn's serving, which handles them itself: it stops orderly, and
+    then raises the signal once more for the earlier handlers. Without effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -80,11 +81,11 @@ def signals_ignored() -> Iterator[None]:
 
 
 def server_names(host: str) -> set[str]:
-    """The names under which a server on this address is reached, for RequestGuard."""
+    """The names under which a server on this address can be reached, for RequestGuard."""
     name = socket.gethostname()
     return {host, name, name.partition(".")[0]}
 
 
 def server_url(host: str, port: int) -> str:
-    """The address in a browser."""
+    """The address of the server for a browser."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

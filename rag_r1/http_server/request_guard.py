@@ -29,9 +29,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 MAX_BODY_BYTES = 2 << 20
 #: Seconds within which a body must arrive.
 BODY_TIMEOUT_S = 30.0
-#: Seconds after which a client may come back to a server that stops: another may have its place by then.
+#: Seconds after which a client may retry at a server that stops: another one may have replaced it by then.
 RETRY_S = 5
-#: The error of a request that a stop ends: its status, its word and its sentence.
+#: The error of a request that a stop ends: its status, code and sentence.
 STOPPING = (503, "stopping", f"the server stops, and the chat with it: ask again in {RETRY_S} s")
 HEADERS = {
     "content-security-policy": (
@@ -49,18 +49,21 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]*)?")
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json")
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
-Refusal = tuple[int, str, str]
+#: Status, code and sentence of a refused request.
+RequestRefusal = tuple[int, str, str]
 
 
 def error_body(code: str, message: str) -> dict[str, Any]:
-    """An error in OpenAI's form."""
+    """The JSON of an error in OpenAI's form."""
     return {"error": {"message": message, "type": code, "code": code, "param": None}}
 
 
 class RequestGuard:
-    """One ASGI layer around the app; see the top of the module. `names`: those beside
-    localhost and addresses; `allowed`: those under which a proxy shows it; `token`: required of all but the
-    `open_paths`, such as a page without data; `on_refusal`: called with each reason."""
+    """An ASGI layer around the app that refuses requests and adds the security headers.
+
+    `names`: the server's names beside localhost and addresses; `allowed`: the names under which a proxy shows
+    it; `token`: required for all paths but the `open_paths`, such as a page without data; `on_refusal`:
+    called with the code of each refusal."""
 
     def __init__(
         self,
@@ -80,7 +83,7 @@ class RequestGuard:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
 
-        async def with_headers(message: Message) -> None:
+        async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *_RAW_HEADERS]
             await send(message)
@@ -89,34 +92,36 @@ class RequestGuard:
             status, code, reason = refusal
             self._on_refusal(code)
             headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-            return await JSONResponse(error_body(code, reason), status, headers)(scope, receive, with_headers)
-        await unless_cancelled(self._app, scope, limit_body(receive), with_headers)
+            return await JSONResponse(error_body(code, reason), status, headers)(scope, receive, send_secured)
+        await call_until_stopped(self._app, scope, limit_body(receive), send_secured)
 
-    def _refusal(self, scope: Scope) -> Refusal | None:
-        hosts = _values(scope, b"host")
+    def _refusal(self, scope: Scope) -> RequestRefusal | None:
+        """Why a request is refused; None if it is not."""
+        hosts = _header_values(scope, b"host")
         if len(hosts) != 1 or not self._serves(hosts[0]):
             reason = "the Host header is not a name of this server; if it should be: --allowed-host NAME"
             return 421, "unknown_host", reason
         if scope["method"] not in _SAFE_METHODS:
             if self._is_foreign(scope, hosts[0]):
                 return 403, "cross_origin", "sent by a web page of another origin"
-            types = _values(scope, b"content-type")
+            types = _header_values(scope, b"content-type")
             if len(types) != 1 or not _JSON.fullmatch(types[0].partition(";")[0].strip()):
                 return 415, "unsupported_media_type", "send JSON, with 'Content-Type: application/json'"
-        if self._token and scope["path"] not in self._open_paths and not self._is_known(scope):
+        if self._token and scope["path"] not in self._open_paths and not self._has_token(scope):
             return 401, "unauthorized", "send the server's token: 'Authorization: Bearer TOKEN'"
         return None
 
     def _serves(self, host: str) -> bool:
+        """Whether a Host header is a name of this server, or a numeric address."""
         name = _name_of(host)
         return name is not None and (name in self._hosts or _is_address(name))
 
     def _is_foreign(self, scope: Scope, host: str) -> bool:
-        """Was it sent by a page of another origin? Clients other than browsers send neither header. A proxy
-        may have replaced the browser's Host, so the allowed names are origins of this server, too."""
-        if origins := _values(scope, b"origin"):
+        """Whether a page of another origin has sent it. Clients other than browsers send neither header. A
+        proxy may have replaced the browser's Host, so the allowed names are origins of this server, too."""
+        if origins := _header_values(scope, b"origin"):
             return not all(map(partial(self._is_same_origin, host), origins))
-        return any(site not in ("same-origin", "none") for site in _values(scope, b"sec-fetch-site"))
+        return any(site not in ("same-origin", "none") for site in _header_values(scope, b"sec-fetch-site"))
 
     def _is_same_origin(self, host: str, origin: str) -> bool:
         try:
@@ -125,16 +130,17 @@ class RequestGuard:
             return False
         return bool(origin_host) and (origin_host == host or _name_of(origin_host) in self._allowed)
 
-    def _is_known(self, scope: Scope) -> bool:
+    def _has_token(self, scope: Scope) -> bool:
+        """Whether a request has the server's token."""
         headers = [value for key, value in scope["headers"] if key == b"authorization"]
         scheme, _, token = (headers[0] if len(headers) == 1 else b"").partition(b" ")
         # Compared in constant time, so that the time does not tell how much of a guess was right.
-        assert self._token is not None
+        assert self._token is not None  # `_refusal` calls this only with a token
         return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token.encode())
 
 
 class WholeBodyMiddleware:
-    """An ASGI layer for an app that is not ours: it gets a request when the body has arrived, within the
+    """An ASGI layer for an app that is not ours, which gets a request when the body has arrived within the
     limits of this module. `check` is called with the whole body, and may raise RequestError."""
 
     def __init__(self, app: ASGIApp, check: Callable[[bytes], None] = lambda body: None):
@@ -143,10 +149,12 @@ class WholeBodyMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        await unless_cancelled(self._forward, scope, receive, send)
+        await call_until_stopped(self._forward, scope, receive, send)
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        receive_part, messages = limit_body(receive), []
+        """Call the app with the whole body, or answer with the error of `check` or of the limits."""
+        receive_part = limit_body(receive)
+        messages: list[Message] = []
         try:
             while not messages or messages[-1].get("more_body"):
                 messages.append(await receive_part())
@@ -162,18 +170,18 @@ class WholeBodyMiddleware:
         await self._app(scope, replay, send)
 
 
-async def unless_cancelled(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Call the app. At the end of a stop the server cancels what is left, such as a body that has not
-    arrived: if nothing has been answered yet, that it stops."""
+async def call_until_stopped(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Call the app. At the end of a stop the server cancels the requests that are left, such as one whose
+    body has not arrived: the answer is then STOPPING, if none has begun."""
     has_begun = False
 
-    async def noting(message: Message) -> None:
+    async def send_and_note(message: Message) -> None:
         nonlocal has_begun
         has_begun = has_begun or message["type"] == "http.response.start"
         await send(message)
 
     try:
-        await app(scope, receive, noting)
+        await app(scope, receive, send_and_note)
     except asyncio.CancelledError:
         if not has_begun:
             status, code, reason = STOPPING
@@ -184,48 +192,50 @@ async def unless_cancelled(app: ASGIApp, scope: Scope, receive: Receive, send: S
 
 
 def limit_body(receive: Receive) -> Receive:
-    """`receive` that refuses a body which is too large or too slow, before it is in memory: it raises
-    RequestError."""
+    """A `receive` that raises RequestError for a body which is too large or too slow, before it is in
+    memory."""
     deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
     size, is_complete = 0, False
 
-    async def arriving() -> Message:
+    async def receive_part() -> Message:
         nonlocal size, is_complete
-        if is_complete:  # what follows a body is the end of the connection, which has time
+        if is_complete:  # the end of the connection follows, which may come at any time
             return await receive()
         remaining = deadline - asyncio.get_running_loop().time()
         try:
             message = await asyncio.wait_for(receive(), max(remaining, 0.001))
-        except (asyncio.TimeoutError, TimeoutError):
-            raise RequestError(408, "timeout", f"no whole body within {BODY_TIMEOUT_S:g} s") from None
+        except TimeoutError:
+            raise RequestError(408, "timeout", f"no body arrived within {BODY_TIMEOUT_S:g} s") from None
         size += len(message.get("body", b""))
         is_complete = not message.get("more_body", False)
         if size > MAX_BODY_BYTES:
             raise RequestError(413, "too_large", f"the body is larger than {MAX_BODY_BYTES} bytes")
         return message
 
-    return arriving
+    return receive_part
 
 
 class RequestError(HTTPException):
-    """A request that is answered with an error. `code`: its word in OpenAI's form."""
+    """A request that is answered with an error. `code`: the error's code in OpenAI's form."""
 
     def __init__(self, status: int, code: str, reason: str, headers: dict[str, str] | None = None):
         super().__init__(status, reason, headers)
         self.code = code
 
 
-def _values(scope: Scope, name: bytes) -> list[str]:
+def _header_values(scope: Scope, name: bytes) -> list[str]:
+    """The values of a header, in lower case."""
     return [value.decode("latin-1").strip().lower() for key, value in scope["headers"] if key == name]
 
 
 def _name_of(host: str) -> str | None:
-    """The name or address without the port; None if it is neither."""
+    """The name or address in a Host header, without the port; None if it is neither."""
     match = _HOST.fullmatch(host)
     return match[1].strip("[]").rstrip(".") if match else None
 
 
 def _is_address(name: str) -> bool:
+    """Whether a name is a numeric address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

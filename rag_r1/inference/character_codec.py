@@ -1,14 +1,15 @@
 """A character codec for endpoints that accept only text: its tokens are Unicode code points.
 
 The agent core counts and cuts in tokens. Without the tokenizer of the model behind an endpoint, an episode is
-played in characters: its limits, which the settings give in tokens, are multiplied by `PER_TOKEN`, the usual
-length of a token in English, and the counts of its record are characters. With the tokenizer (`--tokenizer`)
-both are exact.
+played in characters: its limits, which the settings give in tokens, are multiplied by `CHARS_PER_TOKEN`, the
+usual length of a token in English, and the counts of its record are characters. With the tokenizer
+(`--tokenizer`) both are exact.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,18 +18,18 @@ from rag_r1.agent import Budget, UnknownTokenError
 from rag_r1.config.agent_setup import Messages
 
 #: Characters that stand for a token.
-PER_TOKEN = 4
+CHARS_PER_TOKEN = 4
 
 
 class CharacterCodec:
-    """Text to code points and back."""
+    """Encodes text as code points, and decodes them."""
 
     def encode(self, text: str) -> list[int]:
         """The code points of a text."""
         return list(map(ord, text))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text. Raises UnknownTokenError for numbers that are no code points."""
+        """The text of code points. Raises UnknownTokenError for a number that is not one."""
         try:
             return "".join(map(chr, ids))
         except (ValueError, OverflowError) as error:
@@ -38,14 +39,19 @@ class CharacterCodec:
         """Chat messages as code points. No model reads them; they only measure the length of a prompt."""
         return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
 
+    @staticmethod
+    def endpoint_tokens(characters: int) -> int:
+        """About how many of an endpoint's tokens so many characters are, rounded up."""
+        return math.ceil(characters / CHARS_PER_TOKEN)
+
 
 def character_budget(budget: Budget) -> Budget:
-    """A budget in tokens as one in characters. Limits of tokens are the fields whose names end so."""
+    """A budget in tokens as one in characters: the fields whose names end in `_tokens` are multiplied."""
     limits = {name: value for name, value in vars(budget).items() if name.endswith("_tokens")}
-    return replace(budget, **{name: value and value * PER_TOKEN for name, value in limits.items()})
+    return replace(budget, **{name: value and value * CHARS_PER_TOKEN for name, value in limits.items()})
 
 
-def estimate_tokens(text: Any) -> int:
+def estimate_tokens(value: Any) -> int:
     """About how many tokens a text has, or any JSON value."""
-    text = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
-    return -(-len(text) // PER_TOKEN)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return CharacterCodec.endpoint_tokens(len(text))

@@ -1,15 +1,15 @@
 """A client of an OpenAI-compatible endpoint, with retries, a rate limit and a cost limit.
 
-A request is sent when its turn has come (rate_limit.py) and a slot is free. What may pass is repeated with
+A request is sent when its turn has come (rate_limit.py) and a slot is free. Transient errors are retried with
 exponential back-off and jitter: refused and broken connections, time-outs, 5xx, 429 (whose Retry-After holds
-back all requests), and answers that are not what was asked for. After the last attempt, or if the endpoint
-refuses this request, `EngineFailure` is raised, and the agent core ends the episode with a failure of the
-engine. What concerns all requests (the key, the address, an empty account, a long Retry-After) ends the run,
-which can be resumed.
+back all requests), and answers of a wrong form. After the last attempt, or if the endpoint refuses this
+request, `EngineFailure` is raised, and the agent core ends the episode with a failure of the engine. What
+concerns all requests (the key, the address, an empty account, a long Retry-After) ends the run, which can be
+resumed.
 
     async def attempt() -> str:
-        async with endpoint.post("/chat/completions", body, most_tokens=16) as response:
-            return read_chat(response.data).text  # a ValueError: not what was asked for
+        async with endpoint.post("/chat/completions", body, max_tokens=16) as response:
+            return read_chat(response.data).text  # a ValueError says that the answer has a wrong form
 
     text = await endpoint.retried(attempt)
 
@@ -45,10 +45,11 @@ from rag_r1.runs.response_cache import Usage
 
 Result = TypeVar("Result")
 
-#: For the account, not for a request: a wrong key, no money.
-_ACCOUNT = {401, 402}
-#: The same, unless the endpoint has answered before: then it is about this request (moderation, for example).
-_ADDRESS = {403, 404, 405}
+#: Statuses about the account, not about a request: a wrong key, no money.
+_ACCOUNT_STATUSES = {401, 402}
+#: Statuses about the address, unless the endpoint has answered before: then they are about this request
+#: (moderation, for example).
+_ADDRESS_STATUSES = {403, 404, 405}
 
 
 class EngineFailure(Exception):
@@ -69,16 +70,16 @@ class Response:
 
 @dataclass(frozen=True)
 class EndpointOptions:
-    """Where an endpoint is and how it is asked. Times are in seconds."""
+    """The address of an endpoint, and how requests are sent to it. Times are in seconds."""
 
     url: str
     #: The environment variable with its key.
     key_variable: str = "OPENAI_API_KEY"
-    #: For one attempt.
+    #: Time limit of one attempt.
     timeout_s: float = 300.0
     #: Attempts after the first.
     retries: int = 6
-    #: Before the first of them; doubles each time, with jitter.
+    #: Wait before the first of them; doubles each time, with jitter.
     backoff_s: float = 1.0
     #: Longest wait between attempts. If the endpoint asks for a longer one, the run ends.
     longest_wait_s: float = 300.0
@@ -89,18 +90,20 @@ class EndpointOptions:
 
 
 class Endpoint:
-    """See the top of the module; belongs to one event loop. `stop` ends the run."""
+    """Sends requests to one endpoint, with its limits and retries; belongs to one event loop. `stop` ends the
+    run."""
 
     def __init__(
         self,
         options: EndpointOptions,
         stop: CancelToken,
         spending: CostTracker | None = None,
-        pace: RateLimiter | None = None,
+        rate_limiter: RateLimiter | None = None,
     ):
         self.options, self.stop = options, stop
         self.base = base_address(options.url)
-        self.spending, self.pace = spending or CostTracker(stop), pace or RateLimiter()
+        self.spending = spending or CostTracker(stop)
+        self.rate_limiter = rate_limiter or RateLimiter()
         self._key = key_of(options.key_variable)
         self._retry = RetryPolicy(options.retries, options.backoff_s, options.longest_wait_s)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
@@ -109,50 +112,49 @@ class Endpoint:
         self._n_pending = 0
         self._n_answers = 0
 
-    async def retried(self, attempt: Callable[[], Awaitable[Result]], first_s: float | None = None) -> Result:
-        """What an attempt returns, which is repeated for what may pass: a `post`, and the reading of the
-        answer within its block. `first_s`: it is the first of a run, and is repeated once, within so many
-        seconds. Raises EngineFailure after the last."""
+    async def retried(self, attempt: Callable[[], Awaitable[Result]], probe_s: float | None = None) -> Result:
+        """The result of an attempt, which is a `post` and the reading of the answer within its block; it is
+        repeated after transient errors. `probe_s`: for the first request of a run, which is repeated
+        once at most, within so many seconds. Raises EngineFailure after the last attempt."""
         try:
-            if first_s is None:
+            if probe_s is None:
                 return await with_retries(self._retry, attempt)
             policy = replace(self._retry, retries=min(self._retry.retries, 1))
-            return await asyncio.wait_for(with_retries(policy, attempt), first_s)
+            return await asyncio.wait_for(with_retries(policy, attempt), probe_s)
         except TimeoutError:
-            raise EngineFailure(f"{self.base}: no answer within {first_s:g} s") from None
+            raise EngineFailure(f"{self.base}: no answer within {probe_s:g} s") from None
         except TransientError as error:
             raise EngineFailure(self._scrub(f"{self.base}: {error}")) from None
 
     @asynccontextmanager
     async def post(
-        self, path: str, body: Mapping[str, Any], most_tokens: int = 0, on_text: OnText | None = None
+        self, path: str, body: Mapping[str, Any], max_tokens: int = 0, on_text: OnText | None = None
     ) -> AsyncIterator[Response]:
-        """The answer to a request that is sent once, to be read in an `async with`. A ValueError within the
-        block says that it is not what was asked for, and becomes a TransientError; otherwise it counts as
-        good.
+        """Sends a request once; its answer is read in an `async with`. A ValueError within the block says
+        that the answer has a wrong form, and becomes a TransientError; otherwise the answer counts as good.
 
-        `most_tokens`: what may be generated; `on_text`: the answer is streamed, and this sees it grow
-        (streaming.py). Raises TransientError for what may pass, and RequestRejectedError.
+        `max_tokens`: how many tokens may be generated; `on_text`: the answer is streamed, and this gets each
+        piece of it (streaming.py). Raises TransientError for what may pass, and RequestRejectedError.
         """
         if on_text is not None:
             body = {**body, "stream": True, "stream_options": {"include_usage": True}}
         prompt_tokens = _prompt_tokens(body)
-        estimated = prompt_tokens + most_tokens
+        estimated_tokens = prompt_tokens + max_tokens
         await self.stop.block_if_cancelled()
-        async with self.spending.reserved(prompt_tokens, most_tokens):
-            await self.pace.wait_turn(estimated)
+        async with self.spending.reserved(prompt_tokens, max_tokens):
+            await self.rate_limiter.wait_turn(estimated_tokens)
             raw = await self._send(path, body, ResponseLimits.of(body, prompt_tokens), on_text)
             response = _parsed(raw, prompt_tokens)
             usage = response.usage
             try:
                 yield response
             except ValueError as error:
-                if not usage.estimated:  # it has to be paid for
+                if not usage.estimated:  # the endpoint charges for a useless answer, too
                     self.spending.add(usage)
                 raise TransientError(f"a useless answer: {error}") from error
             self._n_answers += 1
             self.spending.add(usage)
-            self.pace.correct(estimated, usage.prompt_tokens + usage.completion_tokens)
+            self.rate_limiter.correct(estimated_tokens, usage.prompt_tokens + usage.completion_tokens)
 
     async def idle(self) -> None:
         """Wait until no request is under way."""
@@ -166,7 +168,8 @@ class Endpoint:
     async def _send(
         self, path: str, body: Mapping[str, Any], limits: ResponseLimits, on_text: OnText | None
     ) -> bytes:
-        """The body of an answer with status 200."""
+        """Sends a request in a free slot; returns the body of an answer with status 200. Raises
+        TransientError and RequestRejectedError, or ends the run."""
         content = request_bytes(body)
         async with self._slots:
             await self.stop.block_if_cancelled()
@@ -183,11 +186,11 @@ class Endpoint:
         return response.body
 
     async def _raise_refusal(self, response: HttpResponse) -> None:
-        """Raise what a status other than 200 means, or end the run."""
+        """Raises the error that a status other than 200 stands for, or ends the run."""
         status = response.status
         message = self._scrub(f"HTTP {status}{error_message(response.body)}")
-        is_new = not self._n_answers
-        if status in _ACCOUNT or (is_new and status in _ADDRESS) or b'"insufficient_quota"' in response.body:
+        of_all_requests = _ACCOUNT_STATUSES if self._n_answers else _ACCOUNT_STATUSES | _ADDRESS_STATUSES
+        if status in of_all_requests or b'"insufficient_quota"' in response.body:
             remedy = f"check the key in ${self.options.key_variable}, the address, the model and the account"
             self.stop(f"{self.base} refuses requests: {message}; {remedy}")
             await self.stop.block_if_cancelled()
@@ -200,15 +203,17 @@ class Endpoint:
                 self.stop(f"{self.base} wants to be asked again in {wait_s:.0f} s ({message})")
                 await self.stop.block_if_cancelled()
             if wait_s:
-                self.pace.pause(wait_s)
+                self.rate_limiter.pause(wait_s)
             raise TransientError(message, wait_s)
         raise RequestRejectedError(f"refused: {message}")
 
     def _scrub(self, text: str) -> str:
+        """The text without the key."""
         return text.replace(self._key, "[key]") if self._key else text
 
 
 def _parsed(raw: bytes, prompt_tokens: int) -> Response:
+    """The JSON of an answer and its usage. Raises TransientError if it is not JSON, or too large."""
     try:
         data = read_json(raw, MAX_ANSWER_VALUES)
     except TooLargeError as error:
@@ -231,8 +236,8 @@ def _prompt_tokens(body: Mapping[str, Any]) -> int:
 
 
 def base_address(url: str) -> str:
-    """The address before `/chat/completions`; `/v1` if none is given. Raises RunError if it is no address, or
-    may have a key in it (rag_r1/options/server_address.py)."""
+    """The address without `/chat/completions`, ending in `/v1` if it names no path. Raises RunError for what
+    is not an address, or may have a key in it (rag_r1/options/server_address.py)."""
     try:
         return model_server_base(url)
     except ValueError as error:
@@ -240,7 +245,7 @@ def base_address(url: str) -> str:
 
 
 def key_of(variable: str) -> str:
-    """The key in an environment variable, empty without one. Raises RunError for what can be no key."""
+    """The key in an environment variable; "" if it is not set. Raises RunError for what cannot be a key."""
     key = os.environ.get(variable, "").strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise RunError(f"${variable} has characters that a key cannot have: set it to the key alone")

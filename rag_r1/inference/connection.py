@@ -1,7 +1,7 @@
 """HTTP to a model server: one bounded request, for all clients of language models.
 
 What comes back is data: it is limited in size and time, is not decompressed, and redirects are not followed,
-since they would carry texts and key to an address that nobody has given. A request is sent once; who asks
+since they would carry texts and key to an address that nobody has given. A request is sent once; the caller
 decides what is repeated (rag_r1/io/retry.py).
 """
 
@@ -21,7 +21,7 @@ from rag_r1.io.retry import TransientError
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """An answer as it came; a stream in one piece."""
+    """An answer with its undecoded body; a stream is assembled into one body."""
 
     status: int
     headers: Mapping[str, str]
@@ -29,10 +29,11 @@ class HttpResponse:
 
 
 class ModelServer:
-    """The connections to a model server; belongs to the event loop in which it is first asked.
+    """The connections to a model server; belongs to the event loop of its first request.
 
     `headers` may hold a key; `timeout_s`: for one request; `trust_env`: whether HTTPS_PROXY and the like are
-    used; `quotes`: whether messages quote the errors of connections, which may hold what the server has sent.
+    used; `quotes_errors`: whether messages quote the errors of connections, which may hold what the server
+    has sent.
     """
 
     def __init__(
@@ -42,24 +43,23 @@ class ModelServer:
         timeout_s: float,
         *,
         trust_env: bool = False,
-        quotes: bool = True,
+        quotes_errors: bool = True,
     ):
-        self.base, self.timeout_s, self._quotes = base, timeout_s, quotes
-        self._headers, self._trust_env = dict(headers), trust_env
+        self.base, self.timeout_s = base, timeout_s
+        self._headers, self._trust_env, self._quotes_errors = dict(headers), trust_env, quotes_errors
         self._session: aiohttp.ClientSession | None = None
 
     async def post(
         self, path: str, content: bytes, limits: ResponseLimits, on_text: OnText | None = None
     ) -> HttpResponse:
-        """The answer to JSON, whatever its status. `on_text`: sees a streamed answer grow (streaming.py).
-        Raises TransientError without an answer within time and `limits`."""
+        """Posts JSON; returns the answer, whatever its status. `on_text`: gets each piece of a streamed
+        answer (streaming.py). Raises TransientError if there is no answer within the time and `limits`."""
         try:
             return await asyncio.wait_for(self._post(path, content, limits, on_text), self.timeout_s)
-        # The first, because from Python 3.11 on a TimeoutError is an OSError.
-        except (asyncio.TimeoutError, TimeoutError) as error:
+        except TimeoutError as error:  # before OSError, of which it is a kind
             raise TransientError(f"no answer within {self.timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            detail = f": {error}" if self._quotes else ""
+            detail = f": {error}" if self._quotes_errors else ""
             raise TransientError(f"no answer: {type(error).__name__}{detail}") from error
 
     async def close(self) -> None:
@@ -71,7 +71,9 @@ class ModelServer:
     async def _post(
         self, path: str, content: bytes, limits: ResponseLimits, on_text: OnText | None
     ) -> HttpResponse:
-        async with self._opened().post(self.base + path, data=content, allow_redirects=False) as response:
+        """The answer, without a limit of time. Raises TransientError if it exceeds `limits`, and the errors
+        of connections."""
+        async with self._connected().post(self.base + path, data=content, allow_redirects=False) as response:
             try:
                 body = await assemble_body(response, limits, on_text)
             except (ValueError, RecursionError) as error:
@@ -79,14 +81,14 @@ class ModelServer:
                 raise TransientError(f"a useless answer: {error}") from error
             return HttpResponse(response.status, response.headers, body)
 
-    def _opened(self) -> aiohttp.ClientSession:
-        """With aiohttp, since the pool of httpx looks through all its connections for each request: with 250
-        in flight that took longer than vLLM's work for them."""
+    def _connected(self) -> aiohttp.ClientSession:
+        """The session, made at the first request. It is aiohttp's, since the pool of httpx looks through all
+        its connections for each request: with 250 in flight that took longer than vLLM's work for them."""
         if self._session is None:
             self._session = bounded_session(
                 {"Content-Type": "application/json", **self._headers},
                 None,  # `post` has a time-out
-                # Who asks limits the requests. uvicorn closes a connection that was idle for 5 s.
+                # The caller limits the number of requests. uvicorn closes a connection that was idle for 5 s.
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
                 trust_env=self._trust_env,
             )

@@ -16,18 +16,19 @@ from rag_r1.runs.response_cache import Usage
 
 
 class CostTracker:
-    """What has been spent, and what may be. Prices are per million tokens; `before`: the usage of earlier
-    starts, which counts."""
+    """Adds up the cost of a run, and keeps it below a limit. Prices are per million tokens, `max_cost` is in
+    their currency (None: no limit); `earlier`: the usage of earlier starts, which counts."""
 
     def __init__(
         self,
         stop: CancelToken,
         price_in: float = 0.0,
         price_out: float = 0.0,
-        most: float | None = None,
+        max_cost: float | None = None,
         earlier: Usage | None = None,
     ):
-        self.stop, self.price_in, self.price_out, self.most = stop, price_in, price_out, most
+        self.stop, self.max_cost = stop, max_cost
+        self.price_in, self.price_out = price_in, price_out
         self.usage = Usage()
         self.usage.add(earlier or Usage())
         self._reserved: list[float] = []
@@ -35,40 +36,41 @@ class CostTracker:
 
     @property
     def has_prices(self) -> bool:
-        """Is the cost known?"""
+        """Whether the cost is known."""
         return bool(self.price_in or self.price_out)
 
     @property
     def cost(self) -> float:
-        """Of everything so far."""
+        """The cost of all usage so far."""
         return self.usage.cost(self.price_in, self.price_out)
 
     def add(self, usage: Usage) -> None:
-        """Count what an answer has used."""
+        """Count the usage of an answer."""
         self.usage.add(usage)
 
     @asynccontextmanager
-    async def reserved(self, prompt_tokens: int, most_tokens: int) -> AsyncIterator[None]:
-        """While the block runs, what a request can cost at most is reserved. Waits until there is enough."""
-        if self.most is None:
+    async def reserved(self, prompt_tokens: int, max_tokens: int) -> AsyncIterator[None]:
+        """Reserves the most that a request can cost while the block runs. Waits until there is enough, and
+        ends the run if there cannot be."""
+        if self.max_cost is None:
             yield
             return
-        needed = Usage(1, prompt_tokens, most_tokens).cost(self.price_in, self.price_out)
-        while self.cost + sum(self._reserved) + needed > self.most:
+        request_cost = Usage(1, prompt_tokens, max_tokens).cost(self.price_in, self.price_out)
+        while self.cost + sum(self._reserved) + request_cost > self.max_cost:
             if not self._reserved:
                 self.stop(
-                    f"the next request could cost up to {needed:.4f}, and {self.cost:.4f} of --max-cost "
-                    f"{self.most:g} is spent"
+                    f"the next request could cost up to {request_cost:.4f}, and {self.cost:.4f} of "
+                    f"--max-cost {self.max_cost:g} is spent"
                 )
             await self.stop.block_if_cancelled()
             release = asyncio.get_running_loop().create_future()
             self._waiting.append(release)
             await release
-        self._reserved.append(needed)
+        self._reserved.append(request_cost)
         try:
             yield
         finally:
-            self._reserved.remove(needed)
+            self._reserved.remove(request_cost)
             waiting, self._waiting = self._waiting, []
             for release in waiting:
                 if not release.done():

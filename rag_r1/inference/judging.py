@@ -1,8 +1,8 @@
 """What all judges share: the request about a case, and the strict reading of a verdict of one word.
 
 The reward's judge is rag_r1/rewards/judge_client.py, the evaluation's rag_r1/evaluation/judge.py, and that of
-a retriever's data rag_r1/retriever/data/judge.py. Each decides for itself what becomes of a failure: the
-first leaves its term out of the sample, the others count it and may end the run.
+a retriever's data rag_r1/retriever/data/judge.py. Each handles failures itself: the first leaves its term out
+of the sample, the others count it and may end the run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def answer_case(question: str, golds: Sequence[str], answer: str) -> dict[str, A
 def request_body(
     model: str | None, instructions: str, case: Mapping[str, Any], max_tokens: int, **keys: Any
 ) -> dict[str, Any]:
-    """A chat request, at temperature 0 unless `more`, further keys of the body, says otherwise. The texts of
+    """A chat request, at temperature 0 unless `keys`, further keys of the body, say otherwise. The texts of
     the case are data: they stand apart from the instructions, as JSON."""
     text = well_formed(json.dumps(dict(case), ensure_ascii=False))
     messages = [{"role": "system", "content": instructions}, {"role": "user", "content": text}]

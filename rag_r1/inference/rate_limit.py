@@ -15,11 +15,11 @@ _SPREAD_S = 0.2
 
 
 class RateLimiter:
-    """Spaces requests. `requests`, `tokens`: most of them per minute; None: no limit."""
+    """Spaces requests, to at most so many requests and tokens per minute; None: no limit."""
 
-    def __init__(self, requests: float | None = None, tokens: float | None = None):
-        self._seconds_per_request = 0.0 if requests is None else 60.0 / requests
-        self._seconds_per_token = 0.0 if tokens is None else 60.0 / tokens
+    def __init__(self, requests_per_min: float | None = None, tokens_per_min: float | None = None):
+        self._seconds_per_request = 0.0 if requests_per_min is None else 60.0 / requests_per_min
+        self._seconds_per_token = 0.0 if tokens_per_min is None else 60.0 / tokens_per_min
         self._next_request = self._next_token = self._paused_until = 0.0
 
     async def wait_turn(self, tokens: int) -> None:
@@ -31,12 +31,12 @@ class RateLimiter:
         while self._paused_until > _now():
             await _sleep_until(self._paused_until + random.uniform(0, _SPREAD_S))
 
-    def correct(self, estimated: int, tokens: int) -> None:
-        """A request of `estimated` tokens had `tokens`."""
-        self._next_token += (tokens - estimated) * self._seconds_per_token
+    def correct(self, estimated_tokens: int, tokens: int) -> None:
+        """Replace the estimate for a request that was sent by the tokens that it had."""
+        self._next_token += (tokens - estimated_tokens) * self._seconds_per_token
 
     def pause(self, seconds: float) -> None:
-        """Send nothing for so long."""
+        """Let no request be sent for so many seconds from now."""
         self._paused_until = max(self._paused_until, _now() + seconds)
 
 
@@ -44,6 +44,6 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _sleep_until(time: float) -> None:
-    if (seconds := time - _now()) > 0:
+async def _sleep_until(moment: float) -> None:
+    if (seconds := moment - _now()) > 0:
         await asyncio.sleep(seconds)

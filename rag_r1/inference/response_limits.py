@@ -12,23 +12,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: A larger answer than this many bytes is none, whatever was asked for.
+#: Most bytes of an answer, whatever the request allows.
 MAX_ANSWER_BYTES = 32 << 20
-#: Nor is one of more JSON values; a token has about five, and three for each log-prob beside it.
+#: Most JSON values of an answer; a token has about five, and three for each log-prob beside it.
 MAX_ANSWER_VALUES = 1_500_000
-#: Of an answer beside its tokens, and of one line of a stream.
+#: Bytes that an answer may have beside its tokens, and a line of a stream beside the ids of the prompt.
 _HEAD_BYTES = 1 << 20
-#: Of one token with what stands around it, of each log-prob beside it, and of a token id of the prompt, which
-#: vLLM returns too.
+#: Bytes of one token with what stands around it, of each log-prob beside it, and of a token id of the prompt,
+#: which vLLM returns too.
 _TOKEN_BYTES, _LOGPROB_BYTES, _PROMPT_BYTES = 1024, 128, 16
-#: Characters of a token, on average over a text; and of the shortest text that is not looked at.
-_TOKEN_CHARACTERS, _FEW_CHARACTERS = 128, 1024
-#: Events of a stream: servers send one for each token or for several, and some at both ends.
-_TOKEN_EVENTS, _FEW_EVENTS = 2, 1000
+#: Characters of a token, on average over a text, and characters that every text may have beyond these.
+_TOKEN_CHARACTERS, _FREE_CHARACTERS = 128, 1024
+#: Events of a stream for a token (servers send one for each token or for several), and events beyond these.
+_TOKEN_EVENTS, _FREE_EVENTS = 2, 1000
 #: Lines of an event: its data, its end, and what may stand beside them (a kind, an id, a comment).
 _EVENT_LINES = 4
-#: Names of the limit of tokens in a request.
-_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+#: Keys of a request that limit the tokens of its answer.
+_LIMIT_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,9 @@ class ResponseLimits:
 
     @classmethod
     def of(cls, body: Mapping[str, Any], prompt_tokens: int) -> ResponseLimits:
-        """Of the answer to a request; a body that names no limit of tokens has only that of bytes."""
-        limits = [body[name] for name in _LIMITS if type(body.get(name)) is int]
+        """The limits of the answer to a request; only bytes are limited if its body has no limit of
+        tokens."""
+        limits = [body[name] for name in _LIMIT_KEYS if type(body.get(name)) is int]
         prompt_bytes = _PROMPT_BYTES * prompt_tokens
         if not limits:
             return cls(bytes=MAX_ANSWER_BYTES, line_bytes=_HEAD_BYTES + prompt_bytes)
@@ -55,10 +56,10 @@ class ResponseLimits:
         per_token = _TOKEN_BYTES + _LOGPROB_BYTES * max(logprob_counts, default=0)
         return cls(
             tokens=tokens,
-            characters=_FEW_CHARACTERS + _TOKEN_CHARACTERS * tokens,
+            characters=_FREE_CHARACTERS + _TOKEN_CHARACTERS * tokens,
             bytes=min(MAX_ANSWER_BYTES, _HEAD_BYTES + prompt_bytes + per_token * tokens),
             line_bytes=_HEAD_BYTES + prompt_bytes,
-            events=(events := _FEW_EVENTS + _TOKEN_EVENTS * tokens),
+            events=(events := _FREE_EVENTS + _TOKEN_EVENTS * tokens),
             lines=_EVENT_LINES * events,
         )
 

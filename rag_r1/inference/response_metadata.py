@@ -37,7 +37,7 @@ def message_text(choice: Mapping[str, Any]) -> str | None:
 
 
 def usage_of(data: Any, prompt_tokens: int, completion_tokens: int) -> Usage:
-    """What an answer says about its tokens, or else the given estimates."""
+    """The token usage that an answer states, or else these estimates."""
     usage = data.get("usage") if isinstance(data, dict) else None
     usage = usage if isinstance(usage, dict) else {}
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
@@ -47,7 +47,7 @@ def usage_of(data: Any, prompt_tokens: int, completion_tokens: int) -> Usage:
 
 
 def error_message(raw: bytes) -> str:
-    """The message in an error's body, in one short line."""
+    """The message in an error's body on one short line that begins with a colon; "" without one."""
     try:
         data = read_json(raw, _REFUSAL_VALUES)
         error = data.get("error", data.get("detail", data)) if isinstance(data, dict) else data

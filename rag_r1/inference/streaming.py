@@ -1,8 +1,9 @@
 """Assembles a streamed completion (server-sent events) into a complete response.
 
-Who only wants to see a generation grow reads it in this way, and everything behind stays as it is: the same
-checks, the same token ids. `StreamAssembler` takes the bytes as they arrive, looks at each of them once, and
-ends a stream that is more than its request allowed (response_limits.py). `Endpoint.post` asks for streams.
+A caller that shows a generation while it grows gets its pieces in this way, and everything behind stays the
+same: the checks, the token ids. `StreamAssembler` takes the bytes as they arrive, looks at each of them once,
+and refuses a stream that is more than its request allowed (response_limits.py). `Endpoint.post` requests
+streams.
 """
 
 from __future__ import annotations
@@ -19,21 +20,22 @@ from rag_r1.io.bounded_aiohttp import read_body
 
 #: Called with the next piece of a generation's text.
 OnPiece = Callable[[str], None]
-#: Called at the beginning of a generation, and again if it is begun anew; returns what takes its pieces.
+#: Called at the beginning of a generation, and again if it is begun anew; returns the function for its
+#: pieces.
 OnText = Callable[[], OnPiece]
 CONTENT_TYPE = "text/event-stream"
-#: Bytes of a stream that are read before others have their turn.
+#: Bytes of a stream that are read before other tasks have their turn.
 _SLICE_BYTES = 16 << 10
 
 
 class StreamAssembler:
-    """The chunks of one completion. Raises ValueError for what is no such stream, and for one beyond its
-    limits."""
+    """Assembles the chunks of one completion. Raises ValueError for what is not such a stream, and for one
+    beyond its limits."""
 
     def __init__(self, on_piece: OnPiece, limits: ResponseLimits | None = None):
         self.on_piece = on_piece
         self.limits = limits or ResponseLimits()
-        self._line = bytearray()  # of which the end has not arrived
+        self._line = bytearray()  # the line whose end has not arrived
         self._bytes = self._lines = self._events = self._characters = 0
         self._pieces: list[str] = []
         self._ids: list[Any] | None = None
@@ -43,7 +45,7 @@ class StreamAssembler:
         self._done = False
 
     def feed(self, part: bytes) -> None:
-        """The next bytes."""
+        """Read the next bytes. Raises ValueError."""
         self._bytes += len(part)
         if self._bytes > self.limits.bytes:
             raise ValueError(f"it has more than {self.limits.bytes} bytes")
@@ -57,9 +59,9 @@ class StreamAssembler:
             raise ValueError(f"it has a line of more than {self.limits.line_bytes} bytes")
 
     def message(self) -> bytes:
-        """The answer in one piece, as JSON."""
+        """The whole answer, as JSON. Raises ValueError if the stream has not ended with `[DONE]`."""
         if not self._done:
-            raise ValueError("the stream ended before its end")
+            raise ValueError("the stream broke off")
         choice = {"text": "".join(self._pieces), **self._choice}
         if self._ids is not None:
             choice["token_ids"] = self._ids
@@ -69,6 +71,7 @@ class StreamAssembler:
         return json.dumps({"choices": [choice], **usage}).encode()
 
     def _end_line(self) -> None:
+        """Read the line that is complete now."""
         line, self._line = bytes(self._line), bytearray()
         self._lines += 1
         if self._lines > self.limits.lines:
@@ -80,6 +83,7 @@ class StreamAssembler:
             self._add(value.strip())
 
     def _add(self, value: bytes) -> None:
+        """Add the chunk in the data of an event."""
         if value == b"[DONE]":
             self._done = True
             return
@@ -112,16 +116,16 @@ class StreamAssembler:
 
 
 def _numbers(values: list[Any]) -> list[Any]:
-    """The same with null for what is no number, which whoever reads the answer refuses: it is held until the
-    end, and lists of lists take many times the bytes in which they came."""
+    """The values with None for those that are not numbers, which the reader of the answer refuses: they are
+    held until the end, and lists of lists take many times the bytes in which they came."""
     return [value if isinstance(value, int | float) else None for value in values]
 
 
 async def assemble_body(
     response: aiohttp.ClientResponse, limits: ResponseLimits, on_text: OnText | None
 ) -> bytes:
-    """What the endpoint sends, a stream as the answer in one piece. Raises ValueError for what is beyond the
-    limits, or is no stream."""
+    """The body of a response, assembled if it is a stream. Raises ValueError for what is beyond the limits,
+    or is not a stream."""
     kind = response.headers.get("Content-Type", "")
     if on_text is None or response.status != 200 or not kind.startswith(CONTENT_TYPE):
         return await read_body(response, limits.bytes)

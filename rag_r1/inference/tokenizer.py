@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.inference.model_folders.model_config import model_config
@@ -13,11 +13,14 @@ from rag_r1.io.hub import hub_answers
 from rag_r1.runs.errors import RunError
 from rag_r1.sandbox.chat_template import refuse_empty_tokenizer, refuse_endless_files, refuse_endless_template
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-def load_tokenizer(name: str) -> Any:
-    """The tokenizer. Raises ValueError if it is made by code of its own, which is not run: what transformers
-    would make of its files without that code may be other tokens, or if its files or its chat template exceed
-    limits of time or memory. Raises whatever transformers raises."""
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer in a folder, or of a name of the Hub. Raises ValueError if its files or its chat template
+    exceed limits of time or memory, or if it needs code of its own: that is not run, and without it the
+    tokens may be others. Also raises FileNotFoundError, and whatever transformers raises."""
     if not Path(name).exists() and (name.startswith(("/", ".", "~")) or name.count("/") > 1):
         raise FileNotFoundError(f"{name}: there is no such folder")  # and no such name on the Hub
     refuse_endless_files(name)
@@ -29,15 +32,15 @@ def load_tokenizer(name: str) -> Any:
     )
     if "AutoTokenizer" in (getattr(tokenizer, "init_kwargs", {}).get("auto_map") or {}):
         raise ValueError(
-            "it is made by code of its own (auto_map in tokenizer_config.json), which is not run: give a "
-            "folder whose tokenizer transformers has itself"
+            "it needs code of its own (auto_map in tokenizer_config.json), which is not run: give a folder "
+            "whose tokenizer transformers has itself"
         )
     refuse_empty_tokenizer(tokenizer)
     refuse_endless_template(tokenizer)
     return tokenizer
 
 
-def check_vocabulary(tokenizer: Any, folder: Path) -> None:
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Raises RunError if the model in a folder has no embedding for an id that a text or the end of a turn
     can have. Other special tokens may lie beyond: Gemma's token for an image does, in its models of text."""
     size = model_config(folder).get("vocab_size")
@@ -51,8 +54,8 @@ def check_vocabulary(tokenizer: Any, folder: Path) -> None:
 
 
 def check_tokenizer(folder: Path, key: str, remedy: str) -> None:
-    """Raises RunError unless the tokenizer of a model's folder can be loaded, and `check_vocabulary`. `key`:
-    what names the folder."""
+    """Raises RunError unless the tokenizer of a model's folder can be loaded and passes `check_vocabulary`.
+    `key`: the option that names the folder."""
     try:
         tokenizer = load_tokenizer(str(folder))
     except Exception as error:  # transformers and a tokenizer's files may raise anything
@@ -62,7 +65,8 @@ def check_tokenizer(folder: Path, key: str, remedy: str) -> None:
 
 
 def _malformed_file(folder: Path) -> str:
-    """Which file of a tokenizer is no JSON object, for a message."""
+    """The first file of a tokenizer that is not a JSON object, in parentheses for a message; "" without
+    one."""
     for file in sorted(folder.glob("*token*.json")):
         try:
             read_json_object(file)
@@ -81,6 +85,6 @@ def why_not_loaded(name: str, error: Exception) -> str:
     if not is_hub_name(name):
         return "there is no such folder"
     return (
-        f"it is no folder here, and the Hub does not give it ({line}): check the name and the network, or "
+        f"it is not a folder here, and the Hub does not give it ({line}): check the name and the network, or "
         f"download it where there is one (`hf download {name} --local-dir DIR`)"
     )

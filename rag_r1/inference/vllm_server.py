@@ -32,10 +32,11 @@ from rag_r1.system.cores import cpu_threads
 from rag_r1.system.installation import setup_command
 
 _MODULE = "vllm.entrypoints.openai.api_server"
-_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
+#: Environment and flags of a vLLM that is built for CPUs.
+_CPU_ENV = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
 _CPU_OPTIONS = ("--dtype", "float32", "--enforce-eager")
 #: Secrets that vLLM may need: a model or its tokenizer on the Hub.
-_HUB = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_HUB_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
 @contextmanager
@@ -45,22 +46,24 @@ def vllm_server(
     *,
     name: str = "policy",
     options: Sequence[str] = (),
-    start_s: float = 600,
-    without: Collection[str] = (),
+    start_timeout_s: float = 600,
+    hidden_variables: Collection[str] = (),
 ) -> Iterator[str]:
     """Serve a Hugging Face folder as `name`; yields the address, with /v1.
 
     `log`: what the server prints. `options`: further flags of `vllm serve`; they take precedence over ours.
-    `start_s`: seconds until it must be ready; `without`: variables of the environment that it does not get.
+    `start_timeout_s`: seconds until it must be ready; `hidden_variables`: those of the environment that it
+    does not get.
+
     Raises RunError, with the end of the log, if it does not start. Call it from the main thread: otherwise
     SIGTERM of this process is not handled here, and the server ends with the thread.
     """
-    on_cpu = _built_for_cpus()
+    on_cpu = _is_cpu_build()
     port = free_port()
     arguments = ["-m", _MODULE, "--model", str(model), "--served-model-name", name]
     arguments += ["--host", "127.0.0.1", "--port", str(port), *(_CPU_OPTIONS if on_cpu else ()), *options]
-    defaults = {**_CPU, "OMP_NUM_THREADS": str(cpu_threads(model))} if on_cpu else {}
-    environment = {**defaults, **environment_without_secrets(_HUB, without)}
+    defaults = {**_CPU_ENV, "OMP_NUM_THREADS": str(cpu_threads(model))} if on_cpu else {}
+    environment = {**defaults, **environment_without_secrets(_HUB_VARIABLES, hidden_variables)}
     with child_process(arguments, environment, log) as process:
         with bounded_http_client(2.0) as client:
 
@@ -71,15 +74,14 @@ def vllm_server(
                     return False
 
             try:
-                wait_until_ready(process, is_healthy, start_s, name="vLLM", log=log, every_s=0.5)
+                wait_until_ready(process, is_healthy, start_timeout_s, name="vLLM", log=log, every_s=0.5)
             except NotReadyError as error:
                 raise RunError(str(error)) from error
         yield f"http://127.0.0.1:{port}/v1"
 
 
-def _built_for_cpus() -> bool:
-    """Whether the installed vLLM is a build for CPUs, as vLLM itself finds out. Raises RunError without
-    vLLM."""
+def _is_cpu_build() -> bool:
+    """Whether the installed vLLM is a build for CPUs, by vLLM's own rule. Raises RunError without vLLM."""
     try:
         return "cpu" in metadata.version("vllm")
     except metadata.PackageNotFoundError:

@@ -1,5 +1,5 @@
 """Options and command lines: declared once with type, limits and default; problems and import paths."""
 
-from rag_r1.system.renamed_modules import forward
+from rag_r1.system.renamed_modules import forwarding_getattr
 
-__getattr__ = forward(__name__, "rag_r1.options.declare")
+__getattr__ = forwarding_getattr(__name__, "rag_r1.options.declare")

@@ -1,5 +1,5 @@
 """Probes: the same agent with another search, to see whether it searches or already knows."""
 
-from rag_r1.system.renamed_modules import forward
+from rag_r1.system.renamed_modules import forwarding_getattr
 
-__getattr__ = forward(__name__, "rag_r1.probes.probes")
+__getattr__ = forwarding_getattr(__name__, "rag_r1.probes.probes")

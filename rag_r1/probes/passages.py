@@ -1,7 +1,7 @@
 """The passages file of the probes `random` and `gold`.
 
-`rag-r1 probe-passages` and `rag-r1 eval --card --corpus` read a corpus once and write what they have found
-(rag_r1/evaluation/probes/collect.py) as JSON:
+`rag-r1 probe-passages` and `rag-r1 eval --card --corpus` read a corpus once and write the passages that the
+probes need (rag_r1/evaluation/probes/collect.py) as JSON:
 
     done      whether the corpus was read to its end
     by_id     the passages that questions name by id, each [id, contents]
@@ -9,8 +9,8 @@
     drawn     a random sample of the corpus, each [number, id, contents]. `number` is an integer that orders
               the sample, the largest first: the command takes the negative of a hash
 
-and what they need to go on after a kill. A search card and the validations of a training (the option
-`rag_r1.probe_passages`) choose a question's passages here, so both show the same.
+and keys with which the commands go on after a kill. A search card and the validations of a training (the
+option `rag_r1.probe_passages`) choose a question's passages here, so both show the same.
 
 The file may come from somebody else: it is plain JSON, and its shape is checked before anything is used. Its
 passages are neutralised where they enter a context, like those that a search finds
@@ -35,9 +35,9 @@ from rag_r1.io.errors import DataError, TooLargeError
 from rag_r1.protocols import Document
 from rag_r1.rewards.answer_metrics import cover_exact_match
 
-#: How a file of passages is made.
+#: The remedy for a missing or wrong file of passages.
 HOW_TO_MAKE = "make it with `rag-r1 probe-passages --questions VALIDATION --corpus CORPUS --out FILE`"
-#: What to do about one with too many.
+#: The remedy for a file with too many passages.
 FEWER_QUESTIONS = f"{HOW_TO_MAKE}, of fewer questions"
 #: Limits of a file, in bytes and in JSON values. A passage has three values; with 100 words, about 600 bytes.
 MAX_BYTES, MAX_VALUES = 256 << 20, 8_000_000
@@ -72,8 +72,9 @@ class Passages:
         return tuple({passage.id: passage for passage in rounds}.values())
 
     def evidence(self, metadata: Mapping[str, Any], golds: Sequence[str], topk: int) -> GoldEvidence:
-        """What a row names of its gold passages, with those that `gold` shows: `topk`, and at least one of
-        each page; none if one is missing here. `metadata`: of the row (rag_r1/data/rows.py)."""
+        """The ids and titles of gold passages that a row names, with the passages that the probe `gold`
+        shows: `topk`, and at least one of each page; none if one is missing here. `metadata`: the row's
+        (rag_r1/data/rows.py)."""
         evidence = GoldEvidence.of(metadata)
         gold = self.gold_passages(evidence, golds)
         return GoldEvidence.of(metadata, gold[: max(topk, len(evidence.ids), len(evidence.titles))])
@@ -87,7 +88,7 @@ class Passages:
 
     @cached_property
     def _positions(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-        """Where the random passages with an id, and those of a page, are."""
+        """Positions in `random` of the passages with an id, and of the passages of a page."""
         by_id: dict[str, list[int]] = {}
         by_title: dict[str, list[int]] = {}
         for position, passage in enumerate(self.random):
@@ -97,7 +98,7 @@ class Passages:
 
 
 class PassagesFile(BaseModel):
-    """The shape of the file: see the top of the module. Other keys are ignored."""
+    """The keys of the file; other keys are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -107,7 +108,7 @@ class PassagesFile(BaseModel):
     drawn: list[Drawn]
 
     def passages(self) -> Passages:
-        """What it holds."""
+        """The passages in the file."""
         return Passages(
             {name: Document(name, contents) for name, contents in self.by_id},
             {key: [Document(*passage) for passage in page] for key, page in self.by_title.items()},

@@ -12,7 +12,7 @@ thing of an episode and nothing else; prompt, budgets and sampling are those of 
     withheld      the real search without the question's gold passages; what it ranks next takes their place
 
 A policy that searches and reads scores low in all but `real` and `gold`. `random` draws its passages by a
-hash of the question and the query, so that a run gives the same at every order and after every resumption.
+hash of the question and the query, so that a run shows the same ones in any order and after any resumption.
 
 Evaluation plays all of them (rag_r1/evaluation/probes/suite.py), and so can the validations of a training
 (plugin/probe_rows.py, `rag_r1.probes`). For both, `ProbeAgent` makes the agent of each question.
@@ -39,9 +39,9 @@ from rag_r1.tools.function_tool import SearchTool
 
 Probe = Literal["real", "closed_book", "empty", "random", "gold", "withheld"]
 PROBES: tuple[Probe, ...] = ("real", "closed_book", "empty", "random", "gold", "withheld")
-#: Those that need the question's gold passages.
+#: Probes that need the question's gold passages.
 NEED_GOLD: tuple[Probe, ...] = ("gold", "withheld")
-#: Those that depend on the question's gold passages, or on the text of others.
+#: Probes that depend on the question's gold passages, or on random ones.
 NEED_PASSAGES: tuple[Probe, ...] = ("random", *NEED_GOLD)
 #: Documents that the search behind `gold` and `withheld` returns beyond top-k: a gold page may have many
 #: passages.
@@ -61,7 +61,8 @@ def probe_setup(
     """The setup of one question's episode under a probe.
 
     `topk`: documents for each query. `pool`: passages for `random`. For `withheld`, the setup's own search
-    must return more than `topk` documents, enough to replace those that are left out. Raises ValueError.
+    must return more than `topk` documents, enough to replace those that are left out. Raises ValueError if
+    the probe needs evidence or passages that are missing.
     """
     if probe == "real":
         return setup
@@ -70,24 +71,24 @@ def probe_setup(
     if probe in NEED_GOLD and not evidence:
         raise ValueError(f"{question_id}: the probe `{probe}` needs the question's supporting ids or titles")
     if probe == "empty":
-        return _with(setup, lambda tools: _ConstantSearch(()))
+        return _with_search(setup, lambda tools: _ConstantSearch(()))
     if probe == "random":
         if len(pool) < topk:
             raise ValueError(f"the probe `random` needs at least {topk} passages, not {len(pool)}")
-        return _with(setup, lambda tools: _RandomSearch(question_id, pool, topk))
-    assert evidence is not None
+        return _with_search(setup, lambda tools: _RandomSearch(question_id, pool, topk))
+    assert evidence is not None  # checked above: both probes that are left need gold
     if probe == "gold" and not evidence.passages:
         raise ValueError(f"{question_id}: the probe `gold` needs the text of the gold passages")
-    kind = _GoldSearch if probe == "gold" else _WithoutGoldSearch
-    return _with(setup, lambda tools: kind(tools[SEARCH], evidence, topk))
+    search_class = _GoldSearch if probe == "gold" else _WithoutGoldSearch
+    return _with_search(setup, lambda tools: search_class(tools[SEARCH], evidence, topk))
 
 
 @dataclass(frozen=True)
 class ProbeAgent:
-    """The agent of each question under a probe, the same for a search card and in a training.
+    """Makes the agent of each question under a probe, the same for a search card and in a training.
 
     `setup`: the real run's. `deeper`: the same with the search of `deeper_search`, for the probes of
-    NEED_GOLD. `topk`: documents that a search shows, from `topk_of`.
+    NEED_GOLD. `topk`: the number of documents that a search shows, from `topk_of`.
     """
 
     setup: AgentSetup
@@ -100,15 +101,15 @@ class ProbeAgent:
         return self.passages.evidence(metadata, golds, self.topk)
 
     def under(self, probe: Probe, question_id: str, evidence: GoldEvidence) -> AgentSetup:
-        """The agent that plays a question with this evidence. Raises ValueError."""
+        """The agent that plays a question with this evidence. Raises ValueError as `probe_setup`."""
         setup = self.deeper if probe in NEED_GOLD else self.setup
         pool = self.passages.distractors(evidence) if probe == "random" else ()
         return probe_setup(setup, probe, question_id, self.topk, evidence, pool)
 
 
 def topk_of(retriever: Mapping[str, Any]) -> int:
-    """Documents that a search with these keys shows; 0 if that is not a number, since a search tool of the
-    user's own need not have it."""
+    """The number of documents that a search with these keys shows; 0 if `topk` is not a number, since a
+    search tool of the user's own need not have the key."""
     topk = retriever.get("topk", RetrieverConfig().topk)
     return topk if isinstance(topk, int) else 0
 
@@ -126,14 +127,14 @@ def applies(probe: Probe, evidence: GoldEvidence) -> bool:
 
 
 def enough_random(passages: Passages, evidence: Iterable[GoldEvidence], topk: int) -> bool:
-    """Whether `random` can be played: beside the gold passages of each question there are more than two
-    searches show, so that they differ."""
+    """Whether `random` can be played: without the gold passages of a question, more passages are left than
+    two searches show, so that searches differ."""
     return all(len(passages.distractors(gold)) > 2 * topk for gold in (GoldEvidence(), *evidence))
 
 
 @dataclass(frozen=True)
 class _ConstantSearch:
-    """Finds the same for every query."""
+    """A search that finds the same documents for every query."""
 
     documents: Sequence[Document]
 
@@ -143,7 +144,7 @@ class _ConstantSearch:
 
 @dataclass(frozen=True)
 class _ProbedSearch(SearchTool):
-    """Changes what the tool's own search finds."""
+    """Base of the searches that change the results of the tool's own search."""
 
     reads_context: ClassVar[bool] = True
     tool: Tool
@@ -155,43 +156,46 @@ class _GoldSearch(_ProbedSearch):
     """The tool's own search, with the gold passages that a call would miss.
 
     Each result begins with gold passages: its own, and those that no result of the call has, the ones with
-    most words in common with the query first. Behind them, up to `topk` in all, is what else the search has
-    found; more than `topk` are shown only if there are more gold passages to show.
-    So a policy that reads what ranks first is shown what an ideal search would rank first, among as many
-    passages as ever; and where the search finds every gold passage itself, nothing changes but their rank.
-    To show all of them in every result would be another form of observation, which a policy has never seen.
+    most words in common with the query first. The other documents of the search follow, up to `topk` in all;
+    more than `topk` are shown only if there are more gold passages to show.
+
+    So a policy that reads what ranks first reads what an ideal search would rank first, among as many
+    passages as ever; and where the search finds every gold passage itself, only their rank changes. All gold
+    passages in every result would be another form of observation, which a policy has never seen.
     """
 
     async def call(
         self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
     ) -> list[Result]:
+        """The results of the calls, with gold passages first."""
         results = await call_tool(self.tool, arguments, context)
         gold = {_key(passage): passage for passage in self.evidence.passages}
-        # What the real run would show of each result; the search behind it returns more.
-        documents = [set() if isinstance(r, Failure) else {_key(d) for d in r[: self.topk]} for r in results]
-        missed = gold.keys() - set().union(*documents)
+        # The documents that the real run would show of each result; the search behind it returns more.
+        shown_keys = [set() if isinstance(r, Failure) else {_key(d) for d in r[: self.topk]} for r in results]
+        missed = gold.keys() - set().union(*shown_keys)
         return [
             result
             if isinstance(result, Failure)
             else self._with_gold(args["query"], result, [gold[key] for key in gold if key in keys | missed])
-            for args, result, keys in zip(arguments, results, documents, strict=True)
+            for args, result, keys in zip(arguments, results, shown_keys, strict=True)
         ]
 
     def _with_gold(self, query: str, result: Sequence[Document], gold: Sequence[Document]) -> list[Document]:
-        first = sorted(gold, key=partial(_uncommon, _split_words(query)))
-        gold_keys = {_key(passage) for passage in first}
+        """The gold passages, by common words with the query, and then the other documents of a result."""
+        ranked_gold = sorted(gold, key=partial(_rank, _split_words(query)))
+        gold_keys = {_key(passage) for passage in ranked_gold}
         remaining = (document for document in result if _key(document) not in gold_keys)
-        return [*first, *remaining][: max(self.topk, len(first))]
+        return [*ranked_gold, *remaining][: max(self.topk, len(ranked_gold))]
 
 
 def _key(document: Document) -> tuple[str, str]:
-    """What tells passages apart; some corpora have no ids."""
+    """The id of a passage, or its text: some corpora have no ids."""
     return (document.id, "" if document.id else document.contents)
 
 
-def _uncommon(query: frozenset[str], document: Document) -> tuple[int, int]:
-    """Less for a document with more of these words, in its title and in all."""
-    return -len(query & _split_words(title_of(document))), -len(query & _split_words(document.contents))
+def _rank(words: frozenset[str], document: Document) -> tuple[int, int]:
+    """Sorts documents with more of the words first: in the title, then in the whole text."""
+    return -len(words & _split_words(title_of(document))), -len(words & _split_words(document.contents))
 
 
 def _split_words(text: str) -> frozenset[str]:
@@ -200,7 +204,7 @@ def _split_words(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class _RandomSearch:
-    """Finds passages of the pool, drawn by question and query."""
+    """A search that finds passages of the pool, drawn by a hash of question and query."""
 
     question_id: str
     pool: Sequence[Document]
@@ -210,6 +214,7 @@ class _RandomSearch:
         return [self._draw(query) for query in queries]
 
     def _draw(self, query: str) -> list[Document]:
+        """Draws `topk` different passages of the pool for a query."""
         sample: dict[int, Document] = {}
         for number in range(64 * self.topk):
             text = f"{self.question_id}\n{query}\n{number}".encode("utf-8", "surrogatepass")
@@ -221,11 +226,12 @@ class _RandomSearch:
 
 
 class _WithoutGoldSearch(_ProbedSearch):
-    """The tool's own search without the gold passages."""
+    """The tool's own search without the gold passages; the next documents take their place."""
 
     async def call(
         self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
     ) -> list[Result]:
+        """The results of the calls without gold passages, `topk` documents each."""
         results = await call_tool(self.tool, arguments, context)
         return [
             result
@@ -235,8 +241,8 @@ class _WithoutGoldSearch(_ProbedSearch):
         ]
 
 
-def _with(setup: AgentSetup, search: Callable[[Mapping[str, Tool]], Any]) -> AgentSetup:
-    """The setup with the search that `search` makes of its tools."""
+def _with_search(setup: AgentSetup, search: Callable[[Mapping[str, Tool]], Any]) -> AgentSetup:
+    """The setup with another search, which `search` makes of the setup's tools."""
 
     def tools() -> dict[str, Tool]:
         real = setup.tools()

@@ -149,7 +149,7 @@ async def _open_client(options: JudgeOptions) -> AsyncGenerator[JudgeClient, Non
     key = asyncio.get_running_loop(), options
     # Errors are named by their type: their texts may show a request.
     header = key_header(options.api_key_env)
-    server = ModelServer(options.endpoint, header, options.timeout_s, quotes=False)
+    server = ModelServer(options.endpoint, header, options.timeout_s, quotes_errors=False)
     replies = _cache(options.cache)
     try:
         yield JudgeClient(options, replies, server)

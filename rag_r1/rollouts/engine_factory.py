@@ -21,9 +21,9 @@ from rag_r1.agent import Engine
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.character_codec import CharacterCodec, character_budget
-from rag_r1.inference.chat import ChatEngine
 from rag_r1.inference.client import Endpoint
-from rag_r1.inference.completions import CompletionEngine
+from rag_r1.inference.engines.chat import ChatEngine
+from rag_r1.inference.engines.completions import CompletionEngine
 from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.inference.streaming import OnText
 from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded

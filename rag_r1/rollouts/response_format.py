@@ -8,7 +8,7 @@ from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.inference.client import Endpoint, EngineFailure
-from rag_r1.inference.completions import returns_token_ids
+from rag_r1.inference.engines.completions import returns_token_ids
 from rag_r1.rollouts.server_check import check_endpoint
 from rag_r1.runs.errors import RunError
 

@@ -1,10 +1,10 @@
-"""The text of a chat by a model's chat template, rendered in a worker (rag_r1/sandbox).
+"""Renders a chat with a model's chat template, as a job of the sandbox.
 
-A template is a program of whoever made the model. The sandbox of transformers limits what it can reach, but
-not its time or memory: loops in loops take for ever, `'x' * 10**10` takes gigabytes, and some of it is
-calculated as soon as the template is compiled. The environment here is the one that transformers makes
-(`_compile_jinja_template` in its chat_template_utils), whose import would take a worker seconds; a test
-in tests/sandbox/test_chat_template.py compares the two.
+A template is a program by the model's author. The sandbox of transformers limits what it can reach, but not
+its time or memory: loops in loops take for ever, `'x' * 10**10` takes gigabytes, and some of it is calculated
+as soon as the template is compiled. The environment here is the one that transformers makes
+(`_compile_jinja_template` in its chat_template_utils), whose import would take a worker seconds;
+tests/sandbox/test_chat_template.py compares the two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def render(template: str, values: dict[str, Any]) -> str:
-    """A sandbox job: renders a chat. `values`: what the template can name, such as `messages`. Raises
+    """A job: the text of a chat. `values`: the variables of the template, such as `messages`. Raises
     jinja2.TemplateError, and whatever an expression of the template raises."""
     return _compiled(template).render(**values)
 
@@ -40,7 +40,7 @@ def environment() -> Any:
 
 
 def _generation_extension() -> type:
-    """`{% generation %}` marks what is trained; the text is the same with it and without."""
+    """The Jinja2 extension for `{% generation %}`, which marks the trained text and does not change it."""
     from jinja2 import nodes
     from jinja2.ext import Extension
 
@@ -65,7 +65,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Unlike Jinja2's own filter, it leaves `<` and `&` as they are."""
+    """The filter `tojson`, which unlike Jinja2's own leaves `<` and `&` unchanged."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

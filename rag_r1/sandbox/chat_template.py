@@ -1,11 +1,10 @@
-"""A model's own chat template, which turns messages into the text or the tokens of a prompt, and the trial of
-a tokenizer before it is used.
+"""Applies a model's chat template, which turns messages into a prompt, and tries out a tokenizer.
 
 A template is a program that comes with the model, and could run for ever or fill memory: so a worker with
 limits of time and memory renders it (rag_r1/sandbox/chat_renderer.py), in a fraction of a millisecond, with
-the text that transformers would give. What the limits have ended several times is not begun again. Tokenizers
-with a rendering of their own, which is no template, are asked themselves. Whoever loads a tokenizer tries it
-out first: `refuse_endless_files` before, `refuse_endless_template` after.
+the text that transformers would give. A template that the limits have ended several times is not rendered
+again. Tokenizers with code of their own in place of a template render chats themselves. The code that loads a
+tokenizer tries it out: `refuse_endless_files` before, `refuse_endless_template` after.
 """
 
 from __future__ import annotations
@@ -22,41 +21,30 @@ from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPo
 
 Messages = Sequence[Mapping[str, Any]]
 
-#: Of one chat; an honest template takes milliseconds for a megabyte of messages.
+#: Limits of rendering one chat; an honest template takes milliseconds for a megabyte of messages.
 LIMITS = JobLimits(cpu_s=5.0, memory_bytes=1 << 30, answer_bytes=64 << 20)
-#: Of loading a tokenizer and encoding a line; one of 300,000 tokens takes half a second.
+#: Limits of loading a tokenizer and encoding a line; one of 300,000 tokens takes half a second.
 _TRIAL = JobLimits(cpu_s=20.0, memory_bytes=4 << 30)
 _MAX_FILE_BYTES = 256 << 20
-#: What a tokenizer is loaded from, besides `tokenizer.json`.
+#: Files from which a tokenizer is loaded, besides `tokenizer.json`.
 _FILES = (
-    "config.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-)
-#: Renderings of a template that the limits may end before it counts as broken. More than one: the system
-#: kills a worker now and then, too.
+    "config.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json merges.txt "
+    "chat_template.jinja chat_template.json"
+).split()
+#: How often the limits may end a template before it counts as broken. More than once, since the system also
+#: kills a worker now and then.
 MAX_ENDINGS = 3
-#: Arguments of `apply_chat_template` that do more than name a value for the template.
-_OF_TRANSFORMERS = {
-    "continue_final_message",
-    "max_length",
-    "padding",
-    "return_assistant_tokens_mask",
-    "return_tensors",
-    "tokenizer_kwargs",
-    "truncation",
-}
-
-#: What Jinja2 raises before it has rendered anything.
-_NO_JINJA = ("TemplateSyntaxError", "TemplateAssertionError")
+#: Arguments of `apply_chat_template` that are not variables of the template.
+_TRANSFORMERS_ARGUMENTS = frozenset(
+    "continue_final_message max_length padding return_assistant_tokens_mask return_tensors tokenizer_kwargs "
+    "truncation".split()
+)
+#: The errors that Jinja2 raises before it renders anything.
+_SYNTAX_ERRORS = ("TemplateSyntaxError", "TemplateAssertionError")
 
 _workers = WorkerPool()
-_endings: Counter[str] = Counter()  # how often, by template
+#: By template: how often the limits have ended it.
+_endings: Counter[str] = Counter()
 
 
 class ChatTemplate:
@@ -67,30 +55,31 @@ class ChatTemplate:
         self._tokenizer, self._arguments = tokenizer, arguments
         method = getattr(type(tokenizer), "apply_chat_template", None)
         is_inherited = getattr(method, "__module__", "") == "transformers.tokenization_utils_base"
-        self._limited = is_inherited and not _OF_TRANSFORMERS & set(arguments)
+        self._uses_worker = is_inherited and not _TRANSFORMERS_ARGUMENTS & set(arguments)
 
     def text(self, messages: Messages, tools: Messages | None = None) -> str:
-        """The text of a prompt, up to where the next turn begins. Raises ValueError if the
-        template refuses the chat, and whatever a tokenizer without a template raises."""
-        if not self._limited:
+        """The text of a prompt, up to the beginning of the next turn. Raises DataError for a template that
+        cannot be rendered, ValueError if it refuses the chat, and whatever a tokenizer that renders chats
+        itself raises."""
+        if not self._uses_worker:
             return self._tokenizer.apply_chat_template(
                 list(messages), tools=tools, tokenize=False, add_generation_prompt=True, **self._arguments
             )
-        values = dict(self._arguments)
-        template = self._tokenizer.get_chat_template(values.pop("chat_template", None), tools)
+        arguments = dict(self._arguments)
+        template = self._tokenizer.get_chat_template(arguments.pop("chat_template", None), tools)
         values = {
-            **_plain(self._tokenizer.special_tokens_map),
+            **_as_texts(self._tokenizer.special_tokens_map),
             "documents": None,
             "tools": None if tools is None else [dict(tool) for tool in tools],
-            **values,
+            **arguments,
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": True,
         }
         return _render(template, values)
 
     def ids(self, messages: Messages, tools: Messages | None = None) -> list[int]:
-        """The token ids of a prompt; see `text`."""
-        if not self._limited:
+        """The token ids of a prompt. Raises as `text`."""
+        if not self._uses_worker:
             return self._tokenizer.apply_chat_template(
                 list(messages), tools=tools, add_generation_prompt=True, return_dict=False, **self._arguments
             )
@@ -104,7 +93,7 @@ def refuse_empty_tokenizer(tokenizer: Any) -> None:
 
 
 def refuse_endless_template(tokenizer: Any) -> None:
-    """Render a question, so that a template without end is known at once. Raises DataError."""
+    """Render a question. Raises DataError if the template cannot be rendered within its limits."""
     if not getattr(tokenizer, "chat_template", None):
         return
     try:
@@ -116,20 +105,21 @@ def refuse_endless_template(tokenizer: Any) -> None:
 
 
 def refuse_endless_files(folder: str | Path) -> None:
-    """Look at the files of a tokenizer in a folder, and try out its `tokenizer.json`, before this process
-    loads them; nothing is done for what is no folder. Raises ValueError, with the file's name."""
+    """Check the files of a tokenizer in a folder, and try out its `tokenizer.json`, before this process loads
+    them; nothing is done if there is no such folder. Raises ValueError with the file's name; the caller adds
+    the remedy."""
     folder = Path(folder)
     fast_file = folder / "tokenizer.json"
     for path in (fast_file, *(folder / name for name in _FILES)):
         with suppress(FileNotFoundError, NotADirectoryError):
             if not path.is_file() and path.exists():
-                raise ValueError(f"{path} is no file")
+                raise ValueError(f"{path} is not a file")
             if path.stat().st_size > _MAX_FILE_BYTES:
                 raise ValueError(f"{path} has more than {_MAX_FILE_BYTES >> 20} MiB")
     if fast_file.is_file():
-        name = os.fsencode(fast_file.absolute()).decode("latin-1")
+        path_name = os.fsencode(fast_file.absolute()).decode("latin-1")
         try:
-            _workers.call("rag_r1.sandbox.tokenizer_trial:try_out", [name], _TRIAL)
+            _workers.call("rag_r1.sandbox.tokenizer_trial:try_out", [path_name], _TRIAL)
         except LimitError as error:
             raise ValueError(f"{fast_file} cannot be loaded: {error}") from None
         except JobError:
@@ -137,6 +127,8 @@ def refuse_endless_files(folder: str | Path) -> None:
 
 
 def _render(template: str, values: dict[str, Any]) -> str:
+    """The text that a worker renders. Raises DataError for a template that is broken or without end, and
+    ValueError with the template's own error."""
     if _endings[template] >= MAX_ENDINGS:
         raise DataError("the chat template was ended by its limits before: use another model's")
     try:
@@ -145,12 +137,12 @@ def _render(template: str, values: dict[str, Any]) -> str:
         _endings[template] += 1
         raise DataError(f"the chat template cannot be rendered: {error}") from None
     except JobError as error:
-        if error.kind in _NO_JINJA:
-            raise DataError(f"the chat template is no Jinja that can be read: {error}") from None
-        raise ValueError(str(error)) from None  # of the template itself
+        if error.kind in _SYNTAX_ERRORS:
+            raise DataError(f"the chat template is not valid Jinja: {error}") from None
+        raise ValueError(str(error)) from None  # the template refuses the chat
 
 
-def _plain(tokens: Mapping[str, Any]) -> dict[str, Any]:
+def _as_texts(tokens: Mapping[str, Any]) -> dict[str, Any]:
     """Special tokens as texts: some versions of transformers have objects for them."""
     return {
         name: [str(item) for item in value] if isinstance(value, list | tuple) else str(value)

@@ -1,8 +1,7 @@
 """Extracts the text of HTML and PDF files in a sandbox worker.
 
 HTML is read with the standard library's parser, PDF with pypdf, which is imported only if there is a PDF.
-What a file holds is data: scripts, styles and comments are left out, nothing is fetched, and no markup
-survives.
+Files are data: scripts, styles and comments are left out, nothing is fetched, and no markup survives.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ MAX_CHARS = 16 << 20
 MAX_SECTIONS = 200_000
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
-#: Elements whose text is not the page's.
-_UNREAD = {"script", "style", "noscript", "template", "svg", "math", "iframe", "object", "canvas", "select"}
-#: Elements after which a word ends.
+#: Elements whose text is left out.
+_SKIPPED = {"script", "style", "noscript", "template", "svg", "math", "iframe", "object", "canvas", "select"}
+#: Elements that end a word.
 _BREAKS = set(
     "address article aside blockquote br caption dd div dl dt fieldset figcaption figure footer form header "
     "hr li main nav ol option p pre section table tbody td tfoot th thead tr ul".split()
 )
-#: Encodings that Python knows and no page has. To decode them takes time that grows with the square.
-_NOT_OF_PAGES = {"idna", "punycode"}
+#: Encodings of Python that pages do not have, and whose decoding takes time that grows with the square.
+_REFUSED_ENCODINGS = {"idna", "punycode"}
 _HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
 
 
@@ -54,16 +53,16 @@ class DocumentText:
 
 
 def read(path: str, ending: str) -> list[Any]:
-    """A job: the title and the sections of a file, `[title, [[text, heading, page], ...]]`. `path`: its bytes
-    as Latin-1. Raises DataError, and OSError if it cannot be opened."""
+    """A job: the title and the sections of a file, `[title, [[text, heading, page], ...]]`. `path`: the bytes
+    of the path as Latin-1. Raises DataError, and OSError if it cannot be opened."""
     with open(os.fsdecode(path.encode("latin-1")), "rb") as stream:
-        document = within_limits(_pdf(stream) if ending == ".pdf" else _html(stream.read()))
+        document = within_limits(_read_pdf(stream) if ending == ".pdf" else _read_html(stream.read()))
     return [document.title, [[part.text, part.heading, part.page] for part in document.sections]]
 
 
 def read_all(files: list[list[str]]) -> list[list[Any]]:
-    """A job: `read` of several files, given as its arguments. For each `["", what it returns]`, or `[kind,
-    message]` of what it raises, where kind is `OSError` or the exception's name."""
+    """A job: reads several files, each a list of `read`'s arguments. Returns for each `["", result]`, or
+    `[kind, message]` of an exception, where kind is `OSError` or the exception's name."""
     results: list[list[Any]] = []
     for path, ending in files:
         try:
@@ -76,7 +75,7 @@ def read_all(files: list[list[str]]) -> list[list[Any]]:
 
 
 def within_limits(document: DocumentText) -> DocumentText:
-    """The same. Raises DataError if it is too long."""
+    """The document itself. Raises DataError if it has too much text or too many sections."""
     if sum(len(section.text) for section in document.sections) > MAX_CHARS:
         raise DataError(f"its text has more than {MAX_CHARS:,} characters: split it")
     if len(document.sections) > MAX_SECTIONS:
@@ -84,8 +83,8 @@ def within_limits(document: DocumentText) -> DocumentText:
     return document
 
 
-def _html(data: bytes) -> DocumentText:
-    return html_text(decode_text(data, _declared(data)))
+def _read_html(data: bytes) -> DocumentText:
+    return html_text(decode_text(data, _declared_encoding(data)))
 
 
 def html_text(markup: str) -> DocumentText:
@@ -94,33 +93,34 @@ def html_text(markup: str) -> DocumentText:
     try:
         page.feed(markup)
         page.close()
-    # AssertionError: of some Python versions, for broken declarations. ValueError: a character's number of
+    # AssertionError: some Python versions, for broken declarations. ValueError: a character reference with
     # more digits than Python reads.
     except (AssertionError, ValueError) as error:
-        raise DataError(f"it is no HTML that can be read ({error}): repair it") from None
+        raise DataError(f"it is not HTML that can be read ({error}): repair it") from None
     return page.document()
 
 
-def _declared(data: bytes) -> str | None:
-    """The encoding that an HTML page names in its first kilobytes."""
+def _declared_encoding(data: bytes) -> str | None:
+    """The encoding that an HTML page names in its first kilobytes; None if it names none."""
     match = _CHARSET.search(data[:4096])
     return match[1].decode("ascii") if match else None
 
 
 def decode_text(data: bytes, encoding: str | None = None) -> str:
-    """The text of a file: UTF-8, UTF-16 with its mark, or the encoding that the file names."""
+    """The text of a file in UTF-8, in UTF-16 with a byte order mark, or in the encoding that it names. Raises
+    DataError."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
     elif data.startswith(codecs.BOM_UTF8):
         encoding = "utf-8-sig"
     try:
-        if encoding and codecs.lookup(encoding).name in _NOT_OF_PAGES:
+        if encoding and codecs.lookup(encoding).name in _REFUSED_ENCODINGS:
             raise LookupError
         text = data.decode(encoding or "utf-8")
     except (UnicodeError, LookupError):
         name = encoding or "UTF-8"
         raise DataError(f"it is not {name} text: convert it with `iconv -t UTF-8`") from None
-    if "\0" in text:  # UTF-8 allows them, but what has them is UTF-16 without its mark, UTF-32, or no text
+    if "\0" in text:  # allowed in UTF-8, but found in UTF-16 without its mark, in UTF-32, and in binary files
         raise DataError("it holds null characters, as UTF-16 and UTF-32 do: convert it with `iconv -t UTF-8`")
     return text
 
@@ -130,18 +130,18 @@ class _PageParser(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self._unread = ""  # the element whose text is being left out
+        self._skipped = ""  # the element whose text is being left out, and how deep in elements of its name
         self._depth = 0
-        self._open_heading: list[str] | None = None  # the title or a heading that is being read
+        self._open_heading: list[str] | None = None  # the texts of the title or heading that is being read
         self._title: list[str] = []
         self._sections: list[tuple[list[str], list[str]]] = [([], [])]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if self._unread:
-            self._depth += tag == self._unread
+        if self._skipped:
+            self._depth += tag == self._skipped
             return
-        if tag in _UNREAD:
-            self._unread, self._depth = tag, 1
+        if tag in _SKIPPED:
+            self._skipped, self._depth = tag, 1
         elif tag == "title" and not self._title:
             self._open_heading = self._title
         elif tag in _HEADINGS:
@@ -151,21 +151,21 @@ class _PageParser(HTMLParser):
             self.handle_data("\n")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if not self._unread and tag in _BREAKS:
+        if not self._skipped and tag in _BREAKS:
             self.handle_data("\n")
 
     def handle_endtag(self, tag: str) -> None:
-        if self._unread:
-            self._depth -= tag == self._unread
+        if self._skipped:
+            self._depth -= tag == self._skipped
             if not self._depth:
-                self._unread = ""
+                self._skipped = ""
         elif tag in _HEADINGS or tag in ("title", "head"):
             self._open_heading = None
         elif tag in _BREAKS:
             self.handle_data("\n")
 
     def handle_data(self, data: str) -> None:
-        if not self._unread:
+        if not self._skipped:
             (self._sections[-1][1] if self._open_heading is None else self._open_heading).append(data)
 
     def document(self) -> DocumentText:
@@ -174,14 +174,15 @@ class _PageParser(HTMLParser):
         return DocumentText(title, sections)
 
 
-def _pdf(stream: BinaryIO) -> DocumentText:
+def _read_pdf(stream: BinaryIO) -> DocumentText:
+    """The text of a PDF, a section for each page. Raises DataError, and OSError."""
     try:
         import pypdf
     except ImportError:
         from rag_r1.system.installation import pip_command
 
         raise DataError(f"PDFs need pypdf: {pip_command('documents')}") from None
-    # What it warns of is told here once, as the file's error, or is of no interest: the text was read.
+    # Its warnings are of no interest if the text could be read, and else part of the error.
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     try:
         reader = pypdf.PdfReader(stream)
@@ -192,13 +193,14 @@ def _pdf(stream: BinaryIO) -> DocumentText:
     except (DataError, OSError):
         raise
     except Exception as error:  # a broken file can raise anything in pypdf, also RecursionError
-        raise DataError(f"it is no PDF that pypdf can read ({type(error).__name__}: {error})") from None
+        raise DataError(f"pypdf cannot read it ({type(error).__name__}: {error}): save it again") from None
     if not any(section.text.strip() for section in sections):
         raise DataError("its pages have no text, only pictures: run OCR over it, e.g. with ocrmypdf")
     return DocumentText(title, sections)
 
 
 def _pages(reader: Any) -> Iterator[Section]:
+    """The pages of a PDF. Raises DataError for too much text."""
     characters_left = MAX_CHARS
     for number, page in enumerate(reader.pages, 1):
         text = page.extract_text() or ""

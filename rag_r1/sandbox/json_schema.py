@@ -10,20 +10,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rag_r1.io.errors import DataError
 
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
 
 def fault(schema: str, arguments: dict[str, Any], patterns: bool) -> str | None:
-    """A job: what is wrong with the arguments, in a sentence for the policy, or None. `schema`: JSON;
-    `patterns`: whether its regular expressions count. Raises DataError, and what jsonschema raises
-    for references that lead nowhere."""
+    """A job: returns what is wrong with the arguments, in a sentence for the policy, or None. `schema`: its
+    JSON; `patterns`: whether its regular expressions are checked. Raises DataError for what is not a schema,
+    and what jsonschema raises for references that lead nowhere."""
     return argument_fault(_validator(schema, patterns), arguments)
 
 
-def argument_fault(validator: Any, arguments: dict[str, Any]) -> str | None:
-    """What is wrong with the arguments, in a sentence for the policy, or None."""
+def argument_fault(validator: Validator, arguments: dict[str, Any]) -> str | None:
+    """Returns what is wrong with the arguments, in a sentence for the policy, or None."""
     from jsonschema.exceptions import best_match
 
     try:
@@ -36,9 +39,9 @@ def argument_fault(validator: Any, arguments: dict[str, Any]) -> str | None:
     return f"Wrong arguments{' at ' + location if location else ''}: {error.message}"[:2000]
 
 
-def make_validator(schema: dict[str, Any], patterns: bool = True) -> Any:
-    """What checks arguments against a schema. Its references are not fetched: the registry is empty. Raises
-    DataError."""
+def make_validator(schema: dict[str, Any], patterns: bool = True) -> Validator:
+    """A validator of arguments by a schema, whose references are not fetched: the registry is empty.
+    `patterns`: whether regular expressions are checked. Raises DataError for what is not a schema."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import extend
@@ -51,16 +54,17 @@ def make_validator(schema: dict[str, Any], patterns: bool = True) -> Any:
     if patterns:
         return Draft202012Validator(schema, registry=Registry())
 
-    def additional(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    def check_additional(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        # Which properties are additional depends on the patterns.
         if "patternProperties" not in schema:
             keyword = Draft202012Validator.VALIDATORS["additionalProperties"]
             yield from keyword(validator, allowed, instance, schema)
 
     no_checks = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), lambda *_: iter(()))
-    kind = extend(Draft202012Validator, {**no_checks, "additionalProperties": additional})
-    return kind(schema, registry=Registry())
+    without_patterns = extend(Draft202012Validator, {**no_checks, "additionalProperties": check_additional})
+    return without_patterns(schema, registry=Registry())
 
 
 @lru_cache(64)
-def _validator(schema: str, patterns: bool) -> Any:
+def _validator(schema: str, patterns: bool) -> Validator:
     return make_validator(json.loads(schema), patterns)

@@ -1,7 +1,7 @@
 """Refuses a parquet file whose rows take too much memory or time, before this process reads them.
 
-`check_parquet` has a worker try the file out (parquet_trial.py), once for each file and choice of columns.
-What has passed is read by whoever asked, at most BATCH_ROWS rows at a time.
+`check_parquet` has a worker try the file out (parquet_trial.py), once for each file and choice of columns. A
+file that has passed is read by the caller, at most BATCH_ROWS rows at a time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from pathlib import Path
 from rag_r1.io.errors import DataError
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
-__all__ = ["BATCH_ROWS", "DataError", "check_parquet"]
-
 #: Rows that are read at a time.
 BATCH_ROWS = 1024
-_MEMORY = 4 << 30
-#: Seconds of processor time: so many, and one for so many bytes of the file.
-_SECONDS, _BYTES_OF_A_SECOND = 20.0, 2 << 20
+_MEMORY_BYTES = 4 << 30
+#: Seconds of processor time for any file, and bytes of the file for one second more.
+_CPU_S, _BYTES_PER_CPU_S = 20.0, 2 << 20
 _REMEDY = "leave these rows or columns out, or take the file from its source again"
 _workers = WorkerPool(1)
 #: Files that have passed: path, size, time of the last change, columns.
@@ -28,13 +26,13 @@ _checked_files: set[tuple[object, ...]] = set()
 
 def check_parquet(path: str | Path, columns: Sequence[str]) -> None:
     """Raises DataError, with file, row group, column and remedy, if columns of a file take too much
-    to read, and OSError if there is no file. A file that is no parquet passes."""
+    to read, and OSError if there is no file. A file that is not parquet passes."""
     status = os.stat(path)
     real_path = os.path.realpath(path)
     key = (real_path, status.st_size, status.st_mtime_ns, *columns)
     if key in _checked_files:
         return
-    limits = JobLimits(_SECONDS + status.st_size / _BYTES_OF_A_SECOND, _MEMORY, 1 << 20)
+    limits = JobLimits(_CPU_S + status.st_size / _BYTES_PER_CPU_S, _MEMORY_BYTES, 1 << 20)
     job = [os.fsencode(real_path).decode("latin-1"), list(columns), BATCH_ROWS]
     try:
         _workers.call("rag_r1.sandbox.parquet_trial:try_out", job, limits)

@@ -1,8 +1,8 @@
 """Reads a parquet file in a worker to find out whether its rows unpack to too much.
 
 A kilobyte of parquet can hold one long text that a million rows refer to, or a list of a billion nulls, and
-nothing that the file says about itself need be true. So its columns are read here, each row group and column
-alone and in the batches in which they will be read, under the worker's limits.
+its metadata need not be true. So its columns are read here, each row group and column alone and in the
+batches in which they will be read, under the worker's limits.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _MAX_EXPANSION = 1000
 
 
 def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
-    """A job: read the columns that the file has, `batch_rows` at a time. `path`: its bytes as Latin-1. Raises
-    DataError. A file that is broken passes, as far as it can be read: its reader says what is
-    wrong."""
+    """A job: read those of the columns that the file has, `batch_rows` rows at a time. `path`: the bytes of
+    the path as Latin-1. Raises DataError if that takes too much. A broken file passes, as far as it can be
+    read: its reader says what is wrong."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -41,18 +41,18 @@ def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
                 for column in filter(names.__contains__, columns):
                     bytes_left -= _check_column(file, group, column, batch_rows, bytes_left)
     except MemoryError:
-        raise DataError("its description takes too much memory") from None
+        raise DataError("its metadata takes too much memory") from None
     except (pa.ArrowException, OSError):
         return
 
 
 def _check_column(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
-    """Bytes of a column of a row group; 0 if it is broken. Raises DataError with the place."""
+    """The unpacked bytes of a column of a row group; 0 if it is broken. Raises DataError that names both."""
     import pyarrow as pa
 
     location = f"row group {group}, column {column!r}"
     try:
-        return _bytes_of(file, group, column, batch_rows, bytes_left)
+        return _unpacked_bytes(file, group, column, batch_rows, bytes_left)
     except DataError as error:
         raise DataError(f"{location}: {error}") from None
     except MemoryError:
@@ -61,8 +61,9 @@ def _check_column(file: Any, group: int, column: str, batch_rows: int, bytes_lef
         return 0
 
 
-def _bytes_of(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
-    """Bytes of all batches of a column of a row group. Raises DataError, also beyond `bytes_left`."""
+def _unpacked_bytes(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
+    """The unpacked bytes of a column of a row group. Raises DataError for too large a batch, and beyond
+    `bytes_left`."""
     total = 0
     batches = file.iter_batches(batch_rows, row_groups=[group], columns=[column], use_threads=False)
     for batch in batches:
@@ -73,12 +74,12 @@ def _bytes_of(file: Any, group: int, column: str, batch_rows: int, bytes_left: i
             raise DataError(f"{batch.num_rows:,} rows have more than {MAX_BATCH_VALUES:,} values")
         if total > bytes_left:
             limit = f"{_FREE_BYTES >> 30} GiB and {_MAX_EXPANSION:,} times its size"
-            raise DataError(f"until here its rows take more than {limit}")
+            raise DataError(f"the rows up to here take more than {limit}")
     return total
 
 
 def _values_in(array: Any) -> int:
-    """Values of an Arrow array, those of its lists and structs included."""
+    """The number of values in an Arrow array, with those of its lists and structs."""
     import pyarrow.types as kinds
 
     if kinds.is_struct(array.type):

@@ -7,21 +7,21 @@ name other files. Whether it does is seen by the parser that rdflib itself uses,
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
 #: Longest address or text of a triple, in characters.
 MAX_TERM_CHARS = 1 << 20
-#: What is read of XML at a time until its first element.
+#: Bytes that are read of XML at a time until its first element.
 _XML_BYTES = 1 << 16
 
 
 def read(path: str, form: str) -> list[list[Any]]:
-    """A job: the terms of the triples, and the triples as numbers of terms, three in a row. `path`: its bytes
-    as Latin-1; `form`: rdflib's name of the format. A term is an address `[address]`, a nameless node `[name,
-    0]`, or a text `[text, language, datatype]`. Raises ValueError, and OSError if it cannot be
+    """A job: the terms and triples of a file, as `_terms_and_triples` returns them. `path`: the bytes of the
+    path as Latin-1; `form`: rdflib's name of the format. Raises ValueError, and OSError if it cannot be
     opened."""
-    from rdflib import Graph, Literal, URIRef
+    from rdflib import Graph
 
     file_name = os.fsdecode(path.encode("latin-1"))
     if form == "xml":
@@ -29,12 +29,21 @@ def read(path: str, form: str) -> list[list[Any]]:
     graph = Graph()
     try:
         with open(file_name, "rb") as stream:
-            graph.parse(file=stream, format=form, publicID=_address(file_name))
+            graph.parse(file=stream, format=form, publicID=Path(file_name).as_uri())
     except (OSError, MemoryError):
         raise
     except Exception as error:  # rdflib's parsers raise many kinds, also RecursionError
         reason = " ".join(str(error).split())[:300]
-        raise ValueError(f"it is no RDF that can be read ({type(error).__name__}: {reason})") from None
+        raise ValueError(f"it is not readable RDF ({type(error).__name__}: {reason}): repair it") from None
+    return _terms_and_triples(graph)
+
+
+def _terms_and_triples(graph: Any) -> list[list[Any]]:
+    """The terms of a graph, and its triples as numbers of terms, three in a row. A term is an address
+    `[address]`, a nameless node `[name, 0]`, or a text `[text, language, datatype]`. Raises ValueError for a
+    term that is too long."""
+    from rdflib import Literal, URIRef
+
     numbers: dict[Any, int] = {}
     terms: list[list[Any]] = []
     triples: list[int] = []
@@ -54,13 +63,9 @@ def read(path: str, form: str) -> list[list[Any]]:
     return [terms, triples]
 
 
-def _address(path: str) -> str:
-    from pathlib import Path
-
-    return Path(path).as_uri()
-
-
 def _reject_doctype(path: str) -> None:
+    """Raises ValueError for an XML file that declares a document type, and OSError."""
+
     def refuse(*_: Any) -> None:
         raise ValueError(
             "it declares a document type (<!DOCTYPE ...>), whose entities are not read: save it as Turtle"
@@ -80,4 +85,4 @@ def _reject_doctype(path: str) -> None:
                 parser.Parse(b"", True)
     except (expat.ExpatError, LookupError) as error:
         if not elements:  # otherwise rdflib says what is wrong
-            raise ValueError(f"it is no XML that can be read ({error})") from None
+            raise ValueError(f"it is not readable XML ({error}): repair it") from None

@@ -1,5 +1,7 @@
-"""A trial of a `tokenizer.json`, in a worker (rag_r1/sandbox): such a file can take minutes and gigabytes to
-load, or turn an empty text into millions of tokens."""
+"""Tries out a `tokenizer.json` in a worker (rag_r1/sandbox).
+
+Such a file can take minutes and gigabytes to load, or turn an empty text into millions of tokens.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ _SAMPLE = (
 
 
 def try_out(path: str) -> int:
-    """A job: load the file and encode a text of a few hundred characters; the number of tokens. `path`: its
-    bytes as Latin-1. Raises what tokenizers raises."""
+    """A job: load the file and encode a text of a few hundred characters. Returns the number of tokens.
+    `path`: the bytes of the path as Latin-1. Raises what tokenizers raises."""
     from tokenizers import Tokenizer
 
     return len(Tokenizer.from_file(os.fsdecode(path.encode("latin-1"))).encode(_SAMPLE))

@@ -1,9 +1,9 @@
 """Reads the learning rates of a `torch.save` file in a sandbox worker, without torch.
 
 Such a file is a zip archive with a pickle. Everything in it that is not a plain value is replaced by a
-placeholder: nothing that it names is imported or called, and no tensor is read. A worker, because a pickle of
-a few bytes can ask for gigabytes (an entry of its memo with a high number), or nest tuples whose hash takes
-for ever.
+placeholder: nothing that it names is imported or called, and no tensor is read. It is read in a worker,
+because a pickle of a few bytes can ask for gigabytes (an entry of its memo with a high number), or nest
+tuples whose hash takes for ever.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ from typing import Any
 
 
 def base_rates(path: str) -> list[float]:
-    """The learning rates with which the scheduler in a file was created; none if there is no scheduler.
-
-    A job of the sandbox's worker, to which only texts are sent, so `path` is the path's bytes as Latin-1.
-    Raises ValueError, and OSError if the file cannot be opened.
-    """
+    """A job: the learning rates with which the scheduler in a file was created; [] if there is no scheduler.
+    `path`: the bytes of the path as Latin-1. Raises ValueError, and OSError if the file cannot be opened."""
     values = plain_values(os.fsdecode(path.encode("latin-1")))
     try:
         scheduler = values.get("lr_scheduler") or {}
         return [float(rate) for rate in scheduler.get("base_lrs", ())]
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"no rates of a scheduler: {type(error).__name__}") from None
+        raise ValueError(f"its scheduler has no list of rates ({type(error).__name__})") from None
 
 
 class _Placeholder:
@@ -42,10 +39,10 @@ class _Placeholder:
         pass
 
     def append(self, value: Any) -> None:
-        """For a pickled list of a class of its own."""
+        """Ignore an item of a pickled list."""
 
     def extend(self, values: Any) -> None:
-        """As `append`."""
+        """Ignore items of a pickled list."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -69,4 +66,4 @@ def plain_values(path: str) -> Any:
     except (OSError, MemoryError):
         raise
     except Exception as error:  # a broken pickle may raise anything
-        raise ValueError(f"no file of torch.save: {type(error).__name__}") from error
+        raise ValueError(f"it is not a file of torch.save ({type(error).__name__})") from error

@@ -1,9 +1,9 @@
 """The worker process of the sandbox: runs one job after another, each within its limits.
 
 It is run as a program, by its path and without the environment's settings for Python, so it imports only the
-standard library until a job names more. Messages are JSON, with their length in 8 bytes before them. A job
-that exceeds its processor time is ended by the kernel, together with this process; one that exceeds its
-memory is answered, and the process ends after that.
+standard library until a job needs more. Messages are JSON, with their length in 8 bytes before them. The
+kernel ends a job that exceeds its processor time, together with this process; a job that exceeds its memory
+gets an answer, and the process ends after it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> None:
     """Work until the parent closes the pipe, or ends."""
     _exit_with_parent(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a job prints is no answer
+    os.dup2(2, 1)  # prints of a job must not mix with answers
     requests = os.fdopen(os.dup(0), "rb")
     sys.path[:] = _read(requests)
     while (request := _read(requests)) is not None:
@@ -37,19 +37,20 @@ def main() -> None:
 
 
 def _run_job(request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """What a job returns (`value`) or raises (`error`), and whether this process exits after it."""
-    _limit(request["cpu_s"], request["memory"])
+    """The answer to a request, `{"value": ...}` or `{"error": [kind, message]}`, and whether this process
+    exits after it."""
+    _set_limits(request["cpu_s"], request["memory"])
     try:
         module, _, function = request["job"].partition(":")
         answer = {"value": getattr(import_module(module), function)(*request["arguments"])}
     except MemoryError:
-        _limit(request["cpu_s"], None)  # for writing the answer
+        _set_limits(request["cpu_s"], None)  # for writing the answer
         return {"error": ["MemoryError", ""]}, True
     except Exception as error:
         kind = "OSError" if isinstance(error, OSError) else type(error).__name__
         answer = {"error": [kind, str(error)[:2000]]}
-    _limit(request["cpu_s"], None)  # for writing the answer
-    return answer, _peak_memory() > _REUSABLE_BYTES
+    _set_limits(request["cpu_s"], None)  # for writing the answer
+    return answer, _peak_bytes() > _REUSABLE_BYTES
 
 
 def _read(stream: BinaryIO) -> Any:
@@ -58,18 +59,19 @@ def _read(stream: BinaryIO) -> Any:
     return json.loads(stream.read(int.from_bytes(header, "big"))) if len(header) == 8 else None
 
 
-def _limit(cpu_s: float, memory: int | None) -> None:
-    """Let this process use so many more seconds of processor time, and so many bytes of addresses in all."""
+def _set_limits(cpu_s: float, memory_bytes: int | None) -> None:
+    """Let this process use so many more seconds of processor time, and so many bytes of address space in all
+    (None: no limit)."""
     import resource
 
     signal.setitimer(signal.ITIMER_PROF, cpu_s)  # its signal ends the process, whatever it is doing
     _set_limit(resource.RLIMIT_CPU, int(time.process_time() + cpu_s) + 2)  # should the signal be blocked
-    _set_limit(resource.RLIMIT_AS, resource.RLIM_INFINITY if memory is None else memory)
+    _set_limit(resource.RLIMIT_AS, resource.RLIM_INFINITY if memory_bytes is None else memory_bytes)
     _set_limit(resource.RLIMIT_CORE, 0)
 
 
 def _set_limit(kind: int, value: int) -> None:
-    """Set a soft limit, as far as the hard one allows."""
+    """Set the soft limit of a resource, as far as the hard one allows."""
     import resource
 
     hard_limit = resource.getrlimit(kind)[1]
@@ -78,12 +80,12 @@ def _set_limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, hard_limit))
 
 
-def _peak_memory() -> int:
+def _peak_bytes() -> int:
     """The most bytes that this program held. Not getrusage's figure, which on Linux includes the parent's."""
     try:
         with open("/proc/self/status", "rb") as status:
             return next(int(line.split()[1]) << 10 for line in status if line.startswith(b"VmHWM:"))
-    except (OSError, StopIteration):  # no Linux
+    except (OSError, StopIteration):  # not on Linux
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -4,10 +4,10 @@
     pool.call("rag_r1.sandbox.documents:read", [path, ".pdf"], JobLimits(cpu_s=10))
 
 A job is a function of a module; its arguments and its result are JSON, and travel through the pipes of a
-worker process (worker.py). `call` blocks and may be made from any thread; coroutines make it in a thread. A
-worker is started by the first call that finds none idle, in about 30 ms, and used again afterwards. It has
-neither the environment of this process, in which there may be keys, nor its standard output. Linux ends it
-when this process ends, however that happens. The child of a fork has no workers at first.
+worker process (worker.py). `call` blocks and may be used in any thread; coroutines use it in a thread. A call
+that finds no idle worker starts one, in about 30 ms, which is used again afterwards. A worker has neither the
+environment of this process, in which there may be keys, nor its standard output. Linux ends it when this
+process ends, however that happens. The child of a fork has no workers at first.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from typing import Any
 from weakref import WeakSet
 
 _PROGRAM = str(Path(__file__).with_name("worker.py"))
-#: Variables without which Python may not start, or reads names of files otherwise.
+#: Variables without which Python may not start, or decodes names of files differently.
 _PASSED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
-#: Longest waiting for a worker that does not compute, beside its processor time: a busy machine, a slow disk.
+#: Longest wait for a worker beside its processor time, on a busy machine or a slow disk.
 _WAIT_S = 30.0
 
 
@@ -43,18 +43,15 @@ class JobLimits:
     memory_bytes: int = 1 << 30
     answer_bytes: int = 128 << 20
 
-    def message(self) -> dict[str, Any]:
-        """The limits that the worker itself sets, by the names that it reads."""
-        return {"cpu_s": self.cpu_s, "memory": self.memory_bytes}
-
 
 class LimitError(Exception):
-    """A job was ended by a limit, or has ended its worker; the message says why, beginning with `it`."""
+    """A job was ended by a limit, or has ended its worker; the message gives the reason, as a sentence about
+    the job that begins with `it`."""
 
 
 class JobError(Exception):
-    """A job has raised. `kind`: the exception's name (`OSError` for all of its kind); the message is its
-    own."""
+    """A job has raised an exception, whose message this has. `kind`: the exception's name (`OSError` for all
+    of its kind)."""
 
     def __init__(self, kind: str, message: str):
         super().__init__(message)
@@ -62,7 +59,8 @@ class JobError(Exception):
 
 
 class WorkerPool:
-    """At most `max_workers` processes (as many as there are cores, up to 4); a call beyond them waits."""
+    """Workers, at most `max_workers` of them (None: as many as there are cores, up to 4); a call waits if all
+    are busy."""
 
     def __init__(self, max_workers: int | None = None):
         self._max_workers = max_workers or max(1, min(4, os.cpu_count() or 1))
@@ -70,23 +68,24 @@ class WorkerPool:
         _pools.add(self)
 
     def _reset(self) -> None:
+        """Forget all workers."""
         self._slots = threading.BoundedSemaphore(self._max_workers)
         self._idle: list[_Worker] = []
 
     def call(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> Any:
-        """The result of the job, `module:function`. Raises LimitError and JobError; OSError if no process can
-        be started, and RuntimeError for that while the interpreter shuts down."""
+        """The result of the job, `module:function`. Raises LimitError and JobError; OSError if a process
+        cannot be started, and RuntimeError for that while the interpreter shuts down."""
         return self.start(job, arguments, limits).result()
 
     def start(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> JobHandle:
-        """Begin a job as soon as a worker is free. Its `result()` or `cancel()` must follow; before that, the
-        thread begins further jobs by `try_start`: here it could wait for its own worker. Raises OSError and
-        RuntimeError as `call`."""
+        """Begin a job as soon as a worker is free. Its `result()` or `cancel()` must follow. Until then the
+        same thread begins further jobs with `try_start`, since `start` could wait for a worker that it holds
+        itself. Raises OSError and RuntimeError as `call`."""
         self._slots.acquire()
         return self._begin(job, arguments, limits)
 
     def try_start(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> JobHandle | None:
-        """As `start`, but None if all workers are busy."""
+        """Begin a job as `start`; None if all workers are busy."""
         return self._begin(job, arguments, limits) if self._slots.acquire(blocking=False) else None
 
     def close(self) -> None:
@@ -96,11 +95,13 @@ class WorkerPool:
 
     def _begin(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> JobHandle:
         """Send a job to a worker; the caller has acquired a slot."""
-        slots, worker = self._slots, None
+        slots = self._slots
+        worker = None
         try:
             worker = self._take_worker()
             with suppress(BrokenPipeError):  # `result` says why the worker has ended
-                worker.send({"job": job, "arguments": arguments, **limits.message()})
+                bounds = {"cpu_s": limits.cpu_s, "memory": limits.memory_bytes}  # the worker sets them itself
+                worker.send({"job": job, "arguments": arguments, **bounds})
         except BaseException:  # also Ctrl-C: half a message may be in the pipe
             if worker is not None:
                 worker.end()
@@ -109,6 +110,7 @@ class WorkerPool:
         return JobHandle(self, slots, worker, limits)
 
     def _take_worker(self) -> _Worker:
+        """An idle worker, or a new one."""
         while (worker := self._pop_idle()) is not None:
             if worker.is_alive():
                 return worker
@@ -117,13 +119,14 @@ class WorkerPool:
         return _starter.submit(_Worker).result()
 
     def _pop_idle(self) -> _Worker | None:
-        """In one step: another thread may take the last one."""
+        """An idle worker, or None; in one step, since another thread may take the last one."""
         try:
             return self._idle.pop()
         except IndexError:
             return None
 
     def _release(self, slots: threading.BoundedSemaphore, worker: _Worker, reusable: bool) -> None:
+        """Give back the worker of a job, or end it, and its slot."""
         if reusable:
             self._idle.append(worker)
         else:
@@ -132,7 +135,7 @@ class WorkerPool:
 
 
 class JobHandle:
-    """A job that was begun. Either `result` or `cancel` is called, once: both give up the worker."""
+    """A job that was begun. Either `result` or `cancel` must be called, once: both give up the worker."""
 
     def __init__(
         self, pool: WorkerPool, slots: threading.BoundedSemaphore, worker: _Worker, limits: JobLimits
@@ -140,7 +143,7 @@ class JobHandle:
         self._pool, self._slots, self._worker, self._limits = pool, slots, worker, limits
 
     def result(self) -> Any:
-        """Wait for it. Raises LimitError and JobError."""
+        """Wait for the job's result. Raises LimitError and JobError."""
         reusable = False
         try:
             answer, exits = self._worker.answer(self._limits)
@@ -155,11 +158,13 @@ class JobHandle:
         raise JobError(kind, message)
 
     def cancel(self) -> None:
-        """End it with its worker."""
+        """End the job, together with its worker."""
         self._pool._release(self._slots, self._worker, reusable=False)
 
 
 class _Worker:
+    """A worker process and its pipes, used by one job at a time."""
+
     def __init__(self) -> None:
         variables = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
         self._process = subprocess.Popen(
@@ -183,11 +188,11 @@ class _Worker:
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
+            assert stream is not None  # Popen has made pipes
             stream.close()
 
     def answer(self, limits: JobLimits) -> tuple[dict[str, Any], bool]:
-        """The answer to a request that was sent, and whether this worker exits now. Raises LimitError."""
+        """The answer to the request that was sent, and whether this worker exits now. Raises LimitError."""
         # Processor time is limited by the kernel; on a busy machine it takes several times as long.
         deadline = time.monotonic() + 4 * limits.cpu_s + _WAIT_S
         try:
@@ -200,6 +205,7 @@ class _Worker:
         return answer, exits
 
     def send(self, message: Any) -> None:
+        """Write a message. Raises BrokenPipeError if the process has ended."""
         data = json.dumps(message).encode()
         assert self._process.stdin is not None
         view = memoryview(len(data).to_bytes(8, "big") + data)
@@ -207,10 +213,11 @@ class _Worker:
             view = view[self._process.stdin.write(view) or 0 :]
 
     def _read(self, size: int, deadline: float) -> bytes:
-        """Raises EOFError, and LimitError after the deadline."""
+        """The next `size` bytes. Raises EOFError if the process has ended, and LimitError after the
+        deadline."""
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
-        poll = select.poll()  # select() knows no descriptor above 1,023
+        poll = select.poll()  # unlike select(), it takes descriptors above 1,023
         poll.register(descriptor, select.POLLIN)
         data = bytearray()
         while len(data) < size:
@@ -223,7 +230,7 @@ class _Worker:
         return bytes(data)
 
     def _exit_reason(self, limits: JobLimits) -> str:
-        """Why the process has ended by itself."""
+        """Why the process has ended by itself, as the message of a LimitError."""
         status = self._process.wait()
         if status in (-signal.SIGPROF, -signal.SIGXCPU):
             return f"it takes more than {limits.cpu_s:,.4g} s of processor time"
@@ -247,7 +254,7 @@ _starter = _new_starter()
 
 
 def _after_fork() -> None:
-    """The parent's workers are not the child's, and its threads are not there."""
+    """Forget the workers and the thread of the parent, which a forked child does not have."""
     global _starter
     _starter = _new_starter()
     for pool in list(_pools):

@@ -1,5 +1,5 @@
 """Supervised fine-tuning: teacher traces, difficulty filter, samples, and the training itself."""
 
-from rag_r1.system.renamed_modules import forward
+from rag_r1.system.renamed_modules import forwarding_getattr
 
-__getattr__ = forward(__name__, "rag_r1.sft.train_command")
+__getattr__ = forwarding_getattr(__name__, "rag_r1.sft.train_command")

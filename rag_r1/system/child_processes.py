@@ -5,11 +5,13 @@ Ctrl-C or SIGTERM of this process. If this process is killed (SIGKILL), Linux en
 (PR_SET_PDEATHSIG), so a port, the memory of a GPU and an index in memory are free for the next start.
 `bind_to_parent` gives a command that ends in the same way, for children that something else starts.
 
-`start` and `end` are for children with another life, such as trainings: `end` asks with the signals of an
-`Ending`, then kills. `wait_until_ready` waits for a server, and `last_lines` is what an error shows of a log.
+`start` and `end` are for children that outlive a block, such as trainings: `end` sends the signals of an
+`Ending`, then kills. `wait_until_ready` waits for a server, and `last_lines` are the lines of a log that an
+error shows.
 
-`server_environment` has what our own servers need; `environment_without_secrets` has all but what is secret
-by its name, or is an address with a password, for programs whose variables we do not know (vLLM).
+`server_environment` has the variables that our own servers need; `environment_without_secrets` has all but
+those that are secret by their names or hold an address with a password, for programs whose variables we do
+not know (vLLM).
 """
 
 from __future__ import annotations
@@ -38,9 +40,9 @@ if sys.platform == "linux":
         sys.exit("the command that started this server has ended")
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-#: The status of a process that ends itself at SIGTERM.
+#: Exit status of a process that ends itself at SIGTERM.
 TERMINATED = 143
-#: What our servers need of the environment: where things are, and how much of the machine they use.
+#: Variables that our servers need: paths, and how much of the machine they use.
 _NEEDED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TERM|TMPDIR|TEMP|TMP|HOSTNAME|VIRTUAL_ENV|CI"
     r"|LC_.+|LD_.+|PYTHON.+|CONDA_.+|XDG_.+|SSL_CERT_.+|COV.+|RAG_R1_.+|MALLOC_.+"
@@ -48,19 +50,21 @@ _NEEDED = re.compile(
     r"|OMP_.+|GOMP_.+|KMP_.+|MKL_.+|OPENBLAS_.+|BLIS_.+|NUMEXPR_.+|RAYON_.+|ATEN_.+|ONEDNN_.+|DNNL_.+|OV_.+"
     r"|OPENVINO_.+|FAISS_.+|CUDA.+|NVIDIA_.+|NCCL_.+|RAY_.+|JAVA_HOME|JDK_.+|JVM_.+|JAX_.+"
 )
+#: Names of variables that hold a secret.
 _SECRET = re.compile(
     r"(.*_)?(API|ACCESS|PRIVATE)?(KEYS?|TOKENS?|SECRETS?|PASSPHRASE|CREDENTIALS?|AUTH|COOKIE|BEARER|JWT|PAT|DSN)"
     r"(_.*)?|.*(PASSWORD|PASSWD|_PWD|_PASS|CONNECTION_STRING|WEBHOOK_URL)(_.*)?",
     re.IGNORECASE,
 )
-#: An address with a password, such as a database's; of proxies and of the Hub's mirror it is needed.
+#: An address with a password, such as a database's, and the variables of proxies and of the Hub's mirror,
+#: where it is needed.
 _PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s@]*:[^/\s@]+@")
 _NEEDED_ADDRESS = re.compile(r".*_proxy|HF_ENDPOINT", re.IGNORECASE)
 
 
 def server_environment(*tokens: str) -> dict[str, str]:
-    """What a server of ours needs of this process's environment. `tokens`: the variables with secrets that
-    it needs, too."""
+    """The variables of this process's environment that a server of ours needs. `tokens`: the variables with
+    secrets that it needs, too."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -68,24 +72,26 @@ def server_environment(*tokens: str) -> dict[str, str]:
     }
 
 
-def environment_without_secrets(keep: Collection[str], without: Collection[str] = ()) -> dict[str, str]:
-    """This process's environment without what is secret by its name or is an address with a password, except
-    `keep`, and without the variables `without`."""
+def environment_without_secrets(keep: Collection[str], hidden: Collection[str] = ()) -> dict[str, str]:
+    """This process's environment without the variables `hidden`, and without those that are secret by their
+    names or hold an address with a password, except `keep`."""
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in without and (name in keep or not _is_secret(name, value))
+        if name not in hidden and (name in keep or not _is_secret(name, value))
     }
 
 
 def _is_secret(name: str, value: str) -> bool:
+    """Whether a variable is secret by its name, or by a password in its address."""
     has_password = _PASSWORD_IN_ADDRESS.search(value) and not _NEEDED_ADDRESS.fullmatch(name)
     return bool(_SECRET.fullmatch(name) or has_password)
 
 
 def bind_to_parent(command: Sequence[str], folder: Path | str | None = None) -> list[str]:
-    """A command that is ended when the thread that starts it ends, or its process; `folder`: where it is
-    started. A program that does not exist is left as it is, to fail as such."""
+    """The command, wrapped so that it is ended when the thread that starts it ends, or its process; `folder`:
+    the one in which it is started. A command of a program that does not exist is returned unchanged, so that
+    its start fails."""
     path = os.path.join(folder or "", command[0]) if os.sep in command[0] else command[0]
     if shutil.which(path) is None:
         return list(command)
@@ -98,21 +104,21 @@ class NotReadyError(RuntimeError):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child is ended: the signals that ask it to, in turn, each with the seconds it is given; SIGKILL
+    """How a child is ended: the signals that it is sent, in turn, each with the seconds to wait; SIGKILL
     follows."""
 
     signals: tuple[tuple[int, float], ...]
-    #: The signals go to all processes of its group, not to the child alone.
+    #: Whether the signals go to all processes of its group, not to the child alone.
     asks_group: bool = False
-    #: SIGKILL does, also if the child itself has ended.
+    #: Whether SIGKILL does, also if the child itself has ended.
     kills_group: bool = True
 
 
-#: Of a server, which ends its own workers.
+#: For a server, which ends its own workers.
 SERVER = Ending(((signal.SIGTERM, 30.0),))
-#: Of a command in a session of its own, as by Ctrl-C.
+#: For a command in a session of its own: as by Ctrl-C.
 SESSION = Ending(((signal.SIGINT, 20.0), (signal.SIGTERM, 10.0)), asks_group=True)
-#: Of a child in this process's own group.
+#: For a child in this process's own group.
 SAME_GROUP = Ending(((signal.SIGINT, 60.0),), kills_group=False)
 
 
@@ -124,9 +130,9 @@ def start(
     own_session: bool = True,
     inherits_files: bool = False,
 ) -> subprocess.Popen:
-    """Start a command, by default in a session of its own. `output`: gets what it prints; None: where this
-    process prints. `environment`: None for this process's. `inherits_files`: it keeps the open files that
-    are inheritable, such as a folder's lock. Raises OSError if it cannot be started."""
+    """Start a command, by default in a session of its own. `output`: the file that gets what it prints; None:
+    where this process prints. `environment`: None for this process's. `inherits_files`: it keeps the open
+    files that are inheritable, such as a folder's lock. Raises OSError if it cannot be started."""
     return subprocess.Popen(
         command,
         env=environment,
@@ -141,9 +147,9 @@ def start(
 def child_process(
     arguments: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen]:
-    """Python with these arguments, in a process group of its own, while the block runs; `log` gets what it
-    prints. Call it from the main thread: otherwise SIGTERM of this process is not handled here, and the child
-    ends with the thread."""
+    """Runs Python with these arguments, in a process group of its own, while the block runs; `log` gets what
+    it prints. Call it from the main thread: otherwise SIGTERM of this process is not handled here, and the
+    child ends with the thread."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as output, exit_on_sigterm():
         process = start(bind_to_parent([sys.executable, *arguments]), output, environment)
@@ -156,14 +162,14 @@ def child_process(
 def end(process: subprocess.Popen, ending: Ending) -> None:
     """End a child, and with `kills_group` whatever is left of the group it leads, before the group's number
     can be another's."""
-    for number, seconds in ending.signals:
+    for number, wait_s in ending.signals:
         if _has_exited(process):
             break
         # A shell starts what it puts into the background with SIGINT ignored, and children inherit that.
         if signal.getsignal(number) is signal.SIG_IGN:
             number = signal.SIGTERM
         os.kill(-process.pid if ending.asks_group else process.pid, number)
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + wait_s
         while not _has_exited(process) and time.monotonic() < deadline:
             time.sleep(0.05)
     if ending.kills_group:
@@ -197,13 +203,11 @@ def wait_until_ready(
         if is_ready():
             return
         if time.monotonic() > deadline:
-            raise NotReadyError(
-                f"{name} was not ready after {limit_s:g} s; the end of {log}:\n{last_lines(log)}"
-            )
+            break
         time.sleep(every_s)
-    raise NotReadyError(
-        f"{name} ended with status {process.returncode}; the end of {log}:\n{last_lines(log)}"
-    )
+    status = process.returncode
+    reason = f"was not ready after {limit_s:g} s" if status is None else f"ended with status {status}"
+    raise NotReadyError(f"{name} {reason}; the end of {log}:\n{last_lines(log)}")
 
 
 def last_lines(log: Path | str, count: int = 25) -> str:

@@ -14,12 +14,13 @@ from collections.abc import Iterable, Sequence
 
 import psutil
 
+#: The word of a command line that shows a training.
 TRAINER = "verl.trainer.main_ppo"
 
 
 def find_other_trainings(processes: Iterable[tuple[int, Sequence[str]]] | None = None) -> list[int]:
-    """The ids of the processes that run veRL's trainer, from (id, command line) of each process that this one
-    sees (default: asked of the system)."""
+    """The ids of other processes that run veRL's trainer. `processes`: (id, command line) of each process;
+    None: all that this process can see."""
     if processes is None:
         all_processes = psutil.process_iter(["cmdline"])
         processes = ((process.pid, process.info["cmdline"] or ()) for process in all_processes)
@@ -27,7 +28,7 @@ def find_other_trainings(processes: Iterable[tuple[int, Sequence[str]]] | None =
 
 
 def warn_of_other_trainings() -> None:
-    """Print a warning, before a training starts, if another one runs here."""
+    """Print a warning if another training runs on this machine, before one starts."""
     if ids := find_other_trainings():
         print(
             f"warning: another training runs on this machine (process {', '.join(map(str, ids))}). Their"

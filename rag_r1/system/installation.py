@@ -1,7 +1,7 @@
 """Detects how this project is installed: as a clone or from a wheel.
 
-Messages name what can be done about a missing part, and that differs: a clone has scripts that make an
-environment, an installation from a wheel has pip and the extras of the distribution `rag-r1`.
+The remedy for a missing part, which messages name, differs: a clone has scripts that make an environment, an
+installation from a wheel has pip and the extras of the distribution `rag-r1`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "rag-r1"
-#: What a training needs is installed as a whole, for the machine's platform: `cpu` or `gpu`.
+#: Stands for the packages of a training, which are installed together for a platform, `cpu` or `gpu`.
 _TRAINING = "training"
-#: Extra -> its modules; of extras that have a module in common, the smaller one.
+#: Extra -> the modules that it installs. A module of several extras stands at the smallest.
 _MODULES = {
     _TRAINING: {"antlr4", "hydra", "omegaconf", "ray", "tensordict", "transfer_queue", "verl", "vllm"},
     "bm25": {"bm25s", "fastapi", "httptools", "prometheus_client", "starlette", "Stemmer", "uvicorn"},
@@ -35,7 +35,7 @@ _MODULES = {
     "pretrained": {"gguf"},
     "nf4": {"bitsandbytes"},
 }
-#: The commands for which another extra brings such a module together with the rest that they need.
+#: Command -> the extra with all that it needs, if that is another than the extra of a missing module.
 _COMMANDS = {
     **{f"rag-r1 {name}": _TRAINING for name in ("demo", "pipeline", "train", "stages", "sft", "iterate")},
     "rag-r1 retriever train": "retriever",
@@ -44,7 +44,7 @@ _COMMANDS = {
 
 
 def version() -> str:
-    """Of this project."""
+    """The version of this installation, or "(not installed)"."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
@@ -63,8 +63,8 @@ def setup_command(platform: Literal["cpu", "gpu"] | None = None) -> str:
         return (f"RAG_R1_PLATFORM={platform} " if platform else "") + "bash scripts/setup_env.sh"
     if platform is None:
         choice = os.environ.get("RAG_R1_PLATFORM")
-        gpu = choice == "gpu" or (choice != "cpu" and shutil.which("nvidia-smi") is not None)
-        platform = "gpu" if gpu else "cpu"
+        has_gpu = choice == "gpu" or (choice != "cpu" and shutil.which("nvidia-smi") is not None)
+        platform = "gpu" if has_gpu else "cpu"
     return pip_command(platform)
 
 
@@ -74,8 +74,8 @@ def flash_attn_command() -> str:
 
 
 def pip_command(*extras: str) -> str:
-    """The pip command that adds extras to this installation, from where it came: the repository, a file, the
-    clone, or an index."""
+    """The pip command that adds extras to this installation, from the same source: the repository, a file,
+    the clone, or an index."""
     names = f"[{','.join(extras)}]" if extras else ""
     if clone():
         return f'pip install -e ".{names}"'
@@ -86,7 +86,8 @@ def pip_command(*extras: str) -> str:
 
 
 def remedy_for(module: str, command: str) -> str | None:
-    """How to install a module that a command (`rag-r1 serve`) did not find; None if it is of no extra."""
+    """The command that installs a module which a command (`rag-r1 serve`) did not find; None if no extra
+    installs it."""
     name = module.partition(".")[0]
     extra = next((extra for extra, modules in _MODULES.items() if name in modules), None)
     if extra is None:
@@ -97,15 +98,15 @@ def remedy_for(module: str, command: str) -> str | None:
 
 def missing_package(command: str, *modules: str) -> str | None:
     """The sentence about the first of these modules that cannot be found, with the command that installs it;
-    None if all are there, or if it is of no extra."""
+    None if all are there, or if no extra installs it."""
     name = next((name for name in modules if find_spec(name) is None), "")
     remedy = remedy_for(name, command)
     return None if remedy is None else f"{command} needs {name}, which is not installed: {remedy}"
 
 
 def require(*modules: str) -> None:
-    """Raises ModuleNotFoundError if one of these cannot be found. For what only a process that is started
-    later will import."""
+    """Raises ModuleNotFoundError if one of these modules cannot be found: for those that only a process which
+    is started later imports."""
     for name in modules:
         if find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -113,8 +114,8 @@ def require(*modules: str) -> None:
 
 @cache
 def _source() -> str | None:
-    """Where pip installed this distribution from, as a URL that pip takes; None: an index, or not known.
-    (https://packaging.python.org/en/latest/specifications/direct-url)"""
+    """The source from which pip installed this distribution, as a URL that pip takes; None for an index, or
+    if it is not known. (https://packaging.python.org/en/latest/specifications/direct-url)"""
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
         origin = json.loads(text or "{}")

@@ -1,8 +1,9 @@
-"""The old names of modules, which go on working for one release, with a DeprecationWarning.
+"""The old names of modules, which go on working until release `REMOVED_IN`, with a DeprecationWarning.
 
 `renamed_modules.txt` has a line `old new` for each. `import old` gives the module `new` itself, so that a
-class imported by either name is one class; `python -m old` runs `new`, or says where an experiment has moved
-to. Where an old module's name is now a package's, the package forwards the names of the module (`forward`).
+class imported by either name is one class; `python -m old` runs `new`, or names the module that an experiment
+has moved to. Where an old module's name is now a package's, the package forwards the names of the module
+(`forwarding_getattr`).
 """
 
 from __future__ import annotations
@@ -18,15 +19,29 @@ from importlib.resources import files
 from types import CodeType, ModuleType
 from typing import Any
 
+#: The release in which the old names stop working.
+REMOVED_IN = "0.2"
+#: Sources of a module with the old name, for `python -m old`: of this package, and of one in a clone only.
 _RUN = "import runpy; runpy.run_module({new!r}, run_name='__main__', alter_sys=True)"
 _MOVED = "import sys; sys.exit('python -m {old} is now, in a clone of the repository: python -m {new}')"
 
 
 @cache
-def table() -> dict[str, str]:
-    """Old dotted name -> new dotted name."""
+def renamed_modules() -> dict[str, str]:
+    """The new dotted name of each old one."""
     text = files("rag_r1.system").joinpath("renamed_modules.txt").read_text(encoding="utf-8")
     return dict(line.split() for line in text.splitlines() if line)
+
+
+def _warn(old: str, new: str) -> None:
+    """A DeprecationWarning at the import of an old name. `new`: the sentence about the new one."""
+    text = f"{old} is now {new}; the old name stops working in rag_r1 {REMOVED_IN}"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)
+
+
+def _is_outside_package(new: str) -> bool:
+    """Whether a module has moved into a clone's examples, which a wheel does not have."""
+    return new.startswith("examples.")
 
 
 class _Loader(importlib.abc.InspectLoader):
@@ -36,17 +51,17 @@ class _Loader(importlib.abc.InspectLoader):
         self.new = new
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        warnings.warn(f"{spec.name} is now {self.new}", DeprecationWarning, stacklevel=2)
+        _warn(spec.name, self.new)
         module = importlib.import_module(self.new)
         self._spec = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # the import system has put that of the old name there
+        module.__spec__ = self._spec  # importlib has set the old name's
 
     def get_source(self, fullname: str) -> str:
-        """What `python -m old` runs."""
-        text = _MOVED if self.new.startswith("examples.") else _RUN
+        """The source that `python -m old` runs."""
+        text = _MOVED if _is_outside_package(self.new) else _RUN
         return text.format(old=fullname, new=self.new)
 
     def get_code(self, fullname: str) -> CodeType:
@@ -57,13 +72,13 @@ class _Loader(importlib.abc.InspectLoader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the old names. It is the first finder: `rag_r1.limited` is now the package `rag_r1.sandbox`, in
-    which the usual one would find `rag_r1.limited.worker` and load it a second time."""
+    """Finds the old names. It is asked before all other finders: `rag_r1.limited` is now the package
+    `rag_r1.sandbox`, in which the usual one would find `rag_r1.limited.worker` and load it a second time."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        new = table().get(fullname) if fullname.startswith("rag_r1.") else None
+        new = renamed_modules().get(fullname) if fullname.startswith("rag_r1.") else None
         if new is None or new.startswith(f"{fullname}."):  # a package, which forwards
             return None
         return importlib.machinery.ModuleSpec(fullname, _Loader(new))
@@ -75,15 +90,15 @@ def install() -> None:
         sys.meta_path.insert(0, _Finder())
 
 
-def forward(package: str, new: str) -> Callable[[str], Any]:
+def forwarding_getattr(package: str, new: str) -> Callable[[str], Any]:
     """The `__getattr__` of a package that has the name of an old module, whose names are now in `new`."""
 
-    def get(name: str) -> Any:
+    def getattr_of_package(name: str) -> Any:
         if not name.startswith("__"):
             module = importlib.import_module(new)
             if hasattr(module, name):
-                warnings.warn(f"{package}.{name} is now in {new}", DeprecationWarning, stacklevel=2)
+                _warn(f"{package}.{name}", f"in {new}")
                 return getattr(module, name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return get
+    return getattr_of_package

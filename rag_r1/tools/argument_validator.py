@@ -3,7 +3,7 @@
 A schema that is copied from a server, and arguments that a policy writes, are both foreign. Where a schema is
 a small tree of plain keywords and the arguments are small, checking takes milliseconds and is done here.
 Anything else (references, regular expressions, `uniqueItems`, large schemas or arguments) is checked by a
-worker with a limit of processor time (rag_r1/sandbox/json_schema.py), for which the event loop need not wait.
+worker with a limit of processor time (rag_r1/sandbox/json_schema.py), while the event loop goes on.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPo
 
 #: Largest schema, in characters of JSON.
 MAX_SCHEMA_CHARS = 256 << 10
-#: Values in a schema, and in arguments, that are checked here.
-_SCHEMA_VALUES, _ARGUMENT_VALUES = 300, 1_000
+#: Most values in a schema, and in arguments, for checking in this process.
+_SCHEMA_LIMIT, _ARGUMENT_LIMIT = 300, 1_000
 #: Keywords that cost no more than one look at each value.
 _PLAIN_KEYWORDS = frozenset(
     "type properties required additionalProperties items enum const minimum maximum exclusiveMinimum "
@@ -33,25 +33,25 @@ _workers = WorkerPool(2)
 
 
 class ArgumentValidator:
-    """Of one schema. Raises DataError if it is none. `foreign`: the schema is a server's, which is
-    asked whatever cannot be checked here: its regular expressions are left out, and so is a check that
-    fails."""
+    """Checks arguments against one schema. Raises DataError for what is not a schema. `foreign`: the schema
+    is a server's, which checks the arguments itself: so its regular expressions are not checked here, and
+    arguments pass if the check takes too long or fails."""
 
     def __init__(self, schema: Mapping[str, Any], foreign: bool = False):
         self.schema, self._foreign = schema, foreign
         self._text = json.dumps(schema, default=str)
         if len(self._text) > MAX_SCHEMA_CHARS:
             raise DataError(f"it has more than {MAX_SCHEMA_CHARS >> 10} KiB")
-        is_few = values_in(schema, _SCHEMA_VALUES) <= _SCHEMA_VALUES
-        self._validator = make_validator(dict(schema), not foreign) if is_few and _is_plain(schema) else None
+        is_quick = values_in(schema, _SCHEMA_LIMIT) <= _SCHEMA_LIMIT and _is_plain(schema)
+        self._validator = make_validator(dict(schema), not foreign) if is_quick else None
 
     def is_quick(self, arguments: Mapping[str, Any]) -> bool:
-        """Are the arguments checked here?"""
-        return self._validator is not None and values_in(arguments, _ARGUMENT_VALUES) <= _ARGUMENT_VALUES
+        """Whether the arguments are checked in this process."""
+        return self._validator is not None and values_in(arguments, _ARGUMENT_LIMIT) <= _ARGUMENT_LIMIT
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with the arguments, in a sentence for the policy, or None. May take seconds, unless
-        `is_quick`. Raises DataError, and ValueError for references that lead nowhere."""
+        """Returns what is wrong with the arguments, in a sentence for the policy, or None. May take seconds,
+        unless `is_quick`. Raises DataError, and ValueError for references that lead nowhere."""
         if self.is_quick(arguments):
             return argument_fault(self._validator, dict(arguments))
         try:
@@ -60,7 +60,7 @@ class ArgumentValidator:
         except LimitError:
             if not self._foreign:
                 return "Wrong arguments: they take too long to check."
-            self._text, self._validator = '{"type": "object"}', None  # once is enough
+            self._text, self._validator = '{"type": "object"}', None  # it is not tried again
             return None
         except JobError as error:
             if error.kind == "DataError":
@@ -70,14 +70,14 @@ class ArgumentValidator:
             raise ValueError(f"{error.kind}: {error}") from None
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
-        """The same as `fault`; the event loop goes on meanwhile."""
+        """Returns the same as `fault`; the event loop goes on meanwhile."""
         if self.is_quick(arguments):
             return self.fault(arguments)
         return await asyncio.to_thread(self.fault, arguments)
 
 
 def values_in(value: Any, limit: int) -> int:
-    """How many values and keys it has; not counted beyond `limit`. Never recurses."""
+    """The number of values and keys in a JSON value; the counting ends beyond `limit`. Never recurses."""
     count, pending = 0, [value]
     while pending and count <= limit:
         item = pending.pop()
@@ -91,9 +91,9 @@ def values_in(value: Any, limit: int) -> int:
 
 
 def _is_plain(schema: Any) -> bool:
-    """Is it a schema of _PLAIN_KEYWORDS alone? Also where a default or an example looks like one."""
+    """Whether a schema has only _PLAIN_KEYWORDS and few parts; whatever a default or an example holds."""
     pending, count = [schema], 0
-    while pending and count <= _SCHEMA_VALUES:
+    while pending and count <= _SCHEMA_LIMIT:
         item, count = pending.pop(), count + 1
         if isinstance(item, bool):
             continue

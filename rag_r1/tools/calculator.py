@@ -1,9 +1,9 @@
 """The tool `calculator`: evaluates arithmetic without running code.
 
 An expression is parsed into Python's syntax tree, and the tree is walked; only numbers, the operators and the
-functions below are known. Numbers and powers are bounded, so that no expression takes long: a result is a
-whole number of at most a thousand digits, or a finite floating-point number. Anything else is a Refusal,
-which tells the policy what was wrong.
+functions below are allowed. Numbers and powers are bounded, so that no expression takes long: a result is a
+whole number of about a thousand digits at most, or a finite floating-point number. Anything else is a
+Refusal, which names the fault for the policy.
 """
 
 from __future__ import annotations
@@ -36,15 +36,34 @@ _CONSTANTS = {"pi": math.pi, "e": math.e}
 
 
 def _round(number: int | float, digits: int = 0) -> int | float:
-    """Python's `round`, which would compute 10 ** -digits for any number of digits."""
+    """Python's `round` with a limit on `digits`, since it computes 10 ** -digits. Raises ValueError
+    beyond."""
     if not isinstance(digits, int) or abs(digits) > 300:
-        raise ValueError("it rounds to no number of digits from -300 to 300")
+        raise ValueError("round takes a whole number of digits from -300 to 300")
     return round(number, digits)
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: getattr(math, name) for name in "ceil cos exp floor log log10 sin sqrt tan".split()},
+def _math_function(name: str) -> Callable[..., int | float]:
+    """A function of the module math that raises ValueError in words of ours where it is not defined."""
+
+    def call(*numbers: int | float) -> int | float:
+        try:
+            return getattr(math, name)(*numbers)
+        except ValueError:
+            raise ValueError(f"{name} is not defined for these numbers") from None
+
+    return call
+
+
+_FUNCTIONS: dict[str, Callable[..., int | float]] = {
+    **{name: _math_function(name) for name in "ceil cos exp floor log log10 sin sqrt tan".split()},
     **{"abs": abs, "max": max, "min": min, "round": _round},
+}
+_FUNCTION_NAMES = ", ".join(sorted(_FUNCTIONS))
+#: Function -> how many numbers it takes, if not one alone, and the words for that.
+_COUNTS = {
+    **dict.fromkeys(("log", "round"), (range(1, 3), "one or two numbers")),
+    **dict.fromkeys(("max", "min"), (range(2, MAX_CHARS), "at least two numbers")),
 }
 #: How people write operators, and how Python does. Its own ^ binds less than +, so it is replaced here.
 _OPERATOR_SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "^": "**"})
@@ -59,9 +78,9 @@ class CalculatorOptions:
 
 
 def make_calculator(options: Mapping[str, Any], key: str) -> FunctionTool:
-    """The tool. Raises OptionsError for any option."""
+    """The tool `calculator`. Raises OptionsError for any option."""
     options_from(CalculatorOptions, options, key)
-    description = "Calculates: + - * / // % **, " + ", ".join(sorted(_FUNCTIONS)) + "."
+    description = f"Calculates: + - * / // % **, {_FUNCTION_NAMES}."
 
     async def answer(query: str) -> str | Refusal:
         try:
@@ -73,27 +92,27 @@ def make_calculator(options: Mapping[str, Any], key: str) -> FunctionTool:
 
 
 def calculate(expression: str) -> str:
-    """The value of an expression. Raises ValueError."""
+    """The value of an expression. Raises ValueError, which says what is wrong with the expression."""
     if len(expression) > MAX_CHARS:
         raise ValueError(f"the expression has more than {MAX_CHARS} characters")
     try:
         tree = ast.parse(expression.translate(_OPERATOR_SIGNS).strip(), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise ValueError("it is no arithmetic expression") from None
+        raise ValueError("it is not an arithmetic expression") from None
     try:
         value = _value(tree.body)
     except ZeroDivisionError:
         raise ValueError("it divides by zero") from None
     except (OverflowError, RecursionError):
         raise ValueError("a number becomes too large") from None
-    except TypeError as error:
-        raise ValueError(str(error)) from None
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)
     return str(value) if isinstance(value, int) else f"{value:.12g}"
 
 
 def _value(node: ast.AST) -> int | float:
+    """The value of a node of the syntax tree. Raises ValueError for what is not allowed, ZeroDivisionError,
+    and OverflowError for a number that becomes too large."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return _bounded(node.value)
     if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
@@ -107,19 +126,27 @@ def _value(node: ast.AST) -> int | float:
     if isinstance(node, ast.Name) and node.id in _CONSTANTS:
         return _CONSTANTS[node.id]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-        if node.func.id in _FUNCTIONS:
-            return _bounded(_FUNCTIONS[node.func.id](*map(_value, node.args)))
-        raise ValueError(f"there is no function {node.func.id!r}, but {', '.join(sorted(_FUNCTIONS))}")
-    raise ValueError("it is no arithmetic expression of numbers")
+        return _call(node.func.id, list(map(_value, node.args)))
+    raise ValueError(
+        f"only numbers, + - * / // % **, pi, e and these functions are allowed: {_FUNCTION_NAMES}"
+    )
+
+
+def _call(name: str, numbers: list[int | float]) -> int | float:
+    """The value of a function of these numbers. Raises as `_value`."""
+    if name not in _FUNCTIONS:
+        raise ValueError(f"there is no function {name!r}, but {_FUNCTION_NAMES}")
+    counts, words = _COUNTS.get(name, (range(1, 2), "one number"))
+    if len(numbers) not in counts:
+        raise ValueError(f"{name} takes {words}")
+    return _bounded(_FUNCTIONS[name](*numbers))
 
 
 def _power(base: int | float, exponent: int | float) -> int | float:
-    """The power, if its size is bounded before it is computed."""
+    """The power of two numbers. Raises OverflowError before a too large one is computed."""
     if isinstance(base, int) and isinstance(exponent, int):
         if exponent >= 0 and abs(base) > 1 and math.log2(abs(base)) * exponent > MAX_BITS:
             raise OverflowError
-        if exponent < 0:
-            base = float(base)
     value = base**exponent
     if isinstance(value, complex):
         raise ValueError("a negative number has no such root")
@@ -127,6 +154,7 @@ def _power(base: int | float, exponent: int | float) -> int | float:
 
 
 def _bounded(value: int | float) -> int | float:
+    """The value itself. Raises OverflowError for more than MAX_BITS bits, infinity and NaN."""
     if isinstance(value, int):
         if value.bit_length() > MAX_BITS:
             raise OverflowError

@@ -16,7 +16,7 @@ factory that returns a tool or a Searcher. These keys are read here, for every t
 
     description   what the policy reads about the tool, in place of the tool's own words
     parameters    the JSON schema of its arguments, or the properties of one; checked before the tool's own
-    required      of the properties, those that must be given (all, if it is missing)
+    required      names of the properties that a call must give (all, if it is missing)
     limits        time, retries, calls per episode, cache (rag_r1/options/tool_limits.py)
 """
 
@@ -63,6 +63,7 @@ ToolEntry = str | Mapping[str, Any]
 
 
 def _limits(value: Any) -> Any:
+    """A mapping of limits as ToolLimits; anything else unchanged."""
     return options_from(ToolLimits, value) if isinstance(value, Mapping) else value
 
 
@@ -74,7 +75,7 @@ def _checked_name(tool: str) -> str:
 
 @options("rag_r1.tools.NAME")
 class EntryKeys:
-    """The keys of an entry that do not belong to the tool; see the top of the module."""
+    """The keys of an entry that are read for every tool."""
 
     tool: Annotated[
         Text,
@@ -133,6 +134,7 @@ def _option_faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionF
 
 
 def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
+    """The JSON schema that an entry declares; None without `parameters`. Raises ValueError naming the key."""
     is_schema = keys.parameters is not None and keys.parameters.get("type") == "object"
     if keys.required is not None and (is_schema or set(keys.required) - set(keys.parameters or {})):
         raise ValueError(
@@ -148,7 +150,8 @@ def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
 
 
 def _load(tool: str, options: dict[str, Any], key: str) -> Any:
-    """What `tool` names: a tool or an async function, or what its factory makes of the options."""
+    """The tool or async function that `tool` names, or the result of the factory that it names. Raises
+    ValueError naming the key, and whatever the factory raises."""
     if tool in SHIPPED:
         return import_object(SHIPPED[tool])(options, key)
     try:
@@ -163,10 +166,10 @@ def _load(tool: str, options: dict[str, Any], key: str) -> Any:
 
 
 class ConfiguredTool:
-    """A tool with what its entry declares about it, and with a cache if `limits` asks for one.
+    """A tool with the description, parameters and limits of its entry, and with a cache if `limits` has one.
 
-    The cache belongs to a process and holds answers by the arguments of their calls; failures and refusals
-    are asked for again. The answers of a tool that reads the context of its calls depend on more than the
+    The cache belongs to a process and holds answers by the arguments of their calls; it holds no failures and
+    refusals. The answers of a tool that reads the context of its calls depend on more than the
     arguments, so they are not cached here (the retrieval client has a cache of its own).
     """
 
@@ -192,13 +195,13 @@ class ConfiguredTool:
             self.call = tool.call
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with the arguments, or None."""
+        """Returns what is wrong with the arguments, or None."""
         args = named_arguments(arguments, self.parameters)
         fault = None if self._validator is None else self._validator.fault(args)
         return fault or self.tool.fault(arguments)
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
-        """The same; the event loop goes on meanwhile."""
+        """Returns the same as `fault`; the event loop goes on meanwhile."""
         args = named_arguments(arguments, self.parameters)
         if self._validator is not None and (fault := await self._validator.checked(args)):
             return fault

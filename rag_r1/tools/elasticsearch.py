@@ -36,16 +36,16 @@ class ElasticsearchOptions:
     index: Annotated[Text, Constraint("the name of an index")]
     #: Address of the server.
     url: Address = "http://127.0.0.1:9200"
-    #: Documents for a query.
+    #: Documents that a query gets.
     topk: PositiveCount = 5
-    #: Seconds for an answer.
+    #: Seconds within which the server must answer.
     timeout_s: PositiveSeconds = 30.0
     #: Environment variable with an API key, as Elasticsearch gives it (base64).
     key_env: Variable = None
 
 
 def make_elasticsearch(options: Mapping[str, Any], key: str) -> ElasticSearch:
-    """The searcher. Raises OptionsError."""
+    """The searcher of an index. Raises OptionsError for a wrong option."""
     parsed = options_from(ElasticsearchOptions, options, key)
     searcher = WikiSearcher(
         parsed.index, parsed.url, key=read_secret(parsed.key_env), timeout_s=parsed.timeout_s
@@ -77,6 +77,7 @@ class WikiSearcher:
 
 
 def _result(hit: Any) -> dict[str, str]:
+    """A hit of Elasticsearch as {id, url, title, text}. Raises HttpFailure if it holds no document."""
     source = hit.get("_source") if isinstance(hit, dict) else None
     if not isinstance(source, dict):
         raise HttpFailure("a hit has no _source")
@@ -86,13 +87,13 @@ def _result(hit: Any) -> dict[str, str]:
 
 
 class ElasticSearch:
-    """The searcher of the tool: all queries of a turn at once."""
+    """The searcher of the tool, which sends all queries of a turn at once."""
 
     def __init__(self, searcher: WikiSearcher, topk: int):
         self.searcher, self.topk = searcher, topk
 
     async def search(self, queries: Sequence[str]) -> list[list[Document] | Failure]:
-        """For each query its documents; a search that failed is a Failure."""
+        """Returns the documents of each query; a search that failed is a Failure."""
         return list(await asyncio.gather(*map(self._search, queries)))
 
     async def close(self) -> None:
@@ -100,6 +101,7 @@ class ElasticSearch:
         await self.searcher.close()
 
     async def _search(self, query: str) -> list[Document] | Failure:
+        """The documents of one query."""
         try:
             results = await self.searcher.search(query, self.topk)
         except HttpFailure as error:

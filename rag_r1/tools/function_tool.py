@@ -7,8 +7,8 @@
 The second argument is the properties of a JSON schema (all required, unless `required` lists those that are),
 or a whole schema. Arguments are checked against it before the function is called, so a policy's mistake never
 reaches the function. It returns a text, which is shown unchanged (but neutralised), a list of Document, shown
-in the protocol's format, or a Refusal: what is wrong with arguments that the schema allows. If it raises,
-only that call fails. `limits`: its time limit, retries, calls per episode, cache
+in the protocol's format, or a Refusal, which says what is wrong with arguments that the schema allows. If it
+raises, only that call fails. `limits`: its time limit, retries, calls per episode, cache
 (rag_r1/options/tool_limits.py).
 """
 
@@ -27,19 +27,19 @@ from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal, text_result
 from rag_r1.tools.argument_validator import MAX_SCHEMA_CHARS, ArgumentValidator
 
-#: Characters kept of a text that a tool returns; usually the budget of the observation is the lower limit.
-_MOST_CHARS = 20_000
+#: Most characters of a text that a tool returns; usually the budget of the observation is the lower limit.
+_MAX_CHARS = 20_000
 
 Function = Callable[..., Awaitable["str | Sequence[Document] | Refusal"]]
 
 
 def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = None) -> dict[str, Any]:
     """The JSON schema of an object with these properties; a whole schema of an object is returned unchanged.
-    Raises jsonschema's SchemaError if it is not a valid schema."""
+    Raises jsonschema's SchemaError for a wrong schema, and for one that is too large."""
     if parameters.get("type") == "object":
         schema = dict(parameters)
     else:
-        names = list(parameters) if required is None else list(required)
+        names = list(parameters if required is None else required)
         schema = {"type": "object", "properties": dict(parameters), "required": names}
         schema["additionalProperties"] = False
     if len(json.dumps(schema, default=str)) > MAX_SCHEMA_CHARS:
@@ -49,8 +49,9 @@ def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = No
 
 
 def named_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Words from a syntax that names no arguments, `{"query": text}`, as the parameter that they are meant
-    for: the only required one, or the only one, of a schema without `query`. Others are unchanged."""
+    """The arguments of a call by the names of the schema. A syntax that names no arguments gives `{"query":
+    text}`: for a schema without `query`, the text is the only required parameter, or the only one. Other
+    arguments are unchanged."""
     properties = parameters.get("properties")
     if set(arguments) != {"query"} or not isinstance(properties, Mapping) or "query" in properties:
         return arguments
@@ -60,7 +61,7 @@ def named_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any])
 
 
 class FunctionTool:
-    """A tool around an async function; see the top of the module."""
+    """A tool around an async function, which is called once its arguments have passed the schema."""
 
     #: The calls of a turn are made one by one, side by side, each with a time limit of its own.
     together = False
@@ -75,29 +76,30 @@ class FunctionTool:
     ):
         self.name, self.description, self.function = name, description, function
         self.parameters, self.limits = parameters, limits
-        self._check = ArgumentValidator(parameters)
+        self._validator = ArgumentValidator(parameters)
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with the arguments, or None. May take seconds for a schema with references or regular
-        expressions."""
-        return self._check.fault(named_arguments(arguments, self.parameters))
+        """Returns what is wrong with the arguments, or None. May take seconds for a schema with references or
+        regular expressions."""
+        return self._validator.fault(named_arguments(arguments, self.parameters))
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
-        """The same; the event loop goes on meanwhile."""
-        return await self._check.checked(named_arguments(arguments, self.parameters))
+        """Returns the same as `fault`; the event loop goes on meanwhile."""
+        return await self._validator.checked(named_arguments(arguments, self.parameters))
 
     async def call(self, arguments: Sequence[Mapping[str, Any]]) -> list[list[Document] | Failure | Refusal]:
-        """Make all calls concurrently."""
+        """Make all calls concurrently; returns the result of each."""
         return list(await asyncio.gather(*map(self._call_once, arguments)))
 
     async def _call_once(self, arguments: Mapping[str, Any]) -> list[Document] | Failure | Refusal:
+        """The result of one call; a Failure if the function raises."""
         try:
             result = await self.function(**named_arguments(arguments, self.parameters))
         except Exception as error:
             message = f"The tool {self.name} did not answer. Try another call, or answer with what is known."
             return Failure(message, "tool", f"{type(error).__name__}: {error}"[:200])
         if isinstance(result, str):
-            return text_result(self.name, result[:_MOST_CHARS])
+            return text_result(self.name, result[:_MAX_CHARS])
         return result  # type: ignore[return-value]  # the tool executor checks it
 
 
@@ -116,17 +118,17 @@ def tool(
 
 
 class Searcher(Interface):
-    """Answers all queries of a turn, aligned with them. A failed search is a Failure, never an exception."""
+    """Searches for all queries of a turn. A failed search is a Failure, never an exception."""
 
-    async def search(self, queries: Sequence[str]) -> Sequence[Sequence[Document] | Failure]: ...
+    async def search(self, queries: Sequence[str]) -> Sequence[Sequence[Document] | Failure]:
+        """A result for each query, in their order."""
 
 
 class SearchTool:
-    """The part that all tools with one argument, `query`, share: their `call` makes one search for all calls
-    of a turn."""
+    """Base of the tools with one argument, `query`, whose `call` makes one search for all calls of a turn."""
 
     name = SEARCH
-    #: That answered last, as records name it; empty if the tool does not know.
+    #: The index that answered last, as records name it; empty if the tool does not know.
     index = ""
     description = "Searches a collection of passages for a query and returns the best ones."
     parameters: Mapping[str, Any] = schema_of(
@@ -135,7 +137,7 @@ class SearchTool:
 
     @staticmethod
     def fault(arguments: Mapping[str, Any]) -> str | None:
-        """A search has one argument, a text `query`."""
+        """Returns what is wrong with the arguments, or None: a search has one, a text `query`."""
         query = arguments.get("query")
         if len(arguments) == 1 and isinstance(query, str):
             return None if query.strip() else "Wrong arguments: the query is empty."
@@ -151,15 +153,14 @@ class SearcherTool(SearchTool):
             self.close = searcher.close
 
     async def call(self, arguments: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Document] | Failure]:
-        """Make one search for all queries."""
+        """Make one search for all queries; returns a result for each."""
         return await self.search([args["query"] for args in arguments])
 
 
 def is_tool(value: Any) -> bool:
-    """Whether it has the methods and attributes of the agent core's `Tool`."""
-    return all(hasattr(value, name) for name in ("call", "fault", "parameters")) and not isinstance(
-        value, type
-    )
+    """Whether an object, not a class, has the methods and attributes of the agent core's `Tool`."""
+    names = ("call", "fault", "parameters")
+    return not isinstance(value, type) and all(hasattr(value, name) for name in names)
 
 
 def as_tool(name: str, value: Any) -> Any:

@@ -5,9 +5,9 @@
         graph: {tool: graph, file: my/graph.ttl}
 
 A query is the name of a thing, or some words of it. The answer is a document for each thing whose name has
-these words, the whole name first, with a fact a line: `mother: Lady Byron`, and `mother of: ...` where the
-thing is the object. Names are the labels in the graph (rdfs:label, skos:prefLabel, foaf:name, schema:name),
-or else the last part of the address. The file is read with rdflib by the first call, in a
+these words, the whole name first, with a fact on each line: `mother: Lady Byron`, and `mother of: ...` where
+the thing is the object. Names are the labels in the graph (rdfs:label, skos:prefLabel, foaf:name,
+schema:name), or else the last part of the address. The file is read with rdflib by the first call, in a
 worker with limits (rag_r1/sandbox/rdf.py); XML that declares a document type is refused.
 
 There is no SPARQL here: rdflib would let a query fetch any address or run for ever. A store that bounds its
@@ -45,9 +45,9 @@ _LABELS = (
 )
 #: Largest file that is read, in bytes, and seconds of processor time for one, and for each MiB of it.
 MAX_FILE_BYTES = 256 << 20
-CPU_S, CPU_S_MIB = 15.0, 15.0
-#: Bytes of memory for reading a file, and of what is read, for each byte of it.
-_MEMORY, _ANSWER = 100, 32
+CPU_S, CPU_S_PER_MIB = 15.0, 15.0
+#: Bytes of memory for reading a file, and of the worker's answer, for each byte of it.
+_MEMORY_PER_BYTE, _ANSWER_PER_BYTE = 100, 32
 _NUMBERS = {"http://www.w3.org/2001/XMLSchema#" + kind for kind in ("integer", "decimal", "double", "float")}
 _NUMBER = re.compile(r"[-+]?[0-9]{1,15}(\.[0-9]{1,15})?([eE][-+]?[0-9]{1,2})?")
 #: Longest name or value that is shown, in characters.
@@ -65,13 +65,13 @@ class GraphOptions:
     topk: PositiveCount = 3
     #: Facts that are shown of each.
     facts: PositiveCount = 30
-    #: Which names and texts are shown where there are several; those without a language are, too.
+    #: The language whose names and texts are shown; those without a language are shown, too.
     language: Text = "en"
 
 
 def make_graph(options: Mapping[str, Any], key: str) -> GraphSearch:
-    """The searcher. Raises OptionsError for a wrong option, and ValueError if the file or rdflib is
-    missing."""
+    """The searcher of a graph. Raises OptionsError for a wrong option, and ValueError if the file or rdflib
+    is missing."""
     parsed = options_from(GraphOptions, options, key)
     path = Path(parsed.file)
     if path.suffix.lower() not in FORMATS:
@@ -88,21 +88,20 @@ class GraphSearch:
 
     def __init__(self, options: GraphOptions):
         self.options = options
-        self._facts = LazyValue(lambda: FactGraph.read(Path(options.file), options.language))
+        self._graph = LazyValue(lambda: FactGraph.read(Path(options.file), options.language))
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        """For each query the things that it names. Raises ValueError, or OSError, if the file cannot be
-        read."""
-        facts, options = await self._facts.get(), self.options
-        return await asyncio.to_thread(
-            lambda: [facts.search(query, options.topk, options.facts) for query in queries]
-        )
+        """Returns a document for each thing that a query names. Raises ValueError, or OSError, if the file
+        cannot be read."""
+        graph = await self._graph.get()
+        topk, max_facts = self.options.topk, self.options.facts
+        return await asyncio.to_thread(lambda: [graph.search(query, topk, max_facts) for query in queries])
 
 
 class FactGraph:
-    """A graph with the names of its things. May be used by several threads.
+    """A graph with the names of its things, for any number of threads.
 
-    `terms` and `triples`: as rag_r1/sandbox/rdf.py gives them. A thing is the number of its term."""
+    `terms` and `triples`: as rag_r1/sandbox/rdf.py returns them. A thing is the number of its term."""
 
     def __init__(self, terms: Sequence[Sequence[Any]], triples: Sequence[int], language: str):
         self._terms, self._language = terms, language
@@ -118,12 +117,14 @@ class FactGraph:
 
     @classmethod
     def read(cls, path: Path, language: str = "en") -> FactGraph:
-        """From an RDF file. Raises OSError, and ValueError."""
+        """The graph of an RDF file. Raises OSError, and ValueError for a file that cannot be read."""
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
-            raise ValueError(f"{path}: it has more than {MAX_FILE_BYTES >> 20} MiB")
+            raise ValueError(f"{path}: it has more than {MAX_FILE_BYTES >> 20} MiB: split it")
         limits = JobLimits(
-            CPU_S + CPU_S_MIB * size / (1 << 20), (1 << 30) + _MEMORY * size, (128 << 20) + _ANSWER * size
+            cpu_s=CPU_S + CPU_S_PER_MIB * size / (1 << 20),
+            memory_bytes=(1 << 30) + _MEMORY_PER_BYTE * size,
+            answer_bytes=(128 << 20) + _ANSWER_PER_BYTE * size,
         )
         job = [os.fsencode(path.absolute()).decode("latin-1"), FORMATS[path.suffix.lower()]]
         workers = WorkerPool(1)
@@ -148,6 +149,7 @@ class FactGraph:
         return [self._document(thing, max_facts) for thing in ranked[:topk]]
 
     def _read_names(self) -> None:
+        """Collect the names of all things, by label or else by address, and the things by word."""
         labels = {self._text(term): term for term in range(len(self._terms)) if self._is_label(term)}
         for label in (labels[address] for address in _LABELS if address in labels):
             for thing, facts in self._facts_of.items():
@@ -178,14 +180,15 @@ class FactGraph:
         return not language or language.partition("-")[0] == self._language
 
     def _distance(self, thing: int, query_words: set[str]) -> int:
-        """Other words in the name of a thing, of that which has the fewest."""
+        """How many other words a name with all words of the query has: the fewest of the thing's names."""
         sizes = [len(words) for name in self._names[thing] if query_words <= (words := set(_words(name)))]
         return min(sizes, default=1 << 16)
 
-    def _document(self, thing: int, limit: int) -> Document:
-        lines: dict[str, None] = {}
+    def _document(self, thing: int, max_facts: int) -> Document:
+        """A thing's name and its first facts, each once."""
+        lines: dict[str, None] = {}  # in order, like a set
         for line in self._lines(thing):
-            if len(lines) == limit:
+            if len(lines) == max_facts:
                 break
             lines.setdefault(line)
         return Document(self._text(thing)[:2000], "\n".join([f'"{self._name(thing)}"', *lines]))
@@ -200,19 +203,22 @@ class FactGraph:
             yield f"{self._name(predicate)} of: {self._name(subject)}"
 
     def _sort_keys(self, pair: tuple[int, int]) -> list[tuple[int, float, str, str]]:
+        """The order of facts: that of both terms."""
         return [self._sort_key(term) for term in pair]
 
     def _sort_key(self, term: int) -> tuple[int, float, str, str]:
-        """Of nameless things, then addresses, then texts; of these, numbers by their value."""
+        """The order of terms: nameless things, then addresses, then texts, of which numbers by their
+        value."""
         if not self._is_text(term):
             return int(self._is_address(term)), 0.0, self._text(term), ""
         text, language, datatype = self._terms[term]
         number = float(text) if datatype in _NUMBERS and _NUMBER.fullmatch(text) else 0.0
         return 2, number, text, language
 
-    def _name(self, node: int) -> str:
-        names = self._names.get(node)
-        text = self._text(node)
+    def _name(self, term: int) -> str:
+        """The name under which a term is shown."""
+        names = self._names.get(term)
+        text = self._text(term)
         return names[0] if names else _line(_last_part(text) if "://" in text else text)
 
 
@@ -226,4 +232,5 @@ def _last_part(address: str) -> str:
 
 
 def _line(text: str) -> str:
+    """A text as one line, cut to _MAX_CHARS."""
     return " ".join(text.split())[:_MAX_CHARS]

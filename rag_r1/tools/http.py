@@ -1,9 +1,9 @@
 """A JSON client for tools that call servers we do not control.
 
 What comes back is hostile data: it is limited in size, not decompressed, and redirects are errors. A tool
-asks once; the tool executor repeats what failed (rag_r1/agent/tool_executor.py). Tokens are read from the
-environment variable that an option names (secret_option.py), are sent in a header to this address only, and
-never appear in a message.
+sends a request once; the tool executor retries what failed (rag_r1/agent/tool_executor.py). Tokens are read
+from the environment variable that an option names (secret_option.py), are sent in a header to this address
+only, and never appear in a message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_VALUES = 500_000
 
 
 class HttpFailure(Exception):
-    """No usable answer; the message does not contain the request."""
+    """A server gave no usable answer; the message does not contain the request."""
 
 
 class HttpRefusal(HttpFailure):
@@ -33,15 +33,16 @@ class HttpRefusal(HttpFailure):
 
 
 class JsonClient:
-    """A server that answers with JSON; bound to the event loop in which it is first asked. `headers` may hold
-    secrets."""
+    """A client of servers that answer with JSON; bound to the event loop of its first request. `headers` may
+    hold secrets."""
 
     def __init__(self, headers: Mapping[str, str] | None = None, timeout_s: float = 60.0):
         self._headers, self._timeout_s = dict(headers or {}), timeout_s
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, method: str, url: str, **request: Any) -> Any:
-        """The answer to a request (aiohttp's `json`, `data`, `params`, `headers`). Raises HttpFailure."""
+        """The JSON of the answer to a request; `request`: aiohttp's `json`, `data`, `params`, `headers`.
+        Raises HttpFailure, and HttpRefusal for status 400 or 422."""
         if self._session is None or self._session.closed:
             headers = {"Accept": "application/json", **self._headers}
             jar = aiohttp.DummyCookieJar()
@@ -61,7 +62,7 @@ class JsonClient:
         try:
             return read_json(body, MAX_VALUES)
         except TooLargeError as error:
-            raise HttpFailure(f"its answer is too much: {error}") from None
+            raise HttpFailure(f"its answer is too large: {error}") from None
         except (ValueError, RecursionError):
             raise HttpFailure("its answer is not JSON") from None
 

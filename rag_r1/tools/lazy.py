@@ -1,32 +1,33 @@
 """A lazy value: loaded once, in a thread, when a tool first needs it.
 
 Tools are made at the start of a run and in its preflight, and must not block there. All calls wait for the
-same loading; if it fails, these calls fail, and the next one tries again. A caller that is cancelled does not
-cancel it for the others.
+same loading; if it fails, these calls fail, and the next one tries again. The loading goes on if a caller is
+cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-T = TypeVar("T")
+Value = TypeVar("Value")
 
 
-class LazyValue(Generic[T]):
-    """What `load` returns; bound to the event loop in which it is first wanted."""
+class LazyValue(Generic[Value]):
+    """The result of `load`, which is called by the first `get`; bound to the event loop of that call."""
 
-    def __init__(self, load: Callable[[], T]):
+    def __init__(self, load: Callable[[], Value]):
         self._load = load
-        self._loading: asyncio.Future[T] | None = None
+        self._loading: asyncio.Future[Value] | None = None
 
-    async def get(self) -> T:
-        """The loaded value. Raises what `load` raises."""
-        if self._loading is None or _failed(self._loading):
+    async def get(self) -> Value:
+        """The value, loaded if it is not yet. Raises what `load` raises."""
+        if self._loading is None or has_failed(self._loading):
             self._loading = asyncio.ensure_future(asyncio.to_thread(self._load))
         return await asyncio.shield(self._loading)
 
 
-def _failed(loading: asyncio.Future) -> bool:
-    return loading.done() and (loading.cancelled() or loading.exception() is not None)
+def has_failed(future: asyncio.Future[Any]) -> bool:
+    """Whether a future is done, and was cancelled or has an exception."""
+    return future.done() and (future.cancelled() or future.exception() is not None)

@@ -10,6 +10,7 @@ in ASearcher); nothing is fetched from the web. A long page is read in parts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,14 +36,14 @@ class PageOptions:
 
     #: Address of the retrieval server.
     url: Address = "http://127.0.0.1:8000"
-    #: Characters that are shown at a time.
+    #: Characters of a part.
     part_chars: PositiveCount = 4000
-    #: Seconds for an answer.
+    #: Seconds within which the server must answer.
     timeout_s: PositiveSeconds = 30.0
 
 
 def make_page(options: Mapping[str, Any], key: str) -> FunctionTool:
-    """The tool. Raises OptionsError."""
+    """The tool `page`. Raises OptionsError for a wrong option."""
     parsed = options_from(PageOptions, options, key)
     return PageTool(parsed, JsonClient(token_header(), parsed.timeout_s))
 
@@ -56,19 +57,20 @@ class PageTool(FunctionTool):
         self.options, self.server = options, server
 
     async def read(self, url: str, part: int = 1) -> str | Refusal:
-        """The text of a part of a page. Raises HttpFailure."""
+        """The text of a part of a page, from 1, or why there is none. Raises HttpFailure."""
         answer = await self.server.ask("POST", f"{self.options.url.rstrip('/')}/access", json={"urls": [url]})
         pages = answer.get("result") if isinstance(answer, dict) else None
         if not isinstance(pages, list) or len(pages) != 1:
-            raise HttpFailure("its answer has not one page")
+            raise HttpFailure("its answer does not have exactly one page")
         contents = pages[0].get("contents") if isinstance(pages[0], dict) else None
         if not isinstance(contents, str):
             return Refusal(f"There is no page {url[:100]!r}. Open an address that a search has shown.")
-        size, part = self.options.part_chars, int(part)  # 2.0 is an integer in JSON schemas
-        n_parts = max(1, -(-len(contents) // size))
+        part_chars = self.options.part_chars
+        part = int(part)  # 2.0 is an integer in JSON schemas
+        n_parts = max(1, math.ceil(len(contents) / part_chars))
         if part > n_parts:
             return Refusal(f"The page has {n_parts} parts.")
-        text = contents[(part - 1) * size : part * size]
+        text = contents[(part - 1) * part_chars : part * part_chars]
         return text if n_parts == 1 else f"(part {part} of {n_parts})\n{text}"
 
     async def close(self) -> None:

@@ -1,15 +1,15 @@
 """Creates the tools of a configuration.
 
 **The search engine** is the tool `search`; its options are under `rag_r1.retriever`. It is made by a factory
-that takes these options (all but `tool`) and returns an object with one coroutine, `search(queries) ->
-[documents or Failure, one entry for each query]` (`Searcher` in function_tool.py), or a tool with the
-argument `query`. The shipped factory is `retrieval`; your own is named by its import path:
+that takes these options (all but `tool`) and returns a tool with the argument `query`, or an object with one
+coroutine, `search(queries) -> [documents or Failure, one entry for each query]` (`Searcher` in
+function_tool.py). The shipped factory is `retrieval`; your own is named by its import path:
 
     rag_r1.retriever.tool: my_package.my_tool:make_searcher
 
 A search that depends on more than its query, such as the question, is a tool with `reads_context = True`: it
 is called as `call(arguments, context)` (`Tool` in rag_r1/agent/interfaces.py; `SearchTool` in
-function_tool.py has the other parts of one).
+function_tool.py has its other parts).
 
 **Further tools** are declared under `rag_r1.tools`, with the names by which the policy calls them; config.py
 says how. How a policy writes a call is set by the protocol (protocols/blocks.py).
@@ -59,9 +59,9 @@ def make_searcher(config: dict[str, Any]) -> Any:
 def shared_searcher(config: dict[str, Any]) -> Any:
     """The search tool of the running event loop for this configuration. Raises nothing; the first search
     raises what `make_searcher` does."""
-    # Its arguments are known before it is made, so that an error of the factory counts as one of the call.
+    # Arguments are checked without the tool, so that an error of its factory is a failure of the call.
     make = partial(LazyTool, partial(make_searcher, config), fault=SearchTool.fault, checked=None)
-    return _made_once(config, make)
+    return _shared_object(config, make)
 
 
 def shared_tools(retriever: Mapping[str, Any], tools: Mapping[str, ToolEntry]) -> dict[str, Any]:
@@ -71,11 +71,11 @@ def shared_tools(retriever: Mapping[str, Any], tools: Mapping[str, ToolEntry]) -
         entries = {name: LazyTool(partial(make_tool, name, entry)) for name, entry in tools.items()}
         return {SEARCH: shared_searcher(dict(retriever)), **entries}
 
-    return _made_once([dict(retriever), dict(tools)], make)
+    return _shared_object([dict(retriever), dict(tools)], make)
 
 
-def _made_once(config: Any, make: Callable[[], Any]) -> Any:
-    """What was made for this configuration in the running event loop."""
+def _shared_object(config: Any, make: Callable[[], Any]) -> Any:
+    """The object for this configuration in the running event loop, made by the first call."""
     by_config = _shared.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps(config, sort_keys=True, default=str)
     if key not in by_config:
@@ -105,9 +105,9 @@ def schemas(tools: Mapping[str, ToolEntry], names: Mapping[str, str] | None = No
 
 
 class LazyTool:
-    """A tool that is made when one of its attributes is first read. From then on the attributes that were
-    read are the tool's own, so that its calls do not pass through here. `attributes`: those that do not need
-    the tool. What `make` raises is raised, and the next attempt calls it again."""
+    """A tool that is made when one of its attributes is first read. An attribute that was read once is found
+    directly from then on. `attributes`: those that do not need the tool. An error of `make` is raised to the
+    reader, and the next one calls it again."""
 
     def __init__(self, make: Callable[[], Any], **attributes: Any):
         self._make, self._tool = make, None

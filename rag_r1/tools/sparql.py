@@ -5,9 +5,10 @@
         wikidata: {tool: sparql, url: "https://query.wikidata.org/sparql", limits: {timeout_s: 60}}
 
 The policy writes a query (SELECT or ASK), or, with `template`, only words: these take the place of {words} in
-the template, as a string literal. The answer is a row a line, `name: value; name: value`. A query that the
-endpoint refuses is the policy's mistake, and it reads the endpoint's reason. Only the query operation of the
-protocol is used, never update; how long a query may run, and what it may reach, is the endpoint's to bound.
+the template, as a string literal. The answer has a row on each line, `name: value; name: value`. A query that
+the endpoint refuses is the policy's mistake, and it reads the endpoint's reason. Only the query operation of
+the protocol is used, never update; how long a query may run, and what it may reach, is the endpoint's to
+bound.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rag_r1.options.server_address import Address
 from rag_r1.protocols import Refusal
 from rag_r1.tools.function_tool import FunctionTool, schema_of
 from rag_r1.tools.http import HttpFailure, HttpRefusal, JsonClient
-from rag_r1.tools.secret_option import Variable, read_secret
+from rag_r1.tools.secret_option import Variable, bearer_header
 
 #: Longest value that is shown, in characters.
 _MAX_CHARS = 300
@@ -46,36 +47,35 @@ class SparqlOptions:
     ] = None
     #: Rows that are shown.
     rows: PositiveCount = 20
-    #: Seconds for an answer.
+    #: Seconds within which the endpoint must answer.
     timeout_s: PositiveSeconds = 60.0
     #: Environment variable with a bearer token.
     token_env: Variable = None
 
 
 def make_sparql(options: Mapping[str, Any], key: str) -> SparqlTool:
-    """The tool. Raises OptionsError."""
+    """The tool `sparql`. Raises OptionsError for a wrong option."""
     return SparqlTool(options_from(SparqlOptions, options, key))
 
 
 class SparqlTool(FunctionTool):
-    """Asks one endpoint."""
+    """Queries one endpoint."""
 
     def __init__(self, options: SparqlOptions):
         if options.template is None:
-            words, meaning = "Asks a knowledge graph in SPARQL.", "a SPARQL query, SELECT or ASK"
+            description = "Asks a knowledge graph in SPARQL."
+            query = "a SPARQL query, SELECT or ASK"
         else:
-            words, meaning = "Looks words up in a knowledge graph.", "the words to look up"
-        parameters = schema_of({"query": {"type": "string", "maxLength": 4000, "description": meaning}})
-        super().__init__("sparql", words, parameters, self.ask)
+            description = "Looks words up in a knowledge graph."
+            query = "the words to look up"
+        parameters = schema_of({"query": {"type": "string", "maxLength": 4000, "description": query}})
+        super().__init__("sparql", description, parameters, self.ask)
         self.options = options
-        token = read_secret(options.token_env)
         headers = {"User-Agent": "rag-r1", "Accept": "application/sparql-results+json"}
-        self._server = JsonClient(
-            {**headers, **({"Authorization": f"Bearer {token}"} if token else {})}, options.timeout_s
-        )
+        self._server = JsonClient({**headers, **bearer_header(options.token_env)}, options.timeout_s)
 
     async def ask(self, query: str) -> str | Refusal:
-        """The rows that the endpoint finds. Raises HttpFailure."""
+        """The rows that the endpoint finds as text, or why it refuses the query. Raises HttpFailure."""
         if self.options.template is not None:
             query = self.options.template.replace("{words}", literal(query))
         try:
@@ -89,6 +89,7 @@ class SparqlTool(FunctionTool):
         await self._server.close()
 
     def _text_of(self, answer: Any) -> str:
+        """The answer to SELECT or ASK in lines. Raises HttpFailure if it is neither."""
         if isinstance(answer, dict) and isinstance(answer.get("boolean"), bool):
             return "yes" if answer["boolean"] else "no"
         results = answer.get("results") if isinstance(answer, dict) else None

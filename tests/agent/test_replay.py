@@ -39,7 +39,7 @@ class Conversation(Engine):
         super().__init__(lines)
         self.told: list[str] = []
 
-    def recall(self, context, ids):
+    def restore_turn(self, context, ids):
         self.told.append("".join(map(chr, ids)))
 
 

@@ -272,7 +272,7 @@ def test_wrong_inputs_are_named_before_anything_is_asked(tmp_path, mq_tokenizer,
         for flags, message in (
             ({"data": tmp_path / "absent.parquet"}, "absent.parquet"),
             ({"protocol": "absent.yaml"}, "absent.yaml"),
-            ({"base_url": None, "model": tmp_path / "nowhere"}, "is no folder"),
+            ({"base_url": None, "model": tmp_path / "nowhere"}, "is not a folder"),
             ({"base_url": None, "model": tmp_path}, "holds no model"),
             ({"tokenizer": tmp_path}, "--tokenizer"),
             ({"answerable": tmp_path / "broken.json"}, "needs an `id`"),

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.agent import Budget, Episode, ReplayTurn, UnknownTokenError
-from rag_r1.inference.character_codec import PER_TOKEN, CharacterCodec, character_budget
-from rag_r1.inference.chat import GO_ON, ChatEngine, close_at_stop, turn_seed
+from rag_r1.inference.character_codec import CHARS_PER_TOKEN, CharacterCodec, character_budget
 from rag_r1.inference.client import EngineFailure
-from rag_r1.inference.episode_client import Reply
+from rag_r1.inference.engines.chat import GO_ON, ChatEngine
+from rag_r1.inference.engines.stop_strings import close_at_stop
+from rag_r1.inference.episode_client import Reply, turn_seed
 from rag_r1.protocols import load_protocol
 from rag_r1.runs.response_cache import Usage
 from rag_r1.tools import search_tools
@@ -181,7 +182,7 @@ def test_an_answer_longer_than_the_turn_is_cut():
 
 
 def test_an_answer_that_a_filter_withheld_is_a_failure():
-    engine = ChatEngine(Said([Reply("-", finish="content_filter")]), CharacterCodec(), SQ, [], SAMPLING, 0)
+    engine = ChatEngine(Said([Reply("", finish="content_filter")]), CharacterCodec(), SQ, [], SAMPLING, 0)
     with pytest.raises(EngineFailure):
         asyncio.run(engine.generate([1], 10, SQ.stop))
 
@@ -235,10 +236,10 @@ def test_limits_in_tokens_become_limits_in_characters():
     wide = character_budget(budget)
     assert (wide.max_turns, wide.max_turn_tokens, wide.max_prompt_tokens) == (
         3,
-        10 * PER_TOKEN,
-        7 * PER_TOKEN,
+        10 * CHARS_PER_TOKEN,
+        7 * CHARS_PER_TOKEN,
     )
-    assert wide.max_context_tokens is None and wide.max_response_tokens == 4096 * PER_TOKEN
+    assert wide.max_context_tokens is None and wide.max_response_tokens == 4096 * CHARS_PER_TOKEN
 
 
 @given(st.text())

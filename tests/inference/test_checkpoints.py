@@ -70,7 +70,7 @@ def test_the_last_complete_checkpoint_must_be_known(tmp_path):
 
 
 def test_what_is_no_model_is_refused_with_what_was_expected(tmp_path):
-    with pytest.raises(RunError, match="is no folder.*--base-url"):
+    with pytest.raises(RunError, match="is not a folder.*--base-url"):
         model_folder(tmp_path / "nowhere", tmp_path / "into")
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match="neither config.json with weights, nor a checkpoint of veRL"):
@@ -193,5 +193,5 @@ def test_the_pointer_of_git_lfs_and_a_missing_shard_are_no_weights(tmp_path):
     with pytest.raises(RunError, match="none.safetensors"):
         model_folder(folder, tmp_path)
     (folder / "none.safetensors").write_text("version https://git-lfs.github.com/spec/v1\nsize 1\n")
-    with pytest.raises(RunError, match="none.safetensors is no file of weights"):
+    with pytest.raises(RunError, match="none.safetensors is not a file of weights"):
         model_folder(folder, tmp_path)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rag_r1.agent import Generation
-from rag_r1.inference import completions
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
-from rag_r1.inference.completions import CompletionEngine, returns_token_ids
+from rag_r1.inference.engines import completions
+from rag_r1.inference.engines.completions import CompletionEngine, returns_token_ids
 from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.protocols import load_protocol
 from rag_r1.runs.cancel_token import CancelToken
@@ -158,7 +158,7 @@ async def test_the_seeds_after_a_past_are_those_of_its_next_turns():
         )
         await whole.generate([1], 50, ())
         await whole.generate([1, 2], 50, ())
-        resumed.recall([1], [2])
+        resumed.restore_turn([1], [2])
         await resumed.generate([1, 2], 50, ())
     assert bodies[2] == bodies[1] and bodies[0]["seed"] != bodies[1]["seed"]
 

@@ -34,14 +34,16 @@ def sent_at(pace: RateLimiter, tokens: list[int], corrections: dict[int, int] | 
 
 
 def test_requests_are_spaced_by_their_number_and_by_their_tokens():
-    assert sent_at(RateLimiter(requests=60), [0] * 4) == pytest.approx([0, 1, 2, 3])
-    assert sent_at(RateLimiter(tokens=600), [10, 20, 10, 10]) == pytest.approx([0, 1, 3, 4])
-    assert sent_at(RateLimiter(requests=30, tokens=600), [10, 100, 10]) == pytest.approx([0, 2, 12])
+    assert sent_at(RateLimiter(requests_per_min=60), [0] * 4) == pytest.approx([0, 1, 2, 3])
+    assert sent_at(RateLimiter(tokens_per_min=600), [10, 20, 10, 10]) == pytest.approx([0, 1, 3, 4])
+    assert sent_at(RateLimiter(requests_per_min=30, tokens_per_min=600), [10, 100, 10]) == pytest.approx(
+        [0, 2, 12]
+    )
     assert sent_at(RateLimiter(), [5, 5]) == [0, 0]
 
 
 def test_an_estimate_is_corrected_when_the_tokens_are_known():
-    assert sent_at(RateLimiter(tokens=600), [100, 10, 10], {0: 20}) == pytest.approx([0, 2, 3])
+    assert sent_at(RateLimiter(tokens_per_min=600), [100, 10, 10], {0: 20}) == pytest.approx([0, 2, 3])
 
 
 def test_a_pause_holds_back_all_requests():
@@ -74,7 +76,7 @@ def test_the_limit_is_never_passed_and_what_fits_is_sent(limit, requests):
     costs: list[float] = []
 
     async def main():
-        spending = CostTracker(stop, price_in=1e6, price_out=1e6, most=limit)
+        spending = CostTracker(stop, price_in=1e6, price_out=1e6, max_cost=limit)
 
         async def one(prompt: int, most: int, part: float):
             async with spending.reserved(prompt, most):

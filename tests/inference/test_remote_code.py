@@ -98,7 +98,7 @@ def test_a_tokenizer_with_code_of_its_own_is_refused(folder):
         tokenizer_class="Mine",
         auto_map={"AutoTokenizer": ["mine.Mine", None]},
     )
-    with pytest.raises(RunError, match="cannot be loaded: ValueError: it is made by code of its own"):
+    with pytest.raises(RunError, match="cannot be loaded: ValueError: it needs code of its own"):
         TokenUnit.of(str(folder))
 
 

@@ -95,7 +95,7 @@ def test_one_right_reply_shows_that_the_model_can(tmp_path):
 def test_an_endpoint_that_is_gone_ends_the_run(tmp_path):
     with OpenAIServer(lambda body: 500) as server:
         _, asker = replies(server, tmp_path, MAX_CONSECUTIVE_FAILURES + 20)
-    assert "got no answer of the judge" in asker.endpoint.stop.reason
+    assert "got no answer from the judge" in asker.endpoint.stop.reason
     assert len(server.bodies) <= MAX_CONSECUTIVE_FAILURES + 2
 
 

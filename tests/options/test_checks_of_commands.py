@@ -80,7 +80,7 @@ PLANTED = {
     "documents": ("--folder none --out file", ["none does not exist", "--out file"]),
     "model export-nf4": (
         "none --base ./none_m --out file",
-        ["none is no checkpoint", "--base ./none_m", "--out file"],
+        ["none is not a checkpoint", "--base ./none_m", "--out file"],
     ),
     "recipes copy": ("none file/copy", ["'none'", "file is a file"]),
     "view": (
@@ -402,7 +402,7 @@ def test_mcp_refuses_another_server_in_place_of_the_search():
         ),
         (
             "retriever train --rows r --corpus c --model torch --out new",
-            "torch/pytorch_model.bin is no file of",
+            "torch/pytorch_model.bin is not a file of",
         ),
         ("own notes --plan folder.yaml --out new", "folder.yaml cannot be read: Is a directory: give a file"),
         ("own notes --plan list.yaml --model none --out new", "must be a mapping"),

@@ -26,7 +26,7 @@ COMMANDS = {
         "none.jsonl",
     ),
     "model get": ("smollm2-135m --out file", "transformers", "--out file"),
-    "model export-nf4": ("none --base ./none_m --out o", "bitsandbytes", "none is no checkpoint"),
+    "model export-nf4": ("none --base ./none_m --out o", "bitsandbytes", "none is not a checkpoint"),
 }
 
 

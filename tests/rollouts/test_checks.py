@@ -255,7 +255,7 @@ def test_a_model_of_the_hub_comes_from_its_cache_and_a_missing_one_is_named(tmp_
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0" * 40)
     assert local_model("our/model") == snapshot
-    with pytest.raises(RunError, match="other/model is no folder here, and the Hub does not give it"):
+    with pytest.raises(RunError, match="other/model is not a folder here, and the Hub does not give it"):
         local_model("other/model")
 
 

@@ -120,7 +120,7 @@ def test_a_models_folder_with_such_a_template_is_refused_when_it_is_loaded(tmp_p
 def test_a_models_folder_whose_template_is_no_jinja_is_refused_when_it_is_loaded(tmp_path, template):
     shutil.copytree(policy_path("rag_r1_mq"), tmp_path / "model")
     (tmp_path / "model" / "chat_template.jinja").write_text(template)
-    with pytest.raises(RunError, match="cannot be loaded: DataError: the chat template is no Jinja"):
+    with pytest.raises(RunError, match="cannot be loaded: DataError: the chat template is not valid Jinja"):
         TokenUnit.of(str(tmp_path / "model"))
 
 
@@ -189,7 +189,7 @@ def test_a_file_of_a_tokenizer_that_is_none_or_too_large_is_not_opened(tmp_path)
         TokenUnit.of(str(folder))
     (folder / "vocab.json").unlink()
     os.mkfifo(folder / "merges.txt")
-    with pytest.raises(RunError, match=r"merges\.txt is no file"):
+    with pytest.raises(RunError, match=r"merges\.txt is not a file"):
         TokenUnit.of(str(folder))
     (folder / "merges.txt").unlink()
     assert TokenUnit.of(str(folder)).tokenizer

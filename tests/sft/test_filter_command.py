@@ -15,7 +15,7 @@ from data_process.difficulty import read_difficulties
 from rag_r1.data.rows import QuestionRow, read_rows, write_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import make_questions, make_world, to_row
-from rag_r1.inference.chat import turn_seed
+from rag_r1.inference.episode_client import turn_seed
 from rag_r1.protocols import load_protocol
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.requests import make_request, seeded_fraction

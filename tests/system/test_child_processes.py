@@ -206,7 +206,7 @@ def test_servers_get_what_they_need_and_nothing_secret(monkeypatch):
     assert server_environment("GITHUB_TOKEN") == {**needed, "GITHUB_TOKEN": "sk-secret"}
     kept = {**needed, "OF_SOMEONE": "1", "HF_TOKEN": "sk-secret"}
     assert environment_without_secrets(["HF_TOKEN"]) == kept
-    assert environment_without_secrets(["HF_TOKEN"], without=["HF_TOKEN", "OF_SOMEONE"]) == needed
+    assert environment_without_secrets(["HF_TOKEN"], hidden=["HF_TOKEN", "OF_SOMEONE"]) == needed
     monkeypatch.setattr(
         os,
         "environ",

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.system.renamed_modules import table
+from rag_r1.system.renamed_modules import renamed_modules
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = sorted(old for old, new in table().items() if new.startswith(f"{old}."))
+PACKAGES = sorted(old for old, new in renamed_modules().items() if new.startswith(f"{old}."))
 
 
 def test_every_new_name_exists_and_no_old_one_is_a_module_of_its_own():
-    for old, new in table().items():
+    for old, new in renamed_modules().items():
         assert importlib.util.find_spec(new) is not None, new
         spec = importlib.util.find_spec(old)
         assert old in PACKAGES or new in (spec.name, getattr(spec.loader, "new", None))
@@ -45,7 +45,7 @@ def test_a_package_with_the_name_of_an_old_module_has_its_names():
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_such_package_forwards(package):
-    new = importlib.import_module(table()[package])
+    new = importlib.import_module(renamed_modules()[package])
     names = [name for name, value in vars(new).items() if getattr(value, "__module__", None) == new.__name__]
     with pytest.warns(DeprecationWarning):
         getattr(importlib.import_module(package), next(name for name in names if not name.startswith("_")))

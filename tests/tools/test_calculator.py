@@ -2,6 +2,7 @@
 
 import ast
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -67,6 +68,21 @@ def test_what_is_no_bounded_arithmetic_is_refused_with_a_reason(expression):
     with pytest.raises(ValueError) as refused:
         calculate(expression)
     assert str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("max(1)", "max takes at least two numbers"),
+        ("sqrt(1, 2)", "sqrt takes one number"),
+        ("log()", "log takes one or two numbers"),
+        ("sqrt(-1)", "sqrt is not defined for these numbers"),
+        ("round(5, 301)", "round takes a whole number of digits from -300 to 300"),
+    ],
+)
+def test_a_refused_function_is_named_with_what_it_takes(expression, reason):
+    with pytest.raises(ValueError, match=f"^{re.escape(reason)}$"):
+        calculate(expression)
 
 
 async def test_the_policy_reads_what_is_wrong():

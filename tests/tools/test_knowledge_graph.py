@@ -149,7 +149,7 @@ def test_a_file_of_another_hostile_shape_is_named_with_the_reason(tmp_path, name
 @pytest.mark.slow
 def test_a_file_that_takes_for_ever_or_fills_memory_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(graph, "CPU_S", 1.0)
-    monkeypatch.setattr(graph, "CPU_S_MIB", 0.0)
+    monkeypatch.setattr(graph, "CPU_S_PER_MIB", 0.0)
     (tmp_path / "a.ttl").write_text(
         f"@prefix : <http://e/{'x' * 200_000}> . " + " ".join(f":a{i} :b :c ." for i in range(20_000))
     )

@@ -71,6 +71,6 @@ def test_a_search_passes_few_files_and_functions_on_its_way_to_the_server(monkey
     assert len(hops.paths) == 2
     way = hops.paths[1]  # the first search makes the tool
     way = way[[code.co_name for code in way].index("_call") :]
-    assert (way[0].co_qualname, way[-1].co_qualname) == ("_call", "RetrievalClient._ask")
+    assert (way[0].co_qualname, way[-1].co_qualname) == ("_call", "RetrievalClient._request")
     assert len(way) <= MOST_FUNCTIONS, [code.co_qualname for code in way]
     assert len({code.co_filename for code in way}) <= MOST_FILES, {code.co_filename for code in way}

@@ -1,5 +1,5 @@
 """Reports of finished runs: tables, intervals, comparisons, plots."""
 
-from rag_r1.system.renamed_modules import forward
+from rag_r1.system.renamed_modules import forwarding_getattr
 
-__getattr__ = forward(__name__, "rag_r1.evaluation.report.report")
+__getattr__ = forwarding_getattr(__name__, "rag_r1.evaluation.report.report")

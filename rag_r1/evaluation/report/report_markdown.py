@@ -43,8 +43,8 @@ def _opening(report: Report) -> list[str]:
     paragraphs = [
         f"{integer(totals['questions'])} questions, {integer(totals['episodes'])} episodes, of which "
         f"{integer(totals['failed'])} failed. A failed episode (engine, search engine, unusable row, bug) is "
-        "not a wrong answer: it has no score and is left out of scores and costs; the section on failures has "
-        "the EM if all of them had been wrong, or right. In brackets: "
+        "not a wrong answer: it has no score and is left out of scores and costs; the section on failures "
+        "has the EM if all of them had been wrong, or right. In brackets: "
         f"{interval['level']:.0%} intervals ({interval['kind']}, {integer(interval['resamples'])} "
         "replicates). Avg. is the mean over the data sources, in which each counts once."
     ]

@@ -1,4 +1,4 @@
-"""What our pages share: their colours, their icon, and how something is taken out of them."""
+"""Files that our pages share: their colours, their icon, and the script that copies to the clipboard."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from rag_r1.runs.errors import RunError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 #: Weights in forms that neither transformers nor vLLM needs.
-_NOT_NEEDED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.pth", "original/*", "*.tflite"]
+_UNUSED_FILES = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.pth", "original/*", "*.tflite"]
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether this has the form of a Hub name (owner/name), and is no path on this machine."""
+    """Whether this has the form of a Hub name (owner/name), and is not a path on this machine."""
     return _NAME.fullmatch(name) is not None and not Path(name).exists()
 
 
@@ -26,11 +26,11 @@ def local_model(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, ignore_patterns=_NOT_NEEDED))
+        return Path(snapshot_download(name, ignore_patterns=_UNUSED_FILES))
     except (OSError, ValueError) as error:  # the errors of huggingface_hub are all of these types
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise RunError(
-            f"{name} is no folder here, and the Hub does not give it ({reason}): check the name and the "
+            f"{name} is not a folder here, and the Hub does not give it ({reason}): check the name and the "
             f"network, download it where there is one (`hf download {name} --local-dir DIR`), or serve the "
             "model yourself and give --base-url"
         ) from error

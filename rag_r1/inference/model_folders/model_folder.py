@@ -24,19 +24,19 @@ _STEP = re.compile(r"global_step_(\d+)")
 
 
 def model_folder(path: Path, into: Path) -> Path:
-    """The Hugging Face folder of `path` (see the top of the module); a model that must be merged first is
-    written below the folder `into`. Raises RunError if there is none, or if
-    its weights are not whole."""
+    """The Hugging Face folder of the model that `path` holds, by the rules above. A model that must be merged
+    first is written below the folder `into`. Raises RunError if there is no model, or if its weights are not
+    whole."""
     if not path.is_dir():
         raise RunError(
-            f"{path} is no folder: give that of a Hugging Face model or of a checkpoint of veRL, or serve "
+            f"{path} is not a folder: give that of a Hugging Face model or of a checkpoint of veRL, or serve "
             "the model yourself and give --base-url"
         )
     if has_weights(path):
         check_weights(path)
         return path
-    step = _checkpoint(path)
-    state = step / "actor" if (step / "actor").is_dir() else step
+    checkpoint = _checkpoint(path)
+    state = checkpoint / "actor" if (checkpoint / "actor").is_dir() else checkpoint
     if (state / "lora_train_meta.json").exists():
         raise RunError(
             f"{state} is a checkpoint of a LoRA: merge the adapter into its base model (peft's "
@@ -53,7 +53,7 @@ def model_folder(path: Path, into: Path) -> Path:
             "huggingface/ or FSDP shards. (Shards of several machines must be in one folder; Megatron's are "
             "merged by hand: python -m verl.model_merger merge --backend megatron)"
         )
-    return merged_model(state, shards, into / f"merged_{step.name}")
+    return merged_model(state, shards, into / f"merged_{checkpoint.name}")
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
@@ -75,7 +75,8 @@ def checkpoint_name(model: Path) -> str | None:
 
 
 def _checkpoint(path: Path) -> Path:
-    """The checkpoint in or around the folder: `global_step_N`, if it is called so."""
+    """The folder `global_step_N` that the path is, lies in or, as veRL's folder of checkpoints, names as its
+    newest; the path itself if there is none. Raises RunError if the newest checkpoint is not known."""
     if _STEP.fullmatch(path.name):
         return path
     if path.name == "actor" and _STEP.fullmatch(path.parent.name):

@@ -1,8 +1,8 @@
 """Merges the FSDP shards of a checkpoint into a Hugging Face model, by veRL's `python -m verl.model_merger`.
 
-It is done once: the merged model is kept, with a note of the shards that it was merged from, and is used
-again for the same shards. The shards are pickles. PyTorch is told to read nothing but tensors from them (the
-merger by itself would unpickle anything, and so run what a stranger's checkpoint contains).
+Shards are merged once: the merged model is kept, with a note of the shards that it was merged from, and is
+used again for the same shards. The shards are pickles. PyTorch is set to read nothing but tensors from them
+(the merger by itself would unpickle anything, and so run what a stranger's checkpoint contains).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from rag_r1.runs.errors import RunError
 from rag_r1.system.child_processes import bind_to_parent, environment_without_secrets
 
 #: PyTorch's switch for weights_only in every torch.load, whatever the caller says.
-_ONLY_TENSORS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+_SAFE_LOAD = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 #: PyTorch's switch for the opposite, which would win.
-_ANYTHING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
-#: What PyTorch says about a file with something else in it.
-_REFUSED = "Weights only load failed"
-#: In a merged model: what it was merged from. Hidden, so that it is no part of the model's hash.
+_UNSAFE_LOAD = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+#: PyTorch's message about a file that holds more than tensors.
+_REFUSAL = "Weights only load failed"
+#: The file of a merged model that describes its shards. Hidden, so that the model's hash leaves it out.
 _MERGED_FROM = ".merged_from.json"
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether this is a Hugging Face model with its weights."""
+    """Whether the folder is a Hugging Face model with its weights."""
     weights = (path for ending in ("*.safetensors", "pytorch_model*.bin") for path in folder.glob(ending))
     return (folder / "config.json").is_file() and any(weights)
 
@@ -36,8 +36,9 @@ def has_weights(folder: Path) -> bool:
 def merged_model(state: Path, shards: list[Path], target: Path) -> Path:
     """`target`, with the model that the shards of the folder `state` hold: merged now, unless it was merged
     from the same shards before. Raises RunError, and leaves nothing behind, if they cannot be merged."""
-    note, source = target / _MERGED_FROM, _description(state, shards)
-    if note.exists() and note.read_text(encoding="utf-8") == source:
+    note = target / _MERGED_FROM
+    description = _description(state, shards)
+    if note.exists() and note.read_text(encoding="utf-8") == description:
         return target
     if target.exists() and not note.exists():
         raise RunError(f"{target} is not a model that was merged here: move it away")
@@ -51,27 +52,28 @@ def merged_model(state: Path, shards: list[Path], target: Path) -> Path:
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    (part / _MERGED_FROM).write_text(source, encoding="utf-8")
+    (part / _MERGED_FROM).write_text(description, encoding="utf-8")
     part.replace(target)
     return target
 
 
 def _description(state: Path, shards: list[Path]) -> str:
-    """What a model is merged from; another text if a shard has changed."""
+    """The checkpoint and its shards as JSON, with their sizes and times: another text if a shard has
+    changed."""
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in shards]
     return json.dumps({"checkpoint": str(state.resolve()), "shards": files})
 
 
 def _merge(state: Path, target: Path) -> None:
-    """Run veRL's merger. Raises RunError if no model comes of it."""
+    """Write the merged model to `target`, by veRL's merger. Raises RunError if that fails."""
     merger = ["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(state)]
     command = bind_to_parent([sys.executable, *merger, "--target_dir", str(target)])
-    environment = {**environment_without_secrets(()), _ONLY_TENSORS: "1"}
-    environment.pop(_ANYTHING, None)
+    environment = {**environment_without_secrets(()), _SAFE_LOAD: "1"}
+    environment.pop(_UNSAFE_LOAD, None)
     process = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    if process.returncode and _REFUSED in process.stdout:
+    if process.returncode and _REFUSAL in process.stdout:
         manual = shlex.join(["python", *merger, "--target_dir", "MODEL"])
         raise RunError(
             f"the shards of {state} cannot be read as tensors: they are damaged, or contain something else, "

@@ -15,25 +15,26 @@ from rag_r1.io.bounded_json import read_json, read_json_file
 from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
 
-#: A header that is longer is none of safetensors, which allows this many bytes.
-_MAX_HEADER = 100_000_000
-#: How a file of torch's begins: a zip, and before torch 1.6 a pickle.
+#: Longest header, in bytes, that safetensors allows.
+_MAX_HEADER_BYTES = 100_000_000
+#: First bytes of a file of torch: of a zip, and before torch 1.6 of a pickle.
 _TORCH_PREFIXES = (b"PK", b"\x80")
+#: Most JSON values of a header.
 _MAX_VALUES = 10_000_000
 _INDEX = "model.safetensors.index.json"
 
 
 def tensors_of(file: Path) -> dict[str, Any]:
-    """What the header says of each tensor, by its name: `shape`, `dtype`, `data_offsets`. Raises DataError if
-    the file is not whole, and OSError."""
+    """The entry of each tensor in the header, by its name: `shape`, `dtype`, `data_offsets`. Raises DataError
+    if the file is not whole, and OSError."""
     try:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
-            header = read_json(stream.read(length), _MAX_VALUES) if length <= _MAX_HEADER else None
+            header = read_json(stream.read(length), _MAX_VALUES) if length <= _MAX_HEADER_BYTES else None
         tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
         end = 8 + length + max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, struct.error) as error:
-        raise DataError(f"{file} is no file of weights in safetensors") from error
+        raise DataError(f"{file} is not a file of weights in safetensors") from error
     if file.stat().st_size != end:
         raise DataError(f"{file} is not whole: it has {file.stat().st_size:,} bytes of {end:,}")
     return tensors
@@ -47,9 +48,9 @@ def check_weights(folder: Path) -> None:
         for file in sorted({*folder.glob("*.safetensors"), *indexed}):
             tensors_of(file)
         for file in folder.glob("pytorch_model*.bin"):
-            with file.open("rb") as opened:
-                if not opened.read(2).startswith(_TORCH_PREFIXES):
-                    raise DataError(f"{file} is no file of weights of torch")
+            with file.open("rb") as stream:
+                if not stream.read(2).startswith(_TORCH_PREFIXES):
+                    raise DataError(f"{file} is not a file of weights of torch")
     except (OSError, ValueError, AttributeError) as error:
         reason = error if isinstance(error, DataError) else f"the weights of {folder} cannot be read: {error}"
         raise RunError(f"{reason}: copy or download the model again, or give another folder") from error

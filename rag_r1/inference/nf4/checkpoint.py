@@ -9,24 +9,29 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.runs.errors import RunError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _META = "lora_train_meta.json"
 _RANK_0 = "model_world_size_*_rank_0.pt"
-#: PEFT's name of the adapter, which its own files leave out.
-_NAME = ".default."
+#: PEFT's name of the adapter within a weight's name; its own files leave it out.
+_ADAPTER_NAME = ".default."
 
 
 @dataclass(frozen=True)
 class SavedAdapters:
-    """Adapters, named as in PEFT's files, their rank and alpha, and the folder with config and tokenizer."""
+    """The adapters of a checkpoint."""
 
-    weights: dict[str, Any]
+    #: By the names of PEFT's files.
+    weights: dict[str, Tensor]
     rank: int
     alpha: int
+    #: The folder with the trained model's config and tokenizer.
     huggingface: Path
 
     @property
@@ -35,7 +40,7 @@ class SavedAdapters:
         return sorted({name.partition(".lora_")[0].rpartition(".")[2] for name in self.weights})
 
     def config(self, base: str) -> Any:
-        """PEFT's configuration, over the model `base`."""
+        """PEFT's configuration of these adapters over the model `base`."""
         from peft import LoraConfig, TaskType
 
         return LoraConfig(
@@ -49,14 +54,15 @@ class SavedAdapters:
 
 
 def read_adapters(checkpoint: Path) -> SavedAdapters:
-    """From a checkpoint, or its folder `actor`. Raises RunError for one with other weights or none."""
+    """The adapters in a checkpoint, or in its folder `actor`. Raises RunError if it has other weights or
+    none."""
     import torch
 
     state = checkpoint / "actor" if (checkpoint / "actor").is_dir() else checkpoint
     files = sorted(state.glob(_RANK_0))
     if len(files) != 1 or not (state / _META).is_file():
         raise RunError(
-            f"{checkpoint} is no checkpoint of adapters: give a folder global_step_N of the training"
+            f"{checkpoint} is not a checkpoint of adapters: give a folder global_step_N of the training"
         )
     try:
         meta = read_json_file(state / _META)
@@ -69,5 +75,5 @@ def read_adapters(checkpoint: Path) -> SavedAdapters:
         raise RunError(
             f"{files[0]} holds the whole model: export it with `python -m verl.model_merger merge`"
         )
-    weights = {name.replace(_NAME, "."): value.contiguous() for name, value in saved.items()}
+    weights = {name.replace(_ADAPTER_NAME, "."): value.contiguous() for name, value in saved.items()}
     return SavedAdapters(weights, rank, alpha, state / "huggingface")

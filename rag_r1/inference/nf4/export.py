@@ -1,8 +1,8 @@
 """`rag-r1 model export-nf4`: the model of a training over nf4, for vLLM and transformers.
 
-What was trained are adapters over the dequantised weights, not over the original ones: with these the policy
-is another. So the weights are quantised again, which gives the same numbers, and dequantised into a model of
-their own. The folder is made whole or not at all.
+The adapters were trained over the dequantised weights, and over the original ones they make another policy.
+So the weights are quantised again, which gives the same numbers, and dequantised into a model of their own.
+The folder is made whole or not at all.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_settings import CliPositionalArg
 
@@ -25,6 +25,10 @@ from rag_r1.options.out_folder import check_out
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
 
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from transformers import PretrainedConfig
+
 _DESCRIPTION = """\
 Export a checkpoint of a training with weights in nf4 (as hardware/one_gpu_24_nf4): the dequantised weights
 as a model of their own, and the adapters, which belong to it and not to the original model.
@@ -38,7 +42,7 @@ _SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size",
 
 
 class ExportArguments(Arguments):
-    """A checkpoint, the model that was quantised, and where to."""
+    """Options of `rag-r1 model export-nf4`."""
 
     checkpoint: CliPositionalArg[Path] = argument("the checkpoint, a folder global_step_N", "CHECKPOINT")
     base: str = argument("the model that was trained, as actor_rollout_ref.model.path names it", "MODEL")
@@ -48,8 +52,8 @@ class ExportArguments(Arguments):
         default=False,
     )
     dtype: Literal["bfloat16", "float32"] | None = argument(
-        "of the weights (default: that of the training; with --merged float32, because bfloat16 rounds small "
-        "updates away)",
+        "dtype of the written weights (default: that of the training; with --merged float32, because "
+        "bfloat16 rounds small updates away)",
         default=None,
     )
     check_only: bool = argument(CHECK_ONLY, default=False)
@@ -65,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"all checks passed: the model of {args.checkpoint} would be written into {args.out}")
         return 0
     model = _quantised(args.base, adapters)
-    dtype = args.dtype or ("float32" if args.merged else _dtype_of(model))
+    dtype = args.dtype or ("float32" if args.merged else str(model.dtype).removeprefix("torch."))
     args.out.absolute().parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(args.out.absolute()) as part:
         part.mkdir()
@@ -88,35 +92,32 @@ def _check_start(args: ExportArguments) -> SavedAdapters:
             checks.run(_check_base, args.base, base, adapters)
         checks.run(_check_new, args.out)
         checks.run(check_out, args.out)
-    assert adapters is not None
+    assert adapters is not None  # else StartChecks has raised
     return adapters
 
 
 def _check_new(out: Path) -> None:
+    """Raises RunError if the folder exists."""
     if out.exists():
         raise RunError(f"--out {out} exists already: give another folder")
 
 
-def _dtype_of(model: Any) -> str:
-    return str(model.dtype).removeprefix("torch.")
-
-
-def _config_of(base: str) -> Any:
-    """The configuration of a model in a folder or of the Hub. Raises RunError."""
+def _config_of(base: str) -> PretrainedConfig:
+    """The configuration of a model in a folder or of the Hub. Raises RunError if it cannot be read."""
     from transformers import AutoConfig
 
     try:
         if not Path(base).is_dir() and not is_hub_name(base):
             raise OSError("there is no such folder")
-        cached = not Path(base).is_dir() and not hub_answers()
-        return AutoConfig.from_pretrained(base, trust_remote_code=False, local_files_only=cached)
+        is_offline = not Path(base).is_dir() and not hub_answers()
+        return AutoConfig.from_pretrained(base, trust_remote_code=False, local_files_only=is_offline)
     except (OSError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise RunError(f"--base {base} cannot be read ({reason}): give the model that was trained") from error
 
 
 def _trained_config(adapters: SavedAdapters) -> dict[str, Any]:
-    """The config.json of the checkpoint. Raises RunError."""
+    """The keys of the checkpoint's config.json. Raises RunError if it cannot be read."""
     path = adapters.huggingface / "config.json"
     try:
         return read_json_file(path)
@@ -124,16 +125,17 @@ def _trained_config(adapters: SavedAdapters) -> dict[str, Any]:
         raise RunError(f"{path} cannot be read ({error}): give another checkpoint") from error
 
 
-def _check_base(base: str, config: Any, adapters: SavedAdapters) -> None:
-    """Raises RunError if the model is another than the trained one."""
+def _check_base(base: str, config: PretrainedConfig, adapters: SavedAdapters) -> None:
+    """Raises RunError if the model's sizes are not those of the trained one."""
     trained_config = _trained_config(adapters)
     for key in _SIZES:
         if key in trained_config and getattr(config, key, None) != trained_config[key]:
             raise RunError(f"--base {base} has another {key} than the trained model: give that model")
 
 
-def _quantised(base: str, adapters: SavedAdapters) -> Any:
-    """The model in nf4, on the CPU, in the training's dtype. Raises RunError."""
+def _quantised(base: str, adapters: SavedAdapters) -> Module:
+    """The model in nf4, on the CPU, in the training's dtype. Raises RunError if the checkpoint has no
+    config."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -143,20 +145,20 @@ def _quantised(base: str, adapters: SavedAdapters) -> Any:
     return load_nf4(AutoModelForCausalLM, base, dtype, "cpu")
 
 
-def _with_adapters(model: Any, adapters: SavedAdapters) -> Any:
+def _with_adapters(model: Module, adapters: SavedAdapters) -> Module:
+    """The model with the adapters in its layers. Raises RunError if it has no layer for one of them."""
     from peft import get_peft_model, set_peft_model_state_dict
 
     wrapped = get_peft_model(model, adapters.config(""))
-    missing = set_peft_model_state_dict(wrapped, adapters.weights).unexpected_keys
-    if missing:
+    if unexpected := set_peft_model_state_dict(wrapped, adapters.weights).unexpected_keys:
         raise RunError(
-            f"the model has no layer for the adapter {missing[0]}: give the model that was trained"
+            f"the model has no layer for the adapter {unexpected[0]}: give the model that was trained"
         )
     return wrapped.base_model.model
 
 
-def _write_model(model: Any, adapters: SavedAdapters, out: Path, dtype: str, *, merged: bool = False) -> None:
-    """Dequantised weights, and the checkpoint's config and tokenizer."""
+def _write_model(model: Module, adapters: SavedAdapters, out: Path, dtype: str, merged: bool = False) -> None:
+    """Writes dequantised weights, and the checkpoint's config and tokenizer."""
     import torch
     from huggingface_hub import save_torch_state_dict
 
@@ -171,6 +173,7 @@ def _write_model(model: Any, adapters: SavedAdapters, out: Path, dtype: str, *, 
 
 
 def _write_adapters(adapters: SavedAdapters, out: Path, base: str) -> None:
+    """Writes PEFT's files of the adapters over the model `base`."""
     from safetensors.torch import save_file
 
     out.mkdir()

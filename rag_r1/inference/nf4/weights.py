@@ -1,11 +1,11 @@
 """Loads a model with its linear layers in nf4, and reads back the weights that it computes with.
 
 bitsandbytes keeps 4 bits for a weight, an absolute maximum for 64 of them, and these maxima in 8 bits (double
-quantisation). What a layer multiplies with are the dequantised numbers: a model in 16 or 32 bits that has
-these gives the same logits; the model before quantisation does not. The embeddings and the last layer are not
+quantisation). A layer multiplies with the dequantised numbers: a model that has these in 16 or 32 bits gives
+the same logits; the model before quantisation does not. The embeddings and the last layer are not
 quantised.
 
-Of a layer with adapters PEFT makes a wrapper, whose `base_layer` is the layer itself.
+PEFT puts a layer that has adapters into a wrapper, as its `base_layer`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-#: A weight of PEFT's wrapper is named as that of the layer in it.
+Device = torch.device | str | int
+#: The part of a weight's name for the layer in PEFT's wrapper; it is left out of the exported name.
 _WRAPPED = "base_layer"
 
 
@@ -24,13 +25,13 @@ def load_nf4(
     model_class: Any,
     folder: str,
     dtype: torch.dtype,
-    device: Any,
+    device: Device,
     *,
     trust_remote_code: bool = False,
     **options: Any,
 ) -> torch.nn.Module:
-    """A model of transformers in nf4 on a device, computing in `dtype`. `model_class`: one of transformers'
-    with `from_pretrained`; `options` are passed on to that."""
+    """A model in nf4 on a device, computing in `dtype`. `model_class`: a class of transformers with
+    `from_pretrained`, to which `options` are passed on."""
     from transformers import BitsAndBytesConfig
 
     quantisation = BitsAndBytesConfig(
@@ -58,11 +59,11 @@ def load_nf4(
 
 
 def weight_readers(
-    model: torch.nn.Module, device: Any, *, merged: bool = False, dtype: torch.dtype | None = None
+    model: torch.nn.Module, device: Device, *, merged: bool = False, dtype: torch.dtype | None = None
 ) -> dict[str, Callable[[], torch.Tensor]]:
-    """For each weight its name, as in the model's own files, and a function that reads it as a new tensor on
-    a device, in `dtype`, or that in which the model computes. `model`: inside PEFT's, if it has adapters;
-    `merged`: with the adapters added, in 32 bits before rounding."""
+    """By the name of each weight in the model's own files: a function that reads it as a new tensor on a
+    device, in `dtype`, or that in which the model computes. `model`: the one inside PEFT's, if it has
+    adapters; `merged`: the adapters are added to it, in 32 bits before rounding."""
     return {
         name: lambda weight=weight, wrapper=wrapper: _read(weight, wrapper, device, dtype)
         for name, weight, wrapper in _weights(model, merged)
@@ -70,7 +71,8 @@ def weight_readers(
 
 
 def _weights(model: torch.nn.Module, merged: bool) -> Iterator[tuple[str, torch.Tensor, Any]]:
-    """Name, parameter, and the wrapper whose adapters are to be added; each tied weight once."""
+    """Yields each weight with its name, tied ones once, and the wrapper whose adapters are to be added to
+    it."""
     for name, value in model.named_parameters():
         owner, _, key = name.rpartition(".")
         if ".lora_" in name:
@@ -83,7 +85,8 @@ def _weights(model: torch.nn.Module, merged: bool) -> Iterator[tuple[str, torch.
 
 
 @torch.no_grad()
-def _read(weight: torch.Tensor, wrapper: Any, device: Any, dtype: torch.dtype | None) -> torch.Tensor:
+def _read(weight: torch.Tensor, wrapper: Any, device: Device, dtype: torch.dtype | None) -> torch.Tensor:
+    """The dequantised weight on a device, with the update of the wrapper's adapters if there is a wrapper."""
     state = getattr(weight, "quant_state", None)
     if state is None:
         value = weight.detach().to(device, copy=True)
@@ -98,8 +101,8 @@ def _read(weight: torch.Tensor, wrapper: Any, device: Any, dtype: torch.dtype | 
     return (value.float() + delta).to(dtype)
 
 
-def _state_on(state: Any, device: Any) -> Any:
-    """A copy of what dequantises a weight on a device; bitsandbytes' own `to` would move the weight's."""
+def _state_on(state: Any, device: Device) -> Any:
+    """A copy of a weight's quantisation state on a device; bitsandbytes' `to` would move the weight's own."""
     moved = copy(state)
     if moved.state2 is not None:
         moved.state2 = copy(moved.state2)

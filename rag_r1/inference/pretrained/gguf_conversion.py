@@ -1,25 +1,29 @@
 """Converts a GGUF file of a Llama into a Hugging Face folder: weights, tokenizer, chat template.
 
-The weights are dequantised by transformers. Its tokenizer is not used: of SmolLM2 it has `<|im_start|>` as
-the end of a text, and no token for padding. So the tokenizer is built from the file's own metadata:
-byte-level BPE, with single digits for the pre-tokenizer `smollm`, special tokens by their type, and with the
-end of a message as the end of a text and as padding. What was built is checked (`check_tokenizer`).
+The weights are dequantised by transformers. The tokenizer that it makes of the file is not used: for SmolLM2
+it has `<|im_start|>` as the end of a text, and no token for padding. So the tokenizer is built from the
+file's own metadata: byte-level BPE, with single digits for the pre-tokenizer `smollm`, special tokens by
+their type, and with the end of a message as the end of a text and as padding. `check_tokenizer` checks the
+result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rag_r1.runs.errors import RunError
 
-#: The types of GGUF's tokens that are special (`llama_token_type`): control tokens, and those of a user.
-_SPECIAL = {3, 4}
-#: `tokenizer.ggml.pre` of the tokenizers that split numbers into digits.
-_SINGLE_DIGITS = {"smollm"}
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+#: Types of special tokens in GGUF (`llama_token_type`): control tokens, and those that a user has defined.
+_SPECIAL_TYPES = {3, 4}
+#: Values of `tokenizer.ggml.pre` for tokenizers that split numbers into digits.
+_SPLITS_DIGITS = {"smollm"}
 END_OF_MESSAGE, START_OF_MESSAGE, END_OF_TEXT = "<|im_end|>", "<|im_start|>", "<|endoftext|>"
-#: Texts that a tokenizer has to give back as they are.
+#: Texts that must be the same after they were encoded and decoded.
 _ROUND_TRIPS = (
     "Heat (1995 film) was directed by Michael Mann.",
     "<search> São Paulo 12,000,000 </search>\n<answer> yes </answer>",
@@ -28,8 +32,8 @@ _ROUND_TRIPS = (
 
 
 def convert(file: Path, out: Path, dtype: str = "float32") -> None:
-    """Write the model in a GGUF file into a folder. Raises RunError if it is no Llama, or if its tokenizer
-    is not as it should be."""
+    """Write the model in a GGUF file into a folder. Raises RunError if its tokenizer cannot be built, fails
+    `check_tokenizer`, or has another number of tokens than the model."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -42,23 +46,22 @@ def convert(file: Path, out: Path, dtype: str = "float32") -> None:
         local_files_only=True,
         trust_remote_code=False,
     )
-    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    ids["pad_token_id"] = tokenizer.pad_token_id
     for config in (model.config, model.generation_config):
-        for name, value in ids.items():
-            setattr(config, name, value)
-    rows = model.get_input_embeddings().num_embeddings
-    if rows != len(tokenizer):
-        raise RunError(f"{file}: its tokenizer has {len(tokenizer):,} tokens, its model {rows:,}")
+        config.bos_token_id = tokenizer.bos_token_id
+        config.eos_token_id = tokenizer.eos_token_id
+        config.pad_token_id = tokenizer.pad_token_id
+    if (embeddings := model.get_input_embeddings().num_embeddings) != len(tokenizer):
+        raise RunError(
+            f"{file} has {len(tokenizer):,} tokens, but {embeddings:,} embeddings: use another file"
+        )
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
 
 
-def build_tokenizer(file: Path) -> Any:
-    """The tokenizer in the metadata of a GGUF file, for transformers. Raises RunError if it is not a
+def build_tokenizer(file: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer in the metadata of a GGUF file. Raises RunError if it is not a
     byte-level BPE with ChatML's tokens."""
     from gguf import GGUFReader
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     fields = GGUFReader(file).fields
@@ -71,19 +74,13 @@ def build_tokenizer(file: Path) -> Any:
     if (kind := field("tokenizer.ggml.model")) != "gpt2":
         raise RunError(f"{file}: its tokenizer is {kind!r}, not byte-level BPE ('gpt2')")
     tokens = field("tokenizer.ggml.tokens")
-    merges = [tuple(merge.split(" ", 1)) for merge in field("tokenizer.ggml.merges")]
     if missing := {END_OF_MESSAGE, START_OF_MESSAGE} - set(tokens):
         raise RunError(f"{file}: its tokenizer has no {', '.join(sorted(missing))}")
-    bpe = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    digits = [pre_tokenizers.Digits(individual_digits=True)] if _has_single_digits(fields) else []
-    bpe.pre_tokenizer = pre_tokenizers.Sequence([*digits, bytes_of])
-    bpe.decoder = decoders.ByteLevel()
     types = field("tokenizer.ggml.token_type")
-    special = [token for token, kind in zip(tokens, types, strict=True) if kind in _SPECIAL]
-    bpe.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    pre = fields.get("tokenizer.ggml.pre")
+    splits_digits = pre is not None and pre.contents() in _SPLITS_DIGITS
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
+        tokenizer_object=_byte_level_bpe(tokens, field("tokenizer.ggml.merges"), types, splits_digits),
         bos_token=START_OF_MESSAGE,
         eos_token=END_OF_MESSAGE,
         pad_token=END_OF_MESSAGE,
@@ -95,14 +92,26 @@ def build_tokenizer(file: Path) -> Any:
     return tokenizer
 
 
-def _has_single_digits(fields: Any) -> bool:
-    pre = fields.get("tokenizer.ggml.pre")
-    return pre is not None and pre.contents() in _SINGLE_DIGITS
+def _byte_level_bpe(
+    tokens: Sequence[str], merges: Sequence[str], types: Sequence[int], splits_digits: bool
+) -> Any:
+    """The tokenizer with these tokens, of which some types are special, and merges (`left right`)."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    bpe = Tokenizer(models.BPE(vocab=vocabulary, merges=[tuple(merge.split(" ", 1)) for merge in merges]))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    digits = [pre_tokenizers.Digits(individual_digits=True)] if splits_digits else []
+    bpe.pre_tokenizer = pre_tokenizers.Sequence([*digits, byte_level])
+    bpe.decoder = decoders.ByteLevel()
+    special = [token for token, kind in zip(tokens, types, strict=True) if kind in _SPECIAL_TYPES]
+    bpe.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    return bpe
 
 
-def check_tokenizer(tokenizer: Any, texts: Iterable[str] = _ROUND_TRIPS) -> None:
-    """Raises RunError unless texts come back as they were, the end of a text and padding are the end of a
-    message, and a conversation is written as ChatML."""
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str] = _ROUND_TRIPS) -> None:
+    """Raises RunError unless texts survive encoding and decoding, the end of a text and padding are the end
+    of a message, and a conversation is written as ChatML."""
     faults = [
         f"{text!r} comes back as {decoded!r}"
         for text in texts
@@ -119,4 +128,4 @@ def check_tokenizer(tokenizer: Any, texts: Iterable[str] = _ROUND_TRIPS) -> None
         if len(tokenizer.encode(token, add_special_tokens=False)) != 1:
             faults.append(f"{token} is several tokens")
     if faults:
-        raise RunError(f"the tokenizer is not as the model's: {'; '.join(faults)}")
+        raise RunError(f"the tokenizer has faults: {'; '.join(faults)}: use the model's other --source")

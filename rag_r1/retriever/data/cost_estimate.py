@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rag_r1.evaluation.judge import JudgeArguments
-from rag_r1.inference.character_codec import PER_TOKEN, estimate_tokens
+from rag_r1.inference.character_codec import CHARS_PER_TOKEN, estimate_tokens
 from rag_r1.protocols import Document
 from rag_r1.retriever.data.candidates import CandidateStore
 from rag_r1.retriever.data.judge import instructions
@@ -60,7 +60,7 @@ def estimate_cost(
     estimate = CostEstimate(0, 0, 0, Usage(), Usage())
     relevance_prompt = estimate_tokens(instructions("relevance"))
     sub_answer_prompt = estimate_tokens(instructions("sub_answers"))
-    unit = PER_TOKEN if in_characters else 1
+    unit = CHARS_PER_TOKEN if in_characters else 1
     is_judged = has_judge and use != "correctness"
     for trajectory in trajectories:
         passage_tokens = 0

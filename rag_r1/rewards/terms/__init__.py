@@ -8,6 +8,6 @@ from rag_r1.rewards.terms import (  # noqa: F401  (each registers its terms)
     r1_searcher,
     search_r1,
 )
-from rag_r1.system.renamed_modules import forward
+from rag_r1.system.renamed_modules import forwarding_getattr
 
-__getattr__ = forward(__name__, "rag_r1.rewards.terms.answer")
+__getattr__ = forwarding_getattr(__name__, "rag_r1.rewards.terms.answer")

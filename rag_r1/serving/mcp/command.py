@@ -278,8 +278,8 @@ async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
 
     server = server_for_loop(options)
     try:
-        async with server.link() as link:
-            return prefixed_entries(await link.list_tools())
+        async with server.connection() as connection:
+            return prefixed_entries(await connection.list_tools())
     except (MCPError, TimeoutError) as error:
         raise McpFailure(f"the server does not list its tools: {error}") from error
     finally:

@@ -1,5 +1,5 @@
 """`rag-r1 chat`: the chat in a terminal."""
 
-from rag_r1.system.renamed_modules import forward
+from rag_r1.system.renamed_modules import forwarding_getattr
 
-__getattr__ = forward(__name__, "rag_r1.serving.terminal.command")
+__getattr__ = forwarding_getattr(__name__, "rag_r1.serving.terminal.command")

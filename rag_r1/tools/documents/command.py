@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
@@ -15,12 +14,12 @@ from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 from rag_r1.tools.documents.corpus import count_passages, document_files, index_folder, other_files
-from rag_r1.tools.documents.parsers import READERS
+from rag_r1.tools.documents.parsers import ENDINGS
 
-#: Files of other kinds that are named.
-_NAMED = 5
+#: Most skipped files that are named.
+_MAX_NAMED = 5
 _DESCRIPTION = f"""\
-Cut the documents of a folder ({", ".join(READERS)}; subfolders too) into passages of about 100 words, with
+Cut the documents of a folder ({", ".join(ENDINGS)}; subfolders too) into passages of about 100 words, with
 titles and page numbers, and write them as a corpus for the retrieval server. Nothing is done if the folder
 has not changed since. PDFs need pypdf: pip install 'rag-r1[documents]'.
 
@@ -31,7 +30,7 @@ example:
 
 
 class DocumentsArguments(Arguments):
-    """Which documents, and where to."""
+    """Options of `rag-r1 documents`."""
 
     folder: Path = argument("the folder with the documents", "DIR")
     out: Path = argument("folder for corpus.jsonl", "DIR")
@@ -49,21 +48,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         DocumentsArguments, arguments, prog="rag-r1 documents", description=_DESCRIPTION, check=_check_start
     )
     _check_start(args)
-    options: dict[str, Any] = {"progress": not args.no_progress, "skip_bad_files": args.skip_bad_files}
+    progress = not args.no_progress
     if args.check_only:
-        print(f"all checks passed: {count_passages(args.folder, **options):,} passages for {args.out}")
+        passages = count_passages(args.folder, progress, skip_bad_files=args.skip_bad_files)
+        print(f"all checks passed: {passages:,} passages for {args.out}")
         return 0
     with recorded_settings("rag-r1 documents", args):
-        corpus = index_folder(args.folder, args.out, **options)
-    with corpus.open("rb") as lines:
+        corpus = index_folder(args.folder, args.out, progress, skip_bad_files=args.skip_bad_files)
+    with corpus.open("rb") as lines:  # counted here, since an unchanged corpus is not written again
         print(f"{sum(1 for _ in lines):,} passages: {terminal_text(str(corpus), 4000)}")
-    skipped = [path for path in other_files(args.folder) if args.out not in path.parents]
-    if skipped:
-        paths = ", ".join(terminal_text(str(path.relative_to(args.folder)), 200) for path in skipped[:_NAMED])
-        suffix = f" and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
-        endings = ", ".join(READERS)
-        print(f"not read, as their names end in none of {endings}: {paths}{suffix}", file=sys.stderr)
+    if skipped := [path for path in other_files(args.folder) if args.out not in path.parents]:
+        print(_skipped_line(args.folder, skipped), file=sys.stderr)
     return 0
+
+
+def _skipped_line(folder: Path, skipped: Sequence[Path]) -> str:
+    """The line about files that are not read because of their kind."""
+    paths = ", ".join(terminal_text(str(path.relative_to(folder)), 200) for path in skipped[:_MAX_NAMED])
+    suffix = f" and {len(skipped) - _MAX_NAMED:,} more" if len(skipped) > _MAX_NAMED else ""
+    return f"not read (supported are {', '.join(ENDINGS)}): {paths}{suffix}"
 
 
 def _check_start(args: DocumentsArguments) -> None:

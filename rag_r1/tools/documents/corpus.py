@@ -1,15 +1,15 @@
 """Converts a folder of documents into a corpus of passages.
 
-`index_folder` reads every text, Markdown, HTML and PDF file of a folder and its subfolders
-(parsers.py) and writes `corpus.jsonl`, a passage of about 100 words a line:
+`index_folder` reads every text, Markdown, HTML and PDF file of a folder and its subfolders (parsers.py) and
+writes `corpus.jsonl`, with a passage of about 100 words on each line:
 
     {"id": "guides/setup.pdf#p3.1", "title": "Setup (page 3)", "text": "...",
      "url": "guides/setup.pdf#page=3", "file": "guides/setup.pdf", "page": 3}
 
 That is a corpus for `retrieval_server/build_index.py`, and what the tool `documents` searches
-(tool.py). A passage never crosses a page or a heading. Next to the corpus, `corpus.json` says from
-which files it was made: as long as these have the same names, sizes and times, the corpus is not made again
-(except when pypdf was installed since, without which PDFs were left out).
+(tool.py). A passage never crosses a page or a heading. Next to the corpus, `corpus.json` describes the files
+that it was made from: as long as these have the same names, sizes and times, the corpus is not made again
+(except when pypdf was installed or removed since, without which PDFs cannot be read).
 
 Files that cannot be read are named, up to twenty of them, and then either nothing is written or, with
 `skip_bad_files`, the others are.
@@ -38,19 +38,20 @@ from rag_r1.protocols.actions import well_formed
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.state_file import StateFile
+from rag_r1.sandbox.documents import DocumentText, Section
 from rag_r1.sandbox.worker_pool import LimitError
-from rag_r1.tools.documents.parsers import READERS, DocumentText, Section, read_ahead, read_document, workers
+from rag_r1.tools.documents.parsers import ENDINGS, read_ahead, read_document, workers
 
 logger = logging.getLogger(__name__)
 
 #: Words of a passage; of Chinese and Japanese, characters.
 PASSAGE_WORDS = 100
 CORPUS, MADE_FROM = "corpus.jsonl", "corpus.json"
-#: Changes when the same files give other passages.
+#: Increased when a release makes other passages of the same files.
 _VERSION = 2
-#: Windows knows only one kind.
+#: Rights are those of the effective user; Windows knows no other.
 _BY_EFFECTIVE_IDS = os.access in os.supports_effective_ids
-#: Files that are named in an error, and characters of each.
+#: Most files that are named in an error, and characters of each.
 _MAX_NAMED, _MAX_CHARS = 20, 600
 
 #: A Chinese or Japanese character, or a run of anything else; a run is cut where no word is that long.
@@ -83,26 +84,27 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
             return corpus
         state.remove()
         with atomic_file(corpus) as part:
-            _write(folder, files, part, progress, skip_bad_files)
+            _write_rows(folder, files, part, progress, skip_bad_files)
         state.write()
     return corpus
 
 
 def count_passages(folder: Path, progress: bool = True, *, skip_bad_files: bool = False) -> int:
-    """The passages that `index_folder` would write. Raises RunError as it does."""
-    files, bad = document_files(folder), list[str]()
-    passages = sum(map(len, _rows(folder, files, progress, bad)))
-    _check(folder, files, bad, passages, skip_bad_files)
+    """The number of passages that `index_folder` would write. Raises RunError as it does."""
+    files = document_files(folder)
+    faults: list[str] = []
+    passages = sum(map(len, _passages_by_file(folder, files, progress, faults)))
+    _check_result(folder, files, faults, passages, skip_bad_files)
     return passages
 
 
 def other_files(folder: Path) -> list[Path]:
     """The files that are not read because of their kind, sorted by name; without hidden ones."""
-    return [path for path in _visible_paths(folder) if path.is_file() and path.suffix.lower() not in READERS]
+    return [path for path in _visible_paths(folder) if path.is_file() and path.suffix.lower() not in ENDINGS]
 
 
 def _visible_paths(folder: Path) -> Iterator[Path]:
-    """All that is below the folder, without what is hidden. Raises RunError for a folder that may not be
+    """The folder and all paths below it, without hidden ones. Raises RunError for a folder that may not be
     entered, which rglob passes over."""
     for path in (folder, *sorted(folder.rglob("*"))):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
@@ -122,16 +124,16 @@ def document_files(folder: Path) -> list[Path]:
     paths = [
         path
         for path in _visible_paths(folder)
-        if path.suffix.lower() in READERS and path.is_file() and path.resolve().is_relative_to(root)
+        if path.suffix.lower() in ENDINGS and path.is_file() and path.resolve().is_relative_to(root)
     ]
     if not paths:
-        raise RunError(f"{folder}: no file in it ends in one of {', '.join(READERS)}: give another folder")
+        raise RunError(f"{folder}: no file in it ends in one of {', '.join(ENDINGS)}: give another folder")
     return paths
 
 
 def passages_of(name: str, path: Path, document: DocumentText | None = None) -> Iterator[dict[str, Any]]:
-    """The passages of a file that is called `name`, whose text may have been read already. Raises
-    DataError, or OSError."""
+    """The passages of a file, as rows of a corpus. `name`: its path in the corpus; `document`: its text, if
+    it was read already. Raises DataError, or OSError."""
     document = document or read_document(path)
     title = document.title or path.stem
     numbers: dict[int | None, int] = {}
@@ -150,43 +152,46 @@ def passages_of(name: str, path: Path, document: DocumentText | None = None) -> 
 
 
 def split_words(text: str, words: int = PASSAGE_WORDS) -> list[str]:
-    """A text in pieces of about `words` words each, equally long; [] for a text without any. White space
+    """A text in pieces of about `words` words each, equally long; [] for a text without words. White space
     becomes single spaces; nothing else is lost."""
     starts = array("Q", (match.start() for match in _WORD.finditer(text)))
     if not starts:
         return []
-    n_passages = max(1, round(len(starts) / words))
-    cuts = [starts[len(starts) * i // n_passages] for i in range(n_passages)]
+    n_pieces = max(1, round(len(starts) / words))
+    cuts = [starts[len(starts) * i // n_pieces] for i in range(n_pieces)]
     return [" ".join(text[start:end].split()) for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
 
 
 def _passage_title(title: str, section: Section) -> str:
+    """The document's title with the section's page or heading."""
     if section.page is not None:
         return f"{title} (page {section.page})"
     return f"{title}: {section.heading}" if section.heading not in ("", title) else title
 
 
-def _write(folder: Path, files: list[Path], part: Path, progress: bool, skip_bad_files: bool) -> None:
-    """Write the passages of the files."""
-    bad: list[str] = []
+def _write_rows(folder: Path, files: list[Path], part: Path, progress: bool, skip_bad_files: bool) -> None:
+    """Write the passages of the files to `part`. Raises RunError as `index_folder`."""
+    faults: list[str] = []
     passages = 0
     with part.open("w", encoding="utf-8") as stream:
-        for rows in _rows(folder, files, progress, bad):
+        for rows in _passages_by_file(folder, files, progress, faults):
             passages += len(rows)
             for row in rows:
                 stream.write(well_formed(json.dumps(row, ensure_ascii=False)) + "\n")
-    _check(folder, files, bad, passages, skip_bad_files)
-    for line in bad:
-        logger.warning("left out: %s", line)
+    _check_result(folder, files, faults, passages, skip_bad_files)
+    for fault in faults:
+        logger.warning("left out: %s", fault)
 
 
-def _check(folder: Path, files: list[Path], bad: list[str], passages: int, skip_bad_files: bool) -> None:
+def _check_result(
+    folder: Path, files: list[Path], faults: list[str], passages: int, skip_bad_files: bool
+) -> None:
     """Raises RunError if files cannot be read and are not to be left out, or if there is no text."""
-    if bad and not skip_bad_files:
-        suffix = f"\n  and {len(bad) - _MAX_NAMED} more" if len(bad) > _MAX_NAMED else ""
-        lines = "".join(f"\n  {line}" for line in bad[:_MAX_NAMED])
+    if faults and not skip_bad_files:
+        suffix = f"\n  and {len(faults) - _MAX_NAMED} more" if len(faults) > _MAX_NAMED else ""
+        lines = "".join(f"\n  {fault}" for fault in faults[:_MAX_NAMED])
         raise RunError(
-            f"{folder}: {len(bad)} of {len(files)} files cannot be read; repair or remove them, or "
+            f"{folder}: {len(faults)} of {len(files)} files cannot be read; repair or remove them, or "
             f"leave them out with skip_bad_files (in a command: --skip-bad-files):{lines}{suffix}"
         )
     if not passages:
@@ -194,26 +199,28 @@ def _check(folder: Path, files: list[Path], bad: list[str], passages: int, skip_
         raise RunError(f"{folder}: {subject} no text, so there is no passage: give another folder")
 
 
-def _rows(folder: Path, files: list[Path], progress: bool, bad: list[str]) -> Iterator[list[dict[str, Any]]]:
-    """The passages of one file after the other; those that cannot be read are named in `bad`. Raises
-    RunError when the reader was stopped at so many that the folder would take for ever."""
-    stops = 0
+def _passages_by_file(
+    folder: Path, files: list[Path], progress: bool, faults: list[str]
+) -> Iterator[list[dict[str, Any]]]:
+    """The passages of one file after the other; a line about each that cannot be read is added to `faults`.
+    Raises RunError after so many files beyond the reader's limits that the folder would take for ever."""
+    n_limits = 0
     bar = tqdm(total=len(files), desc="reading documents", unit="file", disable=not progress)
     try:
-        with bar, closing(read_ahead(files)) as readings:
-            for reading in readings:
+        with bar, closing(read_ahead(files)) as documents:
+            for pending in documents:
                 bar.update()
-                name = _name(reading.path.relative_to(folder))
+                name = _corpus_name(pending.path.relative_to(folder))
                 try:
-                    rows = list(passages_of(name, reading.path, reading.document()))
+                    rows = list(passages_of(name, pending.path, pending.document()))
                 except (DataError, OSError) as error:
-                    bad.append(terminal_text(f"{name}: {reason_of(error)}", _MAX_CHARS))
-                    stops += isinstance(error.__cause__, LimitError)
-                    if stops == _MAX_NAMED:
-                        lines = "".join(f"\n  {line}" for line in bad[-_MAX_NAMED:])
+                    faults.append(terminal_text(f"{name}: {reason_of(error)}", _MAX_CHARS))
+                    n_limits += isinstance(error.__cause__, LimitError)
+                    if n_limits == _MAX_NAMED:
+                        lines = "".join(f"\n  {fault}" for fault in faults[-_MAX_NAMED:])
                         raise RunError(
-                            f"{folder}: reading was given up after {stops} files that exceed its limits of "
-                            f"time or memory; remove them:{lines}"
+                            f"{folder}: reading was given up after {n_limits} files that exceed its limits "
+                            f"of time or memory; remove them:{lines}"
                         ) from None
                     continue
                 yield rows
@@ -226,10 +233,12 @@ def _fingerprint(folder: Path, files: list[Path]) -> str:
     digest = hashlib.sha256()
     for path in files:
         status = path.stat()
-        digest.update(f"{_name(path.relative_to(folder))}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        digest.update(
+            f"{_corpus_name(path.relative_to(folder))}\0{status.st_size}\0{status.st_mtime_ns}\n".encode()
+        )
     return digest.hexdigest()
 
 
-def _name(path: Path) -> str:
-    """A relative path as text; bytes that are not UTF-8 are written as escapes."""
+def _corpus_name(path: Path) -> str:
+    """A relative path as the corpus writes it; bytes that are not UTF-8 become escapes."""
     return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")

@@ -1,8 +1,8 @@
 """Reads documents as sections of text: plain text, Markdown, HTML and PDF.
 
-The name's ending gives the format. A section is what a passage should not cross: a page of a PDF, the text
-under a heading of a Markdown or HTML file, or a whole plain text. What a file holds is data: of a page,
-scripts, styles and comments are left out, nothing is fetched, and no markup survives.
+The ending of the name gives the format. A section is what a passage should not cross: a page of a PDF, the
+text under a heading of a Markdown or HTML file, or a whole plain text. Files are data: scripts, styles and
+comments of a page are left out, nothing is fetched, and no markup survives.
 
 HTML and PDF are read by a worker with limits of processor time and memory (rag_r1/sandbox/documents.py), for
 a small file can take for ever to parse. Plain text and Markdown cannot, and are read here.
@@ -28,40 +28,32 @@ from rag_r1.sandbox.documents import (
     DocumentText,
     Section,
     decode_text,
-    html_text,
     one_line,
     within_limits,
 )
 from rag_r1.sandbox.worker_pool import JobError, JobHandle, JobLimits, LimitError, WorkerPool
 
-__all__ = [
-    "DocumentText",
-    "READERS",
-    "PendingDocument",
-    "Section",
-    "DataError",
-    "html_text",
-    "read_ahead",
-    "read_document",
-    "workers",
-]
+#: Endings of the names of files that are read; those in _PARSED_ENDINGS by a worker.
+ENDINGS = (".txt", ".md", ".markdown", ".html", ".htm", ".pdf")
+_PARSED_ENDINGS = (".html", ".htm", ".pdf")
 
 #: Largest file that is read, in bytes: texts are in memory as a whole.
 MAX_FILE_BYTES = 256 << 20
-#: Seconds of processor time for a file that is parsed, and for each MiB of it. pypdf reads some 20 pages a
-#: second.
-CPU_S, CPU_S_MIB = 10.0, 10.0
-#: Bytes of addresses for a file that is parsed, and for each of its bytes.
-MEMORY, MEMORY_BYTE = 1 << 30, 8
+#: Seconds of processor time for a file that a worker reads, and more for each MiB of it. pypdf reads some 20
+#: pages a second.
+CPU_S, CPU_S_PER_MIB = 10.0, 10.0
+#: Bytes of address space for a file that a worker reads, and more for each of its bytes.
+MEMORY_BYTES, MEMORY_BYTES_PER_BYTE = 1 << 30, 8
 
 #: Most lines of a Markdown file: each is an object of its own while the file is read.
 MAX_LINES = 1_000_000
-_LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # those of str.splitlines
+#: The characters at which str.splitlines cuts.
+_LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 _HEADING = re.compile(r"#{1,6}\s+(\S.*)")
 _FENCE = re.compile(r"\s*(```|~~~)")
 
-#: Files that a worker reads in one job if they have at most so many bytes, and jobs that are begun ahead.
+#: Files of a batch, most bytes of one that a worker reads together with others, and batches begun ahead.
 _BATCH_FILES, _SMALL_BYTES, _MAX_BATCHES = 32, 64 << 10, 4
 
 #: The processes that read HTML and PDF.
@@ -74,7 +66,7 @@ def read_document(path: Path) -> DocumentText:
 
 
 def read_ahead(paths: Sequence[Path]) -> Iterator[PendingDocument]:
-    """The readings of files, in order; the workers are kept busy with the next ones meanwhile."""
+    """The documents of these files, in order; workers read the next ones meanwhile."""
     batches: deque[_ReadBatch] = deque()
     try:
         for start in range(0, len(paths), _BATCH_FILES):
@@ -82,10 +74,10 @@ def read_ahead(paths: Sequence[Path]) -> Iterator[PendingDocument]:
             for batch in batches:
                 batch.begin()
             if len(batches) == _MAX_BATCHES:
-                yield from batches[0].readings
+                yield from batches[0].documents
                 batches.popleft()
         while batches:
-            yield from batches[0].readings
+            yield from batches[0].documents
             batches.popleft()
             for batch in batches:
                 batch.begin()
@@ -99,61 +91,61 @@ class _ReadBatch:
     itself, within its own limits."""
 
     def __init__(self, paths: Sequence[Path]):
-        self.readings = [PendingDocument(path, self) for path in paths]
+        self.documents = [PendingDocument(path, self) for path in paths]
         self._job: JobHandle | None = None
         self._results: dict[PendingDocument, list[Any]] | None = None
         self._small: list[PendingDocument] = []
         size = 0
-        for reading in self.readings:
-            if reading.ending in _PARSED:
+        for pending in self.documents:
+            if pending.ending in _PARSED_ENDINGS:
                 with suppress(OSError):
-                    file_size = reading.path.stat().st_size
+                    file_size = pending.path.stat().st_size
                     if file_size <= _SMALL_BYTES:
-                        self._small.append(reading)
+                        self._small.append(pending)
                         size += file_size
         self._limits = _limits(size)
 
     def begin(self) -> None:
-        """Begin it, if there is something to do and a worker is idle. Raises nothing."""
+        """Begin the job of the small files if there are any and a worker is idle. Raises nothing."""
         if self._small and self._job is None and self._results is None:
             with suppress(OSError):
                 self._start(wait=False)
 
-    def result_of(self, reading: PendingDocument) -> list[Any] | None:
-        """What was read of a file: `["", value]`, or `[kind, message]` of an exception; None if nothing was.
-        Raises OSError if no process can be started."""
-        if self._results is None and reading in self._small:
+    def result_of(self, pending: PendingDocument) -> list[Any] | None:
+        """The job's result for a file: `["", value]`, or `[kind, message]` of an exception; None if it was
+        not read in the job. Raises OSError if no process can be started."""
+        if self._results is None and pending in self._small:
             if self._job is None:
                 self._start(wait=True)
             job, self._job, self._results = self._job, None, {}
-            assert job is not None
+            assert job is not None  # `_start` has set it
             with suppress(LimitError, JobError):
                 self._results = dict(zip(self._small, job.result(), strict=True))
-        return (self._results or {}).get(reading)
+        return (self._results or {}).get(pending)
 
     def cancel(self) -> None:
-        """End what was begun."""
+        """End the job, if it was begun."""
         if self._job is not None:
             self._job.cancel()
 
     def _start(self, wait: bool) -> None:
-        files = [[reading.job_path(), reading.ending] for reading in self._small]
+        files = [[pending.job_path(), pending.ending] for pending in self._small]
         start = workers.start if wait else workers.try_start
         self._job = start("rag_r1.sandbox.documents:read_all", [files], self._limits)
 
 
 class PendingDocument:
-    """The reading of a file, which may have been begun with others."""
+    """A file that is read by `document`, or earlier, with the others of its batch."""
 
     def __init__(self, path: Path, batch: _ReadBatch | None = None):
         self.path, self.ending, self._batch = path, path.suffix.lower(), batch
 
     def document(self) -> DocumentText:
-        """The text. Raises DataError, and OSError if the file cannot be opened."""
-        if self.ending in _PARSED:
+        """The text of the file. Raises DataError, and OSError if it cannot be opened."""
+        if self.ending in _PARSED_ENDINGS:
             return self._parsed()
-        if self.ending not in READERS:
-            raise DataError(f"its name must end in one of {', '.join(READERS)}")
+        if self.ending not in ENDINGS:
+            raise DataError(f"its name must end in one of {', '.join(ENDINGS)}")
         if self._size() > 4 * (MAX_CHARS + 1):  # more than UTF-8 or UTF-16 need
             raise DataError(f"its text has more than {MAX_CHARS:,} characters: split it")
         document = within_limits(DocumentText("", [Section(decode_text(self.path.read_bytes()))]))
@@ -187,12 +179,12 @@ class PendingDocument:
 
 
 def _limits(size: int) -> JobLimits:
-    """Of files that have so many bytes in all."""
-    return JobLimits(CPU_S + CPU_S_MIB * size / (1 << 20), MEMORY + MEMORY_BYTE * size)
+    """The limits of a job that reads files of `size` bytes in all."""
+    return JobLimits(CPU_S + CPU_S_PER_MIB * size / (1 << 20), MEMORY_BYTES + MEMORY_BYTES_PER_BYTE * size)
 
 
 def _markdown(text: str) -> DocumentText:
-    """Sections begin at headings, except those inside a fenced block of code."""
+    """The document in a Markdown text. Sections begin at headings, except those in a fenced block of code."""
     if sum(map(text.count, _LINE_ENDS)) > MAX_LINES:
         raise DataError(f"it has more than {MAX_LINES:,} lines: split it")
     sections: list[tuple[str, list[str]]] = [("", [])]
@@ -217,8 +209,3 @@ def _without_closing_marks(heading: str) -> str:
     heading = heading.rstrip()
     title = heading.rstrip("#")
     return title.rstrip() if not title or title[-1].isspace() else heading
-
-
-#: Endings of files' names that are read; those in _PARSED by a worker.
-READERS = (".txt", ".md", ".markdown", ".html", ".htm", ".pdf")
-_PARSED = (".html", ".htm", ".pdf")

@@ -4,10 +4,10 @@
       tools:
         documents: {tool: documents, folder: my/notes, topk: 3}
 
-The folder is made into passages by the first call (corpus.py), and these are searched with BM25 in this
-process: nothing else has to run, and no text leaves it. Each process of a training holds its own copy of the
-index, which suits some hundred thousand passages. A larger folder, or one that is to be searched by meaning,
-belongs into the retrieval server: write its passages with `index_folder`, build an index of them, and use the
+The first call makes passages of the folder (corpus.py), and these are searched with BM25 in this process:
+nothing else has to run, and no text leaves it. Each process of a training holds its own copy of the index,
+which suits some hundred thousand passages. A larger folder, or one that is to be searched by meaning, belongs
+into the retrieval server: write its passages with `rag-r1 documents`, build an index of them, and use the
 tool `retrieval`.
 """
 
@@ -17,6 +17,7 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,12 +29,13 @@ from rag_r1.system.installation import pip_command
 from rag_r1.tools.documents.corpus import index_folder
 from rag_r1.tools.lazy import LazyValue
 
-#: In the folder, unless `index` names another place. Hidden, so that it is not read as a document.
+#: Folder of the passages in the folder of documents, unless `index` names another. Hidden, so that it is not
+#: read as a document.
 INDEX = ".rag_r1_index"
 #: A word; of Chinese and Japanese, which do not separate words, a character.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
-#: Words that are in every text.
-_COMMON = frozenset(
+#: Words that occur in every text, which are not searched for.
+_STOP_WORDS = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
     "they this to was will with".split()
 )
@@ -47,15 +49,15 @@ class DocumentsOptions:
     folder: Annotated[Text, Constraint("a folder with documents")]
     #: Where the passages are kept; null: in the folder itself.
     index: Annotated[Text | None, Constraint("a folder or null")] = None
-    #: Passages for a query.
+    #: Passages that a query gets.
     topk: PositiveCount = 3
     #: Leave out files that cannot be read; otherwise every search fails and the log names them.
     skip_bad_files: Flag = False
 
 
 def make_documents(options: Mapping[str, Any], key: str) -> DocumentSearch:
-    """The searcher. Raises OptionsError for a wrong option, and ValueError if the folder or a package is
-    missing."""
+    """The searcher of a folder. Raises OptionsError for a wrong option, and ValueError if the folder or a
+    package is missing."""
     parsed = options_from(DocumentsOptions, options, key)
     if not Path(parsed.folder).is_dir():
         raise ValueError(f"{key}.folder: there is no folder {parsed.folder!r}")
@@ -74,7 +76,7 @@ class DocumentSearch:
         self._index = LazyValue(self._load)
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        """For each query its best passages. Raises RunError, or OSError, if the folder cannot be
+        """Returns the best passages of each query. Raises RunError, or OSError, if the folder cannot be
         read."""
         index = await self._index.get()
         return await asyncio.to_thread(lambda: [index.search(query, self.options.topk) for query in queries])
@@ -88,7 +90,7 @@ class DocumentSearch:
 
 
 class PassageIndex:
-    """A BM25 index in memory. `rows`: those of corpus.py; may be used by several threads."""
+    """A BM25 index in memory, for any number of threads. `rows`: passages as corpus.py writes them."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]):
         import bm25s
@@ -100,8 +102,7 @@ class PassageIndex:
             [self._words.setdefault(word, len(self._words)) for word in words_of(document.contents)]
             for document in self._documents
         ]
-        self._empty = not self._words
-        if not self._empty:
+        if self._words:  # bm25s refuses an index without words
             self._bm25.index((ids, self._words), show_progress=False)
 
     def search(self, query: str, topk: int) -> list[Document]:
@@ -110,11 +111,10 @@ class PassageIndex:
         if not ids:
             return []
         scores = self._bm25.get_scores_from_ids(ids)
-        best = np.argsort(-scores, kind="stable")[:topk]
-        matches = ((self._documents[row], float(scores[row])) for row in best if scores[row] > 0)
-        return [Document(document.id, document.contents, score) for document, score in matches]
+        best = [row for row in np.argsort(-scores, kind="stable")[:topk] if scores[row] > 0]
+        return [replace(self._documents[row], score=float(scores[row])) for row in best]
 
 
 def words_of(text: str) -> list[str]:
     """The words of a text that are searched for."""
-    return [word for word in _WORD.findall(text.casefold()) if word not in _COMMON]
+    return [word for word in _WORD.findall(text.casefold()) if word not in _STOP_WORDS]

@@ -1,9 +1,9 @@
 """Connections to MCP servers, shared by all tools of an event loop that use the same server.
 
-A connection lives in a task of its own, which opens it and closes it again: the package mcp wants both in one
-task, while calls come from any. A connection that has failed, or on which a call was given up, is not used
-for new calls; the next call opens another one, and the old one is closed when its last call has ended. So a
-server that dies or hangs costs the calls that it had, and no others.
+A connection lives in a task of its own, which opens it and closes it again: the package mcp requires both in
+one task, while calls come from any. A connection that has failed, or on which a call was given up, is not
+used for new calls; the next call opens another one, and the old one is closed when its last call has ended.
+So a server that dies or hangs affects the calls that it had, and no others.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -28,19 +29,20 @@ from rag_r1.system.child_processes import bind_to_parent
 from rag_r1.tools.argument_validator import ArgumentValidator
 from rag_r1.tools.mcp.server_output import limit_logs
 from rag_r1.tools.mcp.streams import BoundedTransport, CloseReason, http_streams, stdio_streams
-from rag_r1.tools.mcp.tool import McpFailure, McpOptions, environment_of, token_of
+from rag_r1.tools.mcp.tool import McpFailure, McpOptions
+from rag_r1.tools.secret_option import bearer_header
 
 logger = logging.getLogger(__name__)
 limit_logs()
 
 #: Most pages of a server's list of tools, and most tools.
 _MAX_PAGES, _MAX_TOOLS = 50, 1_000
-#: Seconds for closing a connection; a server that does not end by then is killed by the package mcp.
+#: Seconds for closing a connection; the package mcp kills a server that does not end by then.
 _CLOSING_S = 15.0
 #: Seconds for which a server may be silent on a stream.
 _STREAM_S = 300.0
-#: Errors that say that the connection is of no more use; others are answers.
-_BROKEN = {CONNECTION_CLOSED, REQUEST_TIMEOUT}
+#: Errors after which a connection is of no more use; others are answers.
+_CONNECTION_ERRORS = {CONNECTION_CLOSED, REQUEST_TIMEOUT}
 
 
 _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, McpServer]] = WeakKeyDictionary()
@@ -60,64 +62,67 @@ class McpServer:
 
     def __init__(self, options: McpOptions):
         self.options = options
-        self._link: McpConnection | None = None
+        self._connection: McpConnection | None = None
         self._retired: set[McpConnection] = set()
 
     @asynccontextmanager
-    async def link(self) -> AsyncIterator[McpConnection]:
+    async def connection(self) -> AsyncIterator[McpConnection]:
         """An open connection, for one call. Raises McpFailure if the server cannot be reached, and what the
         block raises."""
-        if self._link is not None and self._link.is_closed:
-            self._retire(self._link)
-        if self._link is None:
-            self._link = McpConnection(self.options)
-        link = self._link
-        link.calls += 1
+        if self._connection is not None and self._connection.is_closed:
+            self._retire(self._connection)
+        if self._connection is None:
+            self._connection = McpConnection(self.options)
+        connection = self._connection
+        connection.calls += 1
         try:
-            await link.wait_opened(self.options.timeout_s)
-            yield link
+            await connection.wait_opened(self.options.timeout_s)
+            yield connection
         except MCPError as error:
-            if error.code in _BROKEN:
-                self._retire(link)
-            if link.close_reason.why is not None:
-                raise McpFailure(f"the connection is closed: {link.close_reason.why}") from error
+            if error.code in _CONNECTION_ERRORS:
+                self._retire(connection)
+            if connection.close_reason.text is not None:
+                raise McpFailure(f"the connection is closed: {connection.close_reason.text}") from error
             raise
         except McpFailure:
             raise
         except BaseException:  # also a call that was given up: the server may hang
-            self._retire(link)
+            self._retire(connection)
             raise
         finally:
-            link.calls -= 1
-            if not link.calls and link is not self._link:
-                link.leave()
+            connection.calls -= 1
+            if not connection.calls and connection is not self._connection:
+                connection.begin_close()
 
     async def close(self) -> None:
         """Close all connections, and wait until they are closed; a later call opens another one."""
-        if self._link is not None:
-            self._retire(self._link)
-        await asyncio.gather(*(link.close() for link in self._retired))
+        if self._connection is not None:
+            self._retire(self._connection)
+        await asyncio.gather(*(connection.close() for connection in self._retired))
 
-    def _retire(self, link: McpConnection) -> None:
-        if self._link is link:
-            self._link = None
-            self._retired.add(link)
-            link.wait_closed(self._retired.discard)
+    def _retire(self, connection: McpConnection) -> None:
+        """Use the connection for no more calls; it is forgotten when it is closed."""
+        if self._connection is connection:
+            self._connection = None
+            self._retired.add(connection)
+            connection.on_closed(self._retired.discard)
 
 
 class McpConnection:
-    """One connection. `calls`: those that are using it."""
+    """One connection to a server, in a task of its own."""
 
     def __init__(self, options: McpOptions):
+        #: How many calls are using it.
         self.calls = 0
         self._options = options
         self._close_request = asyncio.Event()
         # Not the task's own `cancel`, which would also cut off the end of a server's process.
         self._opening = anyio.CancelScope()
-        self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
+        self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        # Its exception counts as retrieved: perhaps no call waits for it.
+        self._opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
         self._schemas: dict[str, dict[str, Any]] | None = None
-        self._checks: dict[str, ArgumentValidator] = {}
+        self._validators: dict[str, ArgumentValidator] = {}
         #: Why the connection was ended, if the server sent too much.
         self.close_reason = CloseReason()
         self._task = asyncio.ensure_future(self._run())
@@ -125,19 +130,20 @@ class McpConnection:
     @property
     def client(self) -> Client:
         """The client, once `wait_opened` has returned."""
-        return self._ready.result()
+        return self._opened.result()
 
     @property
     def is_closed(self) -> bool:
-        """Can no call be made?"""
+        """Whether no call can be made."""
         return self._task.done() or self._close_request.is_set()
 
     async def wait_opened(self, limit_s: float) -> None:
-        """Wait until it is open. Raises McpFailure."""
+        """Wait until it is open. Raises McpFailure if it cannot be opened, or not within `limit_s`
+        seconds."""
         try:
-            await asyncio.wait_for(asyncio.shield(self._ready), limit_s)
-        except asyncio.TimeoutError:
-            self.leave()
+            await asyncio.wait_for(asyncio.shield(self._opened), limit_s)
+        except TimeoutError:
+            self.begin_close()
             raise McpFailure(f"the server did not open a connection within {limit_s:g} s") from None
 
     async def list_tools(self) -> list[Any]:
@@ -151,7 +157,9 @@ class McpConnection:
             raise TimeoutError(f"the server did not list its tools within {limit_s:g} s") from None
 
     async def _all_tools(self) -> list[Any]:
-        tools, cursor = [], None
+        """The tools on all pages of the server's list. Raises McpFailure for too many."""
+        tools: list[Any] = []
+        cursor = None
         for _ in range(_MAX_PAGES):
             page = await self.client.list_tools(cursor=cursor)
             tools += page.tools
@@ -163,43 +171,45 @@ class McpConnection:
         raise McpFailure(f"its list of tools has more than {_MAX_PAGES} pages")
 
     async def schemas(self) -> dict[str, dict[str, Any]]:
-        """For each tool, the schema of its arguments. Raises as `list_tools`."""
+        """The schema of the arguments of each tool, by its name. Raises as `list_tools`."""
         if self._schemas is None:
             self._schemas = {tool.name: tool.input_schema for tool in await self.list_tools()}
         return self._schemas
 
     async def fault(self, name: str, arguments: dict[str, Any]) -> str | None:
-        """What the schema of a tool finds wrong with arguments, or None. Raises McpFailure if it is none."""
-        assert self._schemas is not None
+        """Returns what is wrong with arguments by the server's schema of a tool, or None. Raises McpFailure
+        if that is not a JSON schema, and as `schemas`."""
+        schemas = await self.schemas()
         try:
-            if name not in self._checks:
-                self._checks[name] = ArgumentValidator(self._schemas[name], foreign=True)
-            return await self._checks[name].checked(arguments)
+            if name not in self._validators:
+                self._validators[name] = ArgumentValidator(schemas[name], foreign=True)
+            return await self._validators[name].checked(arguments)
         except DataError as error:
-            raise McpFailure(f"the server's schema of {name!r} is no JSON schema: {error}") from None
+            raise McpFailure(f"the server's schema of {name!r} is not a JSON schema: {error}") from None
 
-    def wait_closed(self, callback: Callable[[McpConnection], object]) -> None:
+    def on_closed(self, callback: Callable[[McpConnection], object]) -> None:
         """Call `callback` with this connection once it is closed."""
         self._task.add_done_callback(lambda _: callback(self))
 
-    def leave(self) -> None:
+    def begin_close(self) -> None:
         """Begin to close it; if it is not open yet, give it up."""
         self._close_request.set()
-        if not self._ready.done():
+        if not self._opened.done():
             self._opening.cancel()
 
     async def close(self) -> None:
         """Close it, and wait until it is closed."""
-        self.leave()
+        self.begin_close()
         await asyncio.wait({self._task}, timeout=_CLOSING_S)
 
     async def _run(self) -> None:
+        """The task: open the connection, wait until it is to be closed, and close it."""
         try:
             async with AsyncExitStack() as stack:
                 stack.enter_context(self._opening)
                 client = await stack.enter_async_context(await self._client(stack))
-                if not self._ready.done():
-                    self._ready.set_result(client)
+                if not self._opened.done():
+                    self._opened.set_result(client)
                 await self._close_request.wait()
         except BaseException as error:  # the package mcp raises many kinds, also groups of them
             self._note_end(_first_line(error))
@@ -211,15 +221,16 @@ class McpConnection:
             self._close_request.set()
 
     async def _client(self, stack: AsyncExitStack) -> Client:
+        """The package's client over our streams, not connected yet."""
         options = self._options
         if options.command is not None:
             command = bind_to_parent(options.command, options.cwd)
-            return Client(stdio_streams(command, environment_of(options), options.cwd, self.close_reason))
-        assert options.url is not None
-        token = token_of(options)
-        # No proxy of the environment: it would be told the token.
+            environment = {name: os.environ[name] for name in options.env if name in os.environ}
+            return Client(stdio_streams(command, environment, options.cwd, self.close_reason))
+        assert options.url is not None  # make_mcp requires a command or a url
+        # Without the environment's proxies, which would get the token.
         http = httpx2.AsyncClient(
-            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {}),
+            headers={"Accept-Encoding": "identity", **bearer_header(options.token_env)},
             timeout=httpx2.Timeout(options.timeout_s, read=max(options.timeout_s, _STREAM_S)),
             trust_env=False,
             transport=BoundedTransport(trust_env=False),
@@ -228,8 +239,9 @@ class McpConnection:
         return Client(http_streams(options.url, http))
 
     def _note_end(self, reason: str) -> None:
-        if not self._ready.done():
-            self._ready.set_exception(McpFailure(f"the server cannot be reached: {reason}"))
+        """Raise the reason in the calls that wait for the connection, or log it if it was open."""
+        if not self._opened.done():
+            self._opened.set_exception(McpFailure(f"the server cannot be reached: {reason}"))
         elif not self._close_request.is_set():
             logger.warning("an MCP server's connection ended: %s", reason)
 

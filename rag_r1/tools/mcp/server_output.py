@@ -1,8 +1,8 @@
 """Bounds the stderr and the log messages of MCP servers, and makes them safe to print.
 
-A server writes to stderr what it likes, often text from elsewhere; and of messages that are wrong, the
-package mcp logs parts, with a traceback each. Both reach the terminal, or the log of a training, so both lose
-their control characters here and end when they are too much.
+A server can write anything to stderr, often text from elsewhere; and the package mcp logs parts of faulty
+messages, with a traceback each. Both reach the terminal, or the log of a training, so both lose their control
+characters here and are cut off when they are too long.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import anyio
 
 from rag_r1.io.terminal_text import terminal_lines, terminal_text
 
-#: Most bytes of a server's stderr that are shown of one connection, and longest line.
-MAX_STDERR_BYTES, _LINE_BYTES = 1 << 20, 8192
+#: Most bytes of stderr that are shown for one connection, and longest line.
+MAX_STDERR_BYTES, _MAX_LINE_BYTES = 1 << 20, 8192
 #: Most lines that the package mcp logs about messages of servers in a minute.
 MAX_LOGGED = 100
 #: Colours, which honest servers write too.
@@ -27,21 +27,21 @@ _LOGGERS = ("client", "mcp.client.streamable_http", "mcp.shared.jsonrpc_dispatch
 
 
 async def copy_stderr(stream: Any, end: anyio.Event) -> None:
-    """Copy the lines of a server's stderr to ours; sets `end` at its end. What is too much is read, so that
-    the server can go on, and thrown away."""
-    remaining, line = MAX_STDERR_BYTES, b""
+    """Copy the lines of a server's stderr to ours; sets `end` at its end. What is beyond the limit is read,
+    so that the server can go on, and thrown away."""
+    remaining_bytes, line = MAX_STDERR_BYTES, b""
     try:
         while True:
             data = await stream.receive()
-            if remaining < 0:
+            if remaining_bytes < 0:
                 continue
-            remaining -= len(data)
+            remaining_bytes -= len(data)
             *lines, line = (line + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-            if len(line) > _LINE_BYTES:
+            if len(line) > _MAX_LINE_BYTES:
                 lines, line = [*lines, line], b""
             for full_line in lines:
                 _show(full_line)
-            if remaining < 0:
+            if remaining_bytes < 0:
                 _show(b"(an MCP server's stderr: more than 1 MiB, the rest is not shown)")
                 line = b""
     except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
@@ -52,7 +52,8 @@ async def copy_stderr(stream: Any, end: anyio.Event) -> None:
 
 
 def _show(line: bytes) -> None:
-    text = terminal_lines(_COLOUR.sub("", line[:_LINE_BYTES].decode("utf-8", "replace")))
+    """Print a line of a server without its control characters."""
+    text = terminal_lines(_COLOUR.sub("", line[:_MAX_LINE_BYTES].decode("utf-8", "replace")))
     # Not sys.stderr, which may be another stream by now, or closed.
     stream = sys.__stderr__ or sys.stderr
     encoding = stream.encoding or "utf-8"
@@ -77,7 +78,7 @@ class _LogLimit(logging.Filter):
 
 
 def limit_logs() -> None:
-    """Let the package mcp log about servers' messages in this way."""
+    """Put the filter on the loggers with which the package mcp reports faulty messages."""
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         if not any(isinstance(filter_, _LogLimit) for filter_ in logger.filters):

@@ -1,8 +1,8 @@
 """The byte streams to an MCP server, over stdio or streamable HTTP.
 
-They take the place of the package mcp's own, in order that bytes are counted where they arrive, on a server's
-stdout and in its HTTP responses, and that a message is checked before the package makes objects of it
-(limits.py). A message beyond the limits ends a stdio connection, or the HTTP request.
+They replace those of the package mcp, so that bytes are counted where they arrive, on a server's stdout and
+in its HTTP responses, and a message is checked before the package makes objects of it (limits.py). A message
+beyond the limits ends a stdio connection, or the HTTP request.
 
 The schemas of results are removed from a server's list of tools: the package would check results against them
 on the event loop, and nobody reads them.
@@ -31,6 +31,7 @@ from rag_r1.tools.mcp.limits import (
     LineSplitter,
     TrafficAllowance,
     check_message,
+    check_size,
 )
 from rag_r1.tools.mcp.server_output import copy_stderr
 
@@ -39,16 +40,17 @@ _END_S = 2.0
 
 
 class CloseReason:
-    """Why a server's connection was ended by us, if it was."""
+    """Why this side has ended a server's connection; None if it has not."""
 
-    why: str | None = None
+    text: str | None = None
 
 
 @asynccontextmanager
 async def stdio_streams(
     command: list[str], environment: dict[str, str], folder: str | None, reason: CloseReason
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Starts a server in a session of its own; yields the streams that the package's client reads and writes.
+    """Starts a server in a session of its own; yields the streams that the package's client reads and writes,
+    and ends the server after the block. `reason`: gets the text if the server is ended for sending too much.
     Raises OSError if it cannot be started."""
     process = await anyio.open_process(
         command, env=get_default_environment() | environment, cwd=folder, start_new_session=True
@@ -81,7 +83,8 @@ async def http_streams(url: str, client: httpx2.AsyncClient) -> AsyncIterator[tu
 
 
 async def _read(process: Process, incoming: Any, allowance: TrafficAllowance, reason: CloseReason) -> None:
-    assert process.stdout is not None
+    """Send the messages on a server's stdout to `incoming` until one is too large; then only drain stdout."""
+    assert process.stdout is not None  # anyio.open_process has made a pipe
     lines = LineSplitter()
     with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError):
         async with incoming:
@@ -95,24 +98,26 @@ async def _read(process: Process, incoming: Any, allowance: TrafficAllowance, re
                             check_message(line)
                             await incoming.send(_message(line))
                 except TooLargeError as error:
-                    reason.why = f"it was ended, since the server sent too much: {error}"
+                    reason.text = f"it was ended, since the server sent too much: {error}"
         with anyio.CancelScope(shield=True):
             while True:
                 await process.stdout.receive()
 
 
 def _message(line: bytes) -> SessionMessage | Exception:
+    """The message in a line, or the exception that the package's client gets in its place."""
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError:
         # Not the package's own error, which quotes the line: the session logs it.
-        return ValueError("the MCP server sent a line that is no message")
+        return ValueError("the MCP server sent a line that is not a message")
 
 
 async def _write(
-    process: Process, outgoing: Any, incoming: Any, allowance: TrafficAllowance, write_end: Any
+    process: Process, outgoing: Any, incoming: Any, allowance: TrafficAllowance, write_end: anyio.Event
 ) -> None:
-    assert process.stdin is not None
+    """Write our messages to a server's stdin; sets `write_end` at the end."""
+    assert process.stdin is not None  # anyio.open_process has made a pipe
     try:
         async with outgoing:
             async for message in outgoing:
@@ -127,8 +132,8 @@ async def _write(
 
 
 async def _end(process: Process, stderr_end: anyio.Event) -> None:
-    """Close its stdin; if it does not end by itself then, end all of its session. `stderr_end`: of its
-    stderr, which a child that it has left may hold."""
+    """End a server: close its stdin, and if it does not end by itself then, end all of its session.
+    `stderr_end`: set when its stderr ends, which a child that it has left may hold open."""
     for stop in (None, signal.SIGTERM, signal.SIGKILL):
         with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             if stop is None and process.stdin is not None:
@@ -150,7 +155,7 @@ async def _end(process: Process, stderr_end: anyio.Event) -> None:
 
 
 class SchemaFilter:
-    """A stream of messages, of which lists of tools lose the schemas of results."""
+    """A stream of messages that removes the schemas of results from lists of tools."""
 
     def __init__(self, inner: Any):
         self._inner = inner
@@ -163,7 +168,7 @@ class SchemaFilter:
         return _without_result_schemas(await self._inner.receive())
 
     async def aclose(self) -> None:
-        """Close it."""
+        """Close the stream."""
         await self._inner.aclose()
 
     def __aiter__(self) -> SchemaFilter:
@@ -181,6 +186,7 @@ class SchemaFilter:
 
 
 def _without_result_schemas(item: Any) -> Any:
+    """The item itself; if it is a list of tools, their schemas of results are removed."""
     message = getattr(item, "message", None)
     result = message.result if isinstance(message, JSONRPCResponse) else None
     tools = result.get("tools") if isinstance(result, dict) else None
@@ -191,11 +197,11 @@ def _without_result_schemas(item: Any) -> Any:
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
-    """HTTP of which the responses are bounded."""
+    """An HTTP transport that bounds responses."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The response; reading it raises httpx2.SSEError or httpx2.StreamError, which the package tells as
-        the error of the request, if it is too much."""
+        """The response. Reading too large a one raises httpx2.SSEError or httpx2.StreamError, which the
+        package reports as the error of the request."""
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             await response.aclose()
@@ -207,21 +213,21 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
 
 
 class _BoundedBody(httpx2.AsyncByteStream):
+    """A body that is one message; it is passed on when it has been checked."""
+
     def __init__(self, inner: Any):
         self._inner = inner
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        body, size = [], 0
+        body = bytearray()
         try:
             async for chunk in self._inner:
-                body.append(chunk)
-                size += len(chunk)
-                if size > MAX_MESSAGE_BYTES:
-                    raise TooLargeError(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
-            check_message(b"".join(body))
+                body += chunk
+                check_size(len(body))
+            check_message(bytes(body))
         except TooLargeError as error:
             raise httpx2.StreamError(f"the server sent too much: {error}") from None
-        yield b"".join(body)
+        yield bytes(body)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -231,8 +237,9 @@ class _BoundedEvents(_BoundedBody):
     """Server-sent events; an event is passed on when it has been checked."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        allowance, lines, tail = TrafficAllowance(), LineSplitter(), b""
-        event = EventSplitter(allowance)
+        allowance = TrafficAllowance()
+        lines, event = LineSplitter(), EventSplitter(allowance)
+        tail = b""
         try:
             async for chunk in self._inner:
                 allowance.spend(len(chunk))

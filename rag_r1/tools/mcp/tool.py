@@ -11,9 +11,9 @@ configuration: what the policy reads about a tool is then fixed, and a server ca
 
 All entries of an event loop with the same server share a connection. It is opened by the first call. If the
 server dies, or does not answer in time, the calls concerned are failures, and the next call opens a new one;
-the old connection is closed when no call waits for it any more. What a server sends as an error of the tool
-(`isError`) is told to the policy, as MCP intends it. With `errors: failures` it counts as the tool's failure,
-for servers that report their own faults in this way.
+the old connection is closed when no call waits for it any more. The policy reads what a server sends as an
+error of the tool (`isError`), as MCP intends it. With `errors: failures` it counts as the tool's failure, for
+servers that report their own faults in this way.
 
 A stdio server is started with MCP's few default variables of the environment and those that `env` names.
 """
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -44,7 +43,7 @@ from rag_r1.options.server_address import Address
 from rag_r1.protocols import Refusal
 from rag_r1.system.installation import pip_command
 from rag_r1.tools.function_tool import FunctionTool, named_arguments, schema_of
-from rag_r1.tools.secret_option import Variable, read_secret
+from rag_r1.tools.secret_option import Variable
 
 #: Longest text of a result, in characters.
 MAX_CHARS = 20_000
@@ -86,12 +85,13 @@ class McpOptions:
     token_env: Variable = None
     #: Seconds for connecting, and for the answer to a call.
     timeout_s: PositiveSeconds = 60.0
-    #: Whether a tool's error is told to the policy, or counts as a failure.
+    #: Whether the policy reads a tool's error (`told`), or it counts as a failure.
     errors: Literal["told", "failures"] = "told"
 
 
 def make_mcp(options: Mapping[str, Any], key: str) -> McpTool:
-    """The tool. Raises OptionsError for a wrong option, and ValueError if the package mcp is missing."""
+    """The tool `mcp`. Raises OptionsError for a wrong option, and ValueError if the package mcp is
+    missing."""
     parsed = options_from(McpOptions, options, key)
     if (parsed.command is None) == (parsed.url is None) or parsed.command == ():
         raise OptionsError([OptionFault(f"{key}.command", f"{key} needs either a command or a url")])
@@ -101,7 +101,7 @@ def make_mcp(options: Mapping[str, Any], key: str) -> McpTool:
 
 
 def has_mcp() -> bool:
-    """Is the package mcp installed, in a version that we can use? Importing it takes seconds."""
+    """Whether the package mcp is installed, in version 2 or later. Importing it would take seconds."""
     try:
         return int(version("mcp").partition(".")[0]) >= 2
     except (PackageNotFoundError, ValueError):
@@ -113,8 +113,8 @@ class McpFailure(Exception):
 
 
 class McpTool(FunctionTool):
-    """One tool of a server. Until the server has said what arguments the tool takes, any are accepted; wrong
-    ones are then refused after the server was asked."""
+    """One tool of a server. Any arguments pass its own schema; they are checked by the server's schema when
+    the connection is open, and wrong ones are refused."""
 
     def __init__(self, name: str, options: McpOptions):
         schema = schema_of({"type": "object"})
@@ -123,15 +123,15 @@ class McpTool(FunctionTool):
 
     async def _ask(self, /, **arguments: Any) -> str | Refusal:
         """The text of the result. Raises McpFailure, and what the package mcp raises."""
-        async with (await _connections()).server_for_loop(self.options).link() as link:
-            schemas = await link.schemas()
+        async with (await _connections()).server_for_loop(self.options).connection() as connection:
+            schemas = await connection.schemas()
             if self.name not in schemas:
                 names = terminal_text(", ".join(sorted(schemas)), 300) or "none"
                 raise McpFailure(f"the server has no tool {self.name!r}; it has: {names}")
             args = dict(named_arguments(arguments, schemas[self.name]))
-            if fault := await link.fault(self.name, args):
+            if fault := await connection.fault(self.name, args):
                 return Refusal(fault[:300])
-            result = await link.client.call_tool(self.name, args, self.options.timeout_s)
+            result = await connection.client.call_tool(self.name, args, self.options.timeout_s)
         text = content_text(result)
         if not result.is_error:
             return text
@@ -150,7 +150,7 @@ async def _connections() -> Any:
 
 
 def content_text(result: Any) -> str:
-    """The content of a result as one text; what is no text is named, not shown."""
+    """The content of a result as one text; a block that is not a text is named, not shown."""
     parts = []
     for block in result.content:
         resource = getattr(block, "resource", None)
@@ -161,18 +161,9 @@ def content_text(result: Any) -> str:
     return "\n".join(parts)[:MAX_CHARS]
 
 
-def environment_of(options: McpOptions) -> dict[str, str]:
-    """The variables that a command gets besides MCP's default ones."""
-    return {name: os.environ[name] for name in options.env if name in os.environ}
-
-
-def token_of(options: McpOptions) -> str | None:
-    """The bearer token for `url`. It must not be logged."""
-    return read_secret(options.token_env)
-
-
 def prefixed_entries(tools: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """What a server says about its tools, as entries of `rag_r1.tools` without their server."""
+    """A server's tools as entries of `rag_r1.tools`, with description and parameters but without the
+    server."""
     return {
         tool.name: {
             "description": (tool.description or "")[:MAX_CHARS],

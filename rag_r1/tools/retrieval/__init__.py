@@ -1,5 +1,5 @@
 """The client of the retrieval server, and a server of one's own for a run."""
 
-from rag_r1.system.renamed_modules import forward
+from rag_r1.system.renamed_modules import forwarding_getattr
 
-__getattr__ = forward(__name__, "rag_r1.tools.retrieval.client")
+__getattr__ = forwarding_getattr(__name__, "rag_r1.tools.retrieval.client")

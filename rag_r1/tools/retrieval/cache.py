@@ -1,10 +1,10 @@
 """A cache of search results that belongs to one version of the server's index.
 
-A server that reloads its index says so in its next answer (`X-Index-Version`). What was kept until then is of
-another index, and is forgotten. Requests that were under way at that moment may bring answers of either; so
+A server that reloads its index names the new version in its next answer (`X-Index-Version`). The results of
+the old index are then forgotten. Requests that were under way at that moment may bring answers of either; so
 the answer to a request is kept only if no other version has been seen since it was sent. A server of another
 make, which names no version, is taken to have one index for ever. Versions count reloads, so a server that is
-ended and started with another index may have the number of before: restart its clients too, or reload.
+ended and started with another index may have the same number again: restart its clients too, or reload.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rag_r1.protocols import Document
 
 
 class QueryCache:
-    """The documents of the `size` queries that were last asked for; see the top of the module."""
+    """The documents of the `size` most recent queries, all of one version of the index."""
 
     def __init__(self, size: int):
         self._documents: LRUCache[str, list[Document]] = LRUCache(size)
@@ -24,11 +24,11 @@ class QueryCache:
         self.changes = 0
 
     def get(self, query: str) -> list[Document] | None:
-        """What was found for a query, or None."""
+        """The documents of a query, or None if they are not in the cache."""
         return self._documents.get(query)
 
     def keep(self, query: str, documents: list[Document], sent_at: int) -> None:
-        """Keep what a request has found that was sent at this number of changes."""
+        """Keep the result of a request that was sent at this number of changes."""
         if self._documents.maxsize and sent_at == self.changes:
             self._documents[query] = documents
 

@@ -1,17 +1,16 @@
 """The client of the retrieval server, which answers the searches of rollouts.
 
 One client serves all trajectories of a process over one pool of connections. New queries that arrive almost
-together are sent together. A query that is already in flight for another trajectory is awaited,
-not sent again (single flight), and one that was answered before comes from an LRU cache, until the server has
-reloaded its index (cache.py). The trajectories of a GRPO group send the same queries, so both matter.
+together are sent together. A query that is already in flight for another trajectory is awaited, not sent
+again (single flight), and one that was answered before comes from an LRU cache, until the server has reloaded
+its index (cache.py). The trajectories of a GRPO group send the same queries, so both matter.
 Whatever can go wrong on the wire (refused connection, time-out, 5xx, 429, broken JSON, wrong shape) is
 retried with exponential back-off and jitter; after the last retry the query gets a `Failure`, never an
 exception, so a dead retriever costs one bounded error observation and not the run. Failures are not cached.
 Redirects are errors; nothing is decompressed.
 
-With `agentic_input` the server is sent more than the query: what its encoder was trained on, e.g. the
-question beside it (rag_r1/protocols/retriever_query.py). Separator and mode are the server's own
-(query_format.py).
+With `agentic_input` a query is sent together with what the server's encoder was trained to read beside it,
+such as the question, in the server's own format (query_format.py).
 
 The token for a server that requires one is read from the environment variable `RETRIEVAL_TOKEN`; it is not a
 key of the configuration, because configurations are logged.
@@ -53,13 +52,15 @@ logger = logging.getLogger(__name__)
 FAILURE_TEXT = "The search engine did not answer. Try another query, or answer with what is known."
 #: A response larger than this many bytes is not a search result.
 MAX_RESPONSE_BYTES = 64 << 20
-#: Most JSON values of a response, and of it for each document that was asked for.
+#: Most JSON values of a response, and more for each document that was requested.
 _BASE_VALUES, _VALUES_PER_DOCUMENT = 50_000, 200
 #: The environment variable with the server's bearer token.
 TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
+#: Longest wait between two attempts.
 _MAX_WAIT_S = 20.0
 
 Result = list[Document] | Failure
+Entry = Result | asyncio.Future[Result]
 
 
 @dataclass
@@ -87,8 +88,7 @@ def token_header() -> dict[str, str]:
 
 
 def make_retrieval(options: Mapping[str, Any], key: str) -> RetrievalClient:
-    """The tool `retrieval` of `rag_r1.tools`: a further retrieval server, or another index of the same one.
-    Raises OptionsError."""
+    """The tool `retrieval` of `rag_r1.tools`, for another server or index. Raises OptionsError."""
     return RetrievalClient(options_from(RetrieverConfig, options, key))
 
 
@@ -106,7 +106,7 @@ class RetrievalClient(SearchTool):
         self._cache = QueryCache(config.cache_size)
         self._in_flight: dict[str, asyncio.Future[Result]] = {}
         self._requests: set[asyncio.Task[None]] = set()
-        #: The turns that will share the next request, and what sends it at once when it is done.
+        #: The turns that will share the next request, and the future that sends it at once when it is set.
         self._open_turns: list[list[str]] | None = None
         self._full: asyncio.Future[None]
         self._session: aiohttp.ClientSession | None = None
@@ -120,15 +120,29 @@ class RetrievalClient(SearchTool):
     async def call(
         self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
     ) -> list[Result]:
-        """As `search`; with a context, each query is sent as `agentic_input` says."""
+        """Documents for each call, as `search`; with a context, queries are sent as `agentic_input` says."""
         queries: Sequence[str] = [args["query"] for args in arguments]
         if context is not None and self.reads_context:
             try:
                 queries = await self._format.texts(queries, context)
             except (QueryFormatError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-                logger.warning("no separator from %s (%s)", self.config.base, error)
+                logger.warning("no query format from %s (%s)", self.config.base, error)
                 return [failure(str(error) or type(error).__name__)] * len(arguments)
-        entries: list[Result | asyncio.Future[Result]] = []
+        entries, joined, new_queries = self._look_up(queries)
+        if new_queries:
+            self.stats.sent += len(new_queries)
+            self._enqueue(new_queries)
+        results = [
+            await asyncio.shield(item) if isinstance(item, asyncio.Future) else item for item in entries
+        ]
+        return [
+            CachedDocuments(result) if i in joined and isinstance(result, list) else result
+            for i, result in enumerate(results)
+        ]
+
+    def _look_up(self, queries: Sequence[str]) -> tuple[list[Entry], set[int], list[str]]:
+        """Each query's cached result or future, the positions of joined ones, and the queries to send."""
+        entries: list[Entry] = []
         new_queries: list[str] = []
         joined: set[int] = set()
         for query in queries:
@@ -144,16 +158,7 @@ class RetrievalClient(SearchTool):
                 self._in_flight[query] = asyncio.get_running_loop().create_future()
                 new_queries.append(query)
             entries.append(self._in_flight[query])
-        if new_queries:
-            self.stats.sent += len(new_queries)
-            self._add(new_queries)
-        results = [
-            await asyncio.shield(item) if isinstance(item, asyncio.Future) else item for item in entries
-        ]
-        return [
-            CachedDocuments(result) if i in joined and isinstance(result, list) else result
-            for i, result in enumerate(results)
-        ]
+        return entries, joined, new_queries
 
     async def close(self) -> None:
         """Cancel requests in flight and close the connections."""
@@ -168,7 +173,7 @@ class RetrievalClient(SearchTool):
             await self._session.close()
             self._session = None
 
-    def _add(self, queries: list[str]) -> None:
+    def _enqueue(self, queries: list[str]) -> None:
         """Send the queries of a turn, together with those that arrive within `gather_s` seconds, up to
         `max_queries`: an engine ends many turns in one step, and a request takes more CPU time than the
         queries in it. The queries of a turn stay together."""
@@ -191,42 +196,41 @@ class RetrievalClient(SearchTool):
     async def _send(
         self, turns: list[list[str]], attempt: int = 0, full: asyncio.Future[None] | None = None
     ) -> None:
-        """Ask for the queries of the turns, and deliver the answers to all searches that wait for them.
-        `full`: more turns may arrive until it is done, or for `gather_s` seconds.
-
-        After a failure each turn is retried in a request of its own, without the queries that have an answer
-        already. So a faulty turn costs those that shared its request one attempt at most, and a refused query
-        affects only its own turn."""
+        """Request the queries of the turns, and deliver the answers to all searches that wait for them.
+        `full`: more turns may arrive until it is done, or for `gather_s` seconds. After a failure each turn
+        is retried in a request of its own, without the queries that have an answer already. So a faulty turn
+        costs those that shared its request one attempt at most, and a refused query affects only its own
+        turn."""
         if full is not None and not full.done():
             await asyncio.wait([full], timeout=self.config.gather_s)
             if self._open_turns is turns:
                 self._open_turns = None
         queries = [query for turn in turns for query in turn]
-        sent_at, wait, is_refusal = self._cache.changes, 0.0, False
+        sent_at, wait_s, is_refusal = self._cache.changes, 0.0, False
         answers: Sequence[list[Document] | str]
         try:
             self.stats.requests += 1
-            answers = await self._ask(queries)
+            answers = await self._request(queries)
         except aiohttp.ClientResponseError as error:
             answers = [f"HTTP {error.status}"] * len(queries)
             # Otherwise the server understood the request, and would refuse it again.
             is_refusal = not is_transient(error.status)
-            wait = retry_after(error.headers)
+            wait_s = retry_after(error.headers)
         except Exception as error:
-            answers = [self._fault(error)] * len(queries)
-            if not isinstance(error, _TRANSIENT):  # a bug of ours: only these queries fail, and it is logged
+            answers = [self._describe(error)] * len(queries)
+            if not isinstance(error, _TRANSIENT):  # a fault of this client: logged, and not retried
                 logger.exception("search failed at %s", self.config.endpoint)
                 attempt = self._retry.retries
         is_last = len(turns) == 1 if is_refusal else attempt >= self._retry.retries
         problems = self._deliver(dict(zip(queries, answers, strict=True)), sent_at, is_last)
-        retries = [part for turn in turns if (part := [query for query in turn if query in problems])]
-        if is_last or not retries:
+        retried_turns = [part for turn in turns if (part := [query for query in turn if query in problems])]
+        if is_last or not retried_turns:
             return
         if not is_refusal:
             attempt += 1
-            self.stats.retried += len(retries)
-            await asyncio.sleep(self._retry.delay(attempt - 1, wait))
-        await asyncio.gather(*(self._send([turn], attempt) for turn in retries))
+            self.stats.retried += len(retried_turns)
+            await asyncio.sleep(self._retry.delay(attempt - 1, wait_s))
+        await asyncio.gather(*(self._send([turn], attempt) for turn in retried_turns))
 
     def _deliver(
         self, answers: Mapping[str, list[Document] | str], sent_at: int, is_last: bool
@@ -253,32 +257,33 @@ class RetrievalClient(SearchTool):
         if future is not None and not future.done():
             future.set_result(result)
 
-    def _fault(self, error: Exception) -> str:
-        """What an error says, for people."""
+    def _describe(self, error: Exception) -> str:
+        """An error in words for people."""
         if isinstance(error, asyncio.TimeoutError):
             return f"no answer within {self.config.timeout_s:g} s"
         return f"{type(error).__name__}: {error}"
 
-    def _connected(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=self.config.max_connections)
             self._session = bounded_session(token_header(), self.config.timeout_s, connector=connector)
         return self._session
 
     async def _get(self, address: str) -> tuple[int, bytes]:
-        async with self._connected().get(address, allow_redirects=False) as response:
+        """The status and body of `/ready` (b"" if too large). Raises the errors of connections."""
+        async with self._open_session().get(address, allow_redirects=False) as response:
             try:
                 return response.status, await read_body(response, MAX_READY_BYTES)
             except TooLargeError:
-                return response.status, b""  # it describes no server
+                return response.status, b""  # read_format refuses it
 
-    async def _ask(self, queries: list[str]) -> list[list[Document] | str]:
-        """For each query its documents, or what is wrong with them. Raises the errors of connections, and
+    async def _request(self, queries: list[str]) -> list[list[Document] | str]:
+        """The documents of each query, or what is wrong with them. Raises the errors of connections, and
         ValueError or RecursionError if the response has no results for these queries."""
         wire, sent_at = self.config.wire_format, self._cache.changes
         payload = wire.payload(queries, self.config.topk)
         # A redirect would carry queries and token to an address that nobody has configured.
-        posted = self._connected().post(self.config.endpoint, json=payload, allow_redirects=False)
+        posted = self._open_session().post(self.config.endpoint, json=payload, allow_redirects=False)
         async with posted as response:
             if response.status != 200:
                 raise aiohttp.ClientResponseError(
@@ -291,5 +296,5 @@ class RetrievalClient(SearchTool):
             self._format.note_version(version)
             self._cache.note_version(version, sent_at)
             body = await read_body(response, MAX_RESPONSE_BYTES)
-        most_values = _BASE_VALUES + _VALUES_PER_DOCUMENT * len(queries) * self.config.topk
-        return wire.parse_each(read_json(body, most_values), len(queries), self.config.topk)
+        max_values = _BASE_VALUES + _VALUES_PER_DOCUMENT * len(queries) * self.config.topk
+        return wire.parse_each(read_json(body, max_values), len(queries), self.config.topk)

@@ -1,7 +1,7 @@
 """Builds an index and runs a retrieval server for it as a child process.
 
 It is the real server, in its own process, used over HTTP: `rag_r1` and `retrieval_server` share no code. It
-ends with what started it, and of the secrets in the environment it gets the token of its own clients only
+ends with its parent, and gets no secret of the environment but the token of its own clients
 (rag_r1/system/child_processes.py).
 """
 
@@ -30,25 +30,27 @@ from rag_r1.tools.retrieval.client import TOKEN_VARIABLE
 def build_index(
     corpus: Path, out: Path, *options: str, more_corpora: Sequence[Path] = (), timeout_s: float = 600
 ) -> Path:
-    """Build an index folder from a corpus file, and `more_corpora`; `options` are those of `rag-r1 index
-    build`."""
+    """Build an index folder from a corpus file, and `more_corpora`; returns it. `options` are those of
+    `rag-r1 index build`. Raises RunError if building fails, and subprocess.TimeoutExpired."""
     module = (sys.executable, "-m", "retrieval_server.build_index")
     command = [*module, "--corpus", str(corpus), *map(str, more_corpora), "--out", str(out), *options]
-    done = subprocess.run(
+    process = subprocess.run(
         bind_to_parent(command), capture_output=True, text=True, timeout=timeout_s, env=server_environment()
     )
-    if done.returncode:
-        raise RunError(f"building the index of {corpus} failed:\n{last_lines(done.stdout + done.stderr, 15)}")
+    if process.returncode:
+        output = last_lines(process.stdout + process.stderr, 15)
+        raise RunError(f"building the index of {corpus} failed:\n{output}")
     return out
 
 
 @contextmanager
 def retrieval_process(index: Path, log: Path, *options: str, wait_s: float = 300) -> Iterator[str]:
-    """Serve `index` on a free loopback port for the length of the block; yields the address."""
+    """Serve `index` on a free loopback port for the length of the block; yields the address. `wait_s`:
+    seconds until it must be ready. Raises RunError, with the end of the log, if it is not."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    server = ("-m", "retrieval_server.start_retrieval")
-    arguments = [*server, "--index", str(index), "--port", str(port), *options]
+    module = ("-m", "retrieval_server.start_retrieval")
+    arguments = [*module, "--index", str(index), "--port", str(port), *options]
     # A session of its own: Ctrl-C is for the caller, who may have searches to finish.
     with child_process(arguments, server_environment(TOKEN_VARIABLE), log) as process:
         try:
@@ -59,6 +61,7 @@ def retrieval_process(index: Path, log: Path, *options: str, wait_s: float = 300
 
 
 def _is_ready(url: str) -> bool:
+    """Whether the server at the address answers that it is ready."""
     try:
         with urllib.request.urlopen(f"{url}/ready", timeout=2):
             return True

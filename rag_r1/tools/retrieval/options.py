@@ -33,9 +33,9 @@ class RetrieverConfig:
     #: Whether a query is sent together with what it depends on, joined by the separator of the server's
     #: encoder: for a retriever that was trained so (Agentic-R).
     agentic_input: Flag = False
-    #: What it is sent with (rag_r1/protocols/retriever_query.py), by default what the server's encoder was
-    #: trained with or, if the server does not say, the question (`agentic`). Another one than the encoder's
-    #: is an error.
+    #: What a query is sent with (rag_r1/protocols/retriever_query.py), by default the mode that the server's
+    #: encoder was trained with or, if the server does not say, the question (`agentic`). Another mode than
+    #: the encoder's is an error.
     mode: Literal[tuple(MODES)] | None = None
     #: Connections to the server, per process: with veRL's eight agent workers and `max_queries` as below, as
     #: many queries at once as the server takes (4,096).
@@ -51,7 +51,8 @@ class RetrieverConfig:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> RetrieverConfig:
-        """From the keys under `rag_r1.retriever`. Raises OptionsError naming every unknown or wrong key."""
+        """The options in the keys under `rag_r1.retriever`. Raises OptionsError naming every unknown or wrong
+        key."""
         return options_from(cls, config)
 
     @property
@@ -74,8 +75,8 @@ class RetrieverConfig:
 
 
 def first_search(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys under `rag_r1.retriever` that are others for the first search of a command, which tries the
+    """The keys under `rag_r1.retriever` that differ for the first search of a command, which tries the
     server: one attempt, and no long wait for it."""
     timeout_s = options.get("timeout_s", FIRST_ANSWER_S)
-    is_number = isinstance(timeout_s, int | float)  # else it is refused where all keys are
+    is_number = isinstance(timeout_s, int | float)  # anything else is refused together with other wrong keys
     return {"retries": 0, "timeout_s": min(timeout_s, FIRST_ANSWER_S) if is_number else timeout_s}

@@ -2,9 +2,9 @@
 
 The separator stands in the manifest of the index and nowhere in the configuration of an agent, so that the
 two cannot disagree; and so does what the encoder was trained to read (`query_mode`), which a configuration
-need not name, and must not contradict. A client asks when its first query needs it and keeps the answer,
-until an answer to a search says that the index has been reloaded (`X-Index-Version`): searches after that one
-are made for the new index. A server whose index has no separator (BM25, or a server of another make) is an
+need not name, and must not contradict. A client requests both when its first query needs them and keeps them
+until an answer to a search shows that the index has been reloaded (`X-Index-Version`): searches after that
+one are written for the new index. An index without a separator (BM25, or a server of another make) is an
 error that names the key and the remedy. The plain query is never sent instead: an encoder that was trained
 otherwise would answer it badly, and silently.
 """
@@ -20,8 +20,9 @@ import aiohttp
 
 from rag_r1.io.retry import RetryPolicy, TransientError, is_transient, with_retries
 from rag_r1.protocols.retriever_query import Context, Mode, QueryFormat
+from rag_r1.tools.lazy import has_failed
 
-#: A longer answer is no description of a server.
+#: Most bytes of the answer to `/ready`.
 MAX_READY_BYTES = 1 << 20
 _INDEX_ADDRESS = re.compile(r"(?P<root>.*)/indexes/(?P<name>[^/]+)")
 KEY, MODE_KEY = "rag_r1.retriever.agentic_input", "rag_r1.retriever.mode"
@@ -35,15 +36,15 @@ Get = Callable[[str], Awaitable[tuple[int, bytes]]]
 
 
 class QueryFormatError(ValueError):
-    """The server does not tell how it wants its queries, or wants them otherwise than `key` says, for the
-    reason in `what`. `is_transient`: asking later may help."""
+    """The server does not state its query format, or another one than `key` has, for the reason in `what`.
+    `is_transient`: a later request may help."""
 
     def __init__(self, what: str, *, is_transient: bool = False, key: str = KEY, remedy: str = REMEDY):
         super().__init__(f"{key}: {what}; {remedy}")
         self.what, self.is_transient, self.key, self.remedy = what, is_transient, key, remedy
 
     def stops(self, mode: Mode | None) -> bool:
-        """Can a query with this `mode` not be sent? A plain one needs no separator."""
+        """Whether a query with this `mode` cannot be sent. A plain one needs no separator."""
         return mode != "plain" or self.key != KEY
 
 
@@ -69,8 +70,8 @@ def read_format(address: str, index: str | None, status: int, body: bytes) -> Qu
 
 
 def choose_mode(form: QueryFormat, configured: Mode | None) -> Mode:
-    """What a query is sent with: what the encoder was trained to read, else what is configured, else the
-    question. Raises QueryFormatError if these two differ."""
+    """The mode of queries: that of the encoder's training, else the configured one, else the question
+    (`agentic`). Raises QueryFormatError if the first two differ."""
     if configured is not None and form.mode not in (None, configured):
         what = f"it is {configured}, but the encoder of the index was trained with {form.mode}"
         raise QueryFormatError(what, key=MODE_KEY, remedy=MODE_REMEDY)
@@ -78,9 +79,9 @@ def choose_mode(form: QueryFormat, configured: Mode | None) -> Mode:
 
 
 class RemoteQueryFormat:
-    """Writes queries in the format of a server, which is asked for by the first query that needs it; bound to
-    the running event loop. Queries that arrive meanwhile wait for the same answer. What failed is asked again
-    by the next query, and what was about an earlier version of the index. `mode`: as configured."""
+    """Writes queries in the format of a server, which the first query requests from it; bound to the running
+    event loop. Queries that arrive meanwhile wait for the same answer. The next query repeats the request if
+    it failed, or if its answer was about an earlier version of the index. `mode`: as configured."""
 
     def __init__(self, base: str, mode: Mode | None, get: Get, retry: RetryPolicy):
         self._address, self._index = ready_address(base)
@@ -88,7 +89,7 @@ class RemoteQueryFormat:
         self._request: asyncio.Task[QueryFormat] | None = None
 
     async def texts(self, queries: Sequence[str], context: Context) -> Sequence[str]:
-        """What to search for in the place of the queries of a turn, which is noted in the context. Raises
+        """The texts that are sent in place of the queries of a turn; they are noted in the context. Raises
         QueryFormatError if the server does not name its separator, or if its encoder was trained with another
         mode than is configured; and the errors of connections after the last retry."""
         try:
@@ -103,9 +104,9 @@ class RemoteQueryFormat:
         return [context.sent[query] for query in queries]
 
     async def format(self) -> QueryFormat:
-        """Raises QueryFormatError, and the errors of connections after the last retry; also if the client is
-        closed meanwhile."""
-        if self._request is None or (self._request.done() and _failed(self._request)):
+        """The server's format. Raises QueryFormatError, and the errors of connections after the last retry;
+        also if the client is closed meanwhile."""
+        if self._request is None or has_failed(self._request):
             self._request = asyncio.create_task(self._ask())
         request = self._request
         try:
@@ -117,23 +118,24 @@ class RemoteQueryFormat:
             raise ConnectionAbortedError("the client was closed while it asked for the separator") from None
 
     def note_version(self, version: str | None) -> None:
-        """An answer of the server was made with this version of the index: with another one than asked for,
-        the next query asks again."""
-        if version is None or self._request is None or not self._request.done() or _failed(self._request):
+        """Note the version of the index in an answer: if it is another one than that of the format, the next
+        query requests the format again."""
+        if version is None or self._request is None or not self._request.done() or has_failed(self._request):
             return
         if (current := self._request.result().index_version) is not None and version != str(current):
             self._request = None
 
     def cancel(self) -> None:
-        """End a request that is under way."""
+        """Cancel the request for the format, if it is under way."""
         if self._request is not None:
             self._request.cancel()
 
     async def _ask(self) -> QueryFormat:
+        """The format, with retries. Raises the error of the last attempt."""
         try:
             return await with_retries(self._retry, self._ask_once)
         except TransientError as error:
-            assert error.__cause__ is not None  # by _ask_once
+            assert error.__cause__ is not None  # `_ask_once` raises it from another error
             raise error.__cause__ from None
 
     async def _ask_once(self) -> QueryFormat:
@@ -144,7 +146,3 @@ class RemoteQueryFormat:
             if isinstance(error, QueryFormatError) and not error.is_transient:
                 raise
             raise TransientError(str(error)) from error
-
-
-def _failed(task: asyncio.Task[QueryFormat]) -> bool:
-    return task.cancelled() or task.exception() is not None

@@ -28,7 +28,7 @@ MAX_ID_CHARS = 2_000
 
 @dataclass(frozen=True)
 class WireFormat:
-    """A wire format: see the top of the module."""
+    """How requests of one format are written and its responses are read."""
 
     #: The server's route.
     path: str
@@ -45,7 +45,7 @@ class WireFormat:
         return [[self.read_document(item) for item in items[:topk]] for items in results]
 
     def parse_each(self, data: Any, n_queries: int, topk: int) -> list[list[Document] | str]:
-        """For each query its first `topk` documents, or what is wrong with them. Raises ValueError if there
+        """The first `topk` documents of each query, or what is wrong with them. Raises ValueError if there
         is not one list for each query."""
         results = _results(data, self.results_key, n_queries)
         return [self._documents_or_fault(items[:topk]) for items in results]
@@ -60,11 +60,8 @@ class WireFormat:
 def _results(data: Any, key: str, n_queries: int) -> list[list[Any]]:
     """The list of documents of each query. Raises ValueError if there is not one for each."""
     result = data.get(key) if isinstance(data, dict) else None
-    if (
-        not isinstance(result, list)
-        or len(result) != n_queries
-        or not all(isinstance(items, list) for items in result)
-    ):
+    is_complete = isinstance(result, list) and len(result) == n_queries
+    if not is_complete or not all(isinstance(items, list) for items in result):
         requirement = f"{key!r} must be a list with one list of documents for each of {n_queries} queries"
         raise ValueError(f"{OTHER_JSON}: {requirement}")
     return result
@@ -84,6 +81,7 @@ def _read_document(item: Any) -> Document:
 
 
 def _read_score(score: Any) -> float | None:
+    """The score of a document; None if it is not a number. Raises ValueError if it is not finite."""
     if not isinstance(score, int | float) or isinstance(score, bool):
         return None
     try:

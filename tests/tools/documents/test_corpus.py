@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
+from rag_r1.sandbox.documents import html_text
 from rag_r1.tools.documents.command import main
 from rag_r1.tools.documents.corpus import document_files, index_folder, split_words
-from rag_r1.tools.documents.parsers import html_text, read_document
+from rag_r1.tools.documents.parsers import read_document
 from retrieval_server.folder.corpus import CorpusReader
 from tests.tools.made_documents import folder_of_documents, pdf
 
@@ -73,7 +74,7 @@ def test_passages_of_a_pdf_keep_their_page(tmp_path):
 
 @needs_pypdf
 @pytest.mark.parametrize(
-    ("data", "fault"), [(b"%PDF-1.4 broken", "no PDF that pypdf can read"), (pdf(["", ""]), "run OCR")]
+    ("data", "fault"), [(b"%PDF-1.4 broken", "pypdf cannot read it"), (pdf(["", ""]), "run OCR")]
 )
 def test_a_pdf_without_text_is_named_with_the_reason_and_by_nothing_else(tmp_path, data, fault, caplog):
     (tmp_path / "x.pdf").write_bytes(data)
@@ -201,7 +202,7 @@ def test_a_page_with_an_encoding_of_no_page_is_named_like_other_bad_files(tmp_pa
 
 def test_a_page_with_a_character_of_too_many_digits_is_named_like_other_bad_files(tmp_path):
     (tmp_path / "a.html").write_text(f"<p>&#{'1' * 5000};</p>", "utf-8")
-    with pytest.raises(RunError, match=r"a\.html: it is no HTML that can be read"):
+    with pytest.raises(RunError, match=r"a\.html: it is not HTML that can be read"):
         index_folder(tmp_path, tmp_path / "out", False)
 
 

@@ -42,7 +42,7 @@ def pdf(content, filters=b"/FlateDecode"):
 @pytest.fixture
 def impatient(monkeypatch):
     monkeypatch.setattr(parsers, "CPU_S", 0.2)
-    monkeypatch.setattr(parsers, "CPU_S_MIB", 0.0)
+    monkeypatch.setattr(parsers, "CPU_S_PER_MIB", 0.0)
 
 
 @pytest.mark.slow
@@ -68,8 +68,8 @@ def test_a_pdf_of_millions_of_operators_is_given_up(tmp_path, impatient):
 
 @pytest.mark.slow
 def test_a_page_that_needs_too_much_memory_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(parsers, "MEMORY", 100 << 20)
-    monkeypatch.setattr(parsers, "MEMORY_BYTE", 0)
+    monkeypatch.setattr(parsers, "MEMORY_BYTES", 100 << 20)
+    monkeypatch.setattr(parsers, "MEMORY_BYTES_PER_BYTE", 0)
     (tmp_path / "a.html").write_bytes(b"<h1>" * 1_000_000)
     with pytest.raises(DataError, match="it needs more than 100 MiB of memory"):
         read_document(tmp_path / "a.html")

@@ -52,8 +52,8 @@ async def test_a_schema_that_cannot_be_checked_is_left_to_the_server(mode, argum
 @pytest.mark.parametrize(
     ("mode", "why"),
     [
-        ("properties", "no JSON schema: it has more than 256 KiB"),
-        ("wrong", "the server's schema of 'x' is no JSON schema: 'figure' is not valid"),
+        ("properties", "not a JSON schema: it has more than 256 KiB"),
+        ("wrong", "the server's schema of 'x' is not a JSON schema: 'figure' is not valid"),
         ("tools", "the server sent too much: a message has more than 50,000 values"),
         ("some tools", "it lists more than 1,000 tools"),
         ("pages", "its list of tools has more than 50 pages"),
@@ -139,7 +139,7 @@ NOTE = '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"inf
         (event(HALVES), EVENTS, "\r\n", {}, "50,000 values"),
         ("\ufeff" + event(BLOCKS).removeprefix("event: message\n"), EVENTS, "\n", {}, "50,000 values"),
         (f"data: {NOTE}\n\n" * 10_001, EVENTS, "\n", {}, "10,000 messages"),
-        (": " + "x" * 5000 + "\n", EVENTS, "\n", {}, "that is no data"),
+        (": " + "x" * 5000 + "\n", EVENTS, "\n", {}, "beside its data"),
         ("data: " + "x" * (9 << 20), EVENTS, "\n", {}, "8 MiB"),
         ("x" * (9 << 20), "application/json", "\n", {}, "8 MiB"),
         ("[" * 100_000, "application/json", "\n", {}, "values"),

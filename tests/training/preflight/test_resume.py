@@ -115,7 +115,7 @@ def test_reading_a_checkpoint_runs_nothing_that_stands_in_it(tmp_path):
     assert plain_values(str(tmp_path / "state.pt"))["lr_scheduler"] == {"base_lrs": [1e-6]}
     assert not (tmp_path / "ran").exists()
     (tmp_path / "bare.pt").write_bytes(pickle.dumps(Hostile()))
-    with pytest.raises(ValueError, match="no file of torch.save"):
+    with pytest.raises(ValueError, match="not a file of torch.save"):
         plain_values(str(tmp_path / "bare.pt"))
 
 

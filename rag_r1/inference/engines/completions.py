@@ -1,9 +1,9 @@
 """An engine for completions endpoints, `/v1/completions`, such as vLLM's: token ids in and out.
 
-This is what a policy is asked with: the context goes out as the ids of the ledger, unchanged. vLLM returns
-the sampled ids if it is asked for them (`return_token_ids`); other servers ignore that key.
-`returns_token_ids` finds out which it is, once per run. Without ids, the returned text is encoded with the
-policy's tokenizer: the tokens can then differ from those sampled, and the run's settings say `text`.
+The context is sent as the ids of the ledger, unchanged. vLLM returns the sampled ids if a request has
+`return_token_ids`; other servers ignore that key. `returns_token_ids` finds out which it is, once per run.
+Without ids, the returned text is encoded with the policy's tokenizer: the tokens can then differ from those
+sampled, and the run's settings say `text`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ from math import isfinite
 from typing import Any
 
 from rag_r1.agent import Codec, Generation
-from rag_r1.inference.chat import close_at_stop, turn_seed
 from rag_r1.inference.client import Endpoint
-from rag_r1.inference.episode_client import EpisodeClient, Reply, finish_fields, merge_body
+from rag_r1.inference.engines.stop_strings import close_at_stop
+from rag_r1.inference.episode_client import EpisodeClient, Reply, finish_fields, merge_body, turn_seed
 from rag_r1.inference.response_metadata import first_choice
 from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
 
 PATH = "/completions"
-#: Seconds for the first token that a run asks for: a server that is busy with another run lets it wait.
+#: Seconds for the first token of a run: a server that is busy with another run lets it wait.
 _FIRST_TOKEN_S = 60.0
 
 
 class CompletionEngine:
-    """Plays one episode; see the top of the module. `ids`: whether the endpoint returns ids (see
-    `returns_token_ids`); `sampling`: keys of each request; `extra_body`: the user's own, of which
-    null removes a key; `logprobs`: ask for those of the sampled tokens, too (only with ids)."""
+    """The engine of one episode, which sends its context as token ids.
+
+    `ids`: whether the endpoint returns ids (see `returns_token_ids`); `sampling`: keys of each request;
+    `extra_body`: the user's own, of which null removes a key; `logprobs`: request the log-probs of the
+    sampled tokens, too (only with ids)."""
 
     def __init__(
         self,
@@ -42,8 +44,10 @@ class CompletionEngine:
         logprobs: bool = False,
         extra_body: Mapping[str, Any] | None = None,
     ):
-        self.client, self.codec, self.protocol, self.usage = client, codec, protocol, client.usage
-        self.sampling, self.seed, self.extra_body = dict(sampling), seed, dict(extra_body or {})
+        self.client, self.usage = client, client.usage
+        self.codec, self.protocol = codec, protocol
+        self.sampling, self.extra_body = dict(sampling), dict(extra_body or {})
+        self.seed = seed
         self.ids, self.logprobs = ids, logprobs and ids
         self._turn = 0
 
@@ -63,12 +67,13 @@ class CompletionEngine:
         reply = await self.client.ask(PATH, merge_body(body, self.extra_body), read, max_tokens)
         self._turn += 1
         if self.ids:
-            assert reply.ids is not None
+            assert reply.ids is not None  # read_ids has them
             return Generation(reply.ids, reply.logprobs if self.logprobs else None)
         return Generation(self.codec.encode(close_at_stop(reply, self.protocol, stop)))
 
-    def recall(self, context: list[int], ids: list[int]) -> None:
-        """A turn of the policy that was played before: the seeds of the next ones follow its own."""
+    def restore_turn(self, context: list[int], ids: list[int]) -> None:
+        """Count a turn that the policy wrote in an earlier start: the seeds of the next ones follow its
+        own."""
         self._turn += 1
 
 
@@ -81,8 +86,8 @@ def read_text(data: Any) -> Reply:
 
 
 def read_ids(data: Any) -> Reply:
-    """The token ids of an answer, with their log-probs if it has them. Raises ValueError if they are no ids,
-    or if there is none."""
+    """The token ids of an answer, with their log-probs if it has them. Raises ValueError if it has no ids, or
+    log-probs that do not fit them."""
     choice = first_choice(data)
     ids = choice.get("token_ids")
     if not isinstance(ids, list) or not ids or not all(type(token) is int and token >= 0 for token in ids):
@@ -97,11 +102,12 @@ def read_ids(data: Any) -> Reply:
 
 
 def _logprobs(logprobs: Any, count: int) -> list[float] | None:
+    """The log-probs of `count` sampled tokens; None if the choice has none. Raises ValueError."""
     if logprobs is None:
         return None
     values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
     if not isinstance(values, list) or len(values) != count:
-        raise ValueError("it has not one log-prob for each token")
+        raise ValueError("it does not have one log-prob for each token")
     if not all(isinstance(value, float | int) and isfinite(value) for value in values):
         raise ValueError("its log-probs are not all finite numbers")
     return [float(value) for value in values]
@@ -110,14 +116,14 @@ def _logprobs(logprobs: Any, count: int) -> list[float] | None:
 async def returns_token_ids(
     endpoint: Endpoint, model: str, prompt: Sequence[int], extra_body: Mapping[str, Any]
 ) -> bool:
-    """Does the endpoint return token ids? Asks for one token, at most twice, so that a server which does not
-    work is known soon. Raises EngineFailure if it does not continue token ids at all."""
+    """Whether the endpoint returns token ids. Requests one token, at most twice, so that a server which does
+    not work is known soon. Raises EngineFailure if it does not continue token ids at all."""
     body = {"model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": 0.0}
     body["return_token_ids"] = True
 
     async def attempt() -> bool:
-        async with endpoint.post(PATH, merge_body(body, extra_body), most_tokens=1) as response:
+        async with endpoint.post(PATH, merge_body(body, extra_body), max_tokens=1) as response:
             has_ids = bool(first_choice(response.data).get("token_ids"))
             return has_ids and bool(read_ids(response.data).ids)
 
-    return await endpoint.retried(attempt, first_s=_FIRST_TOKEN_S)
+    return await endpoint.retried(attempt, probe_s=_FIRST_TOKEN_S)

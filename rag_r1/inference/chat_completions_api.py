@@ -1,0 +1,27 @@
+"""The chat completions API, `/v1/chat/completions`: its path, and the reply in one of its answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rag_r1.inference.episode_client import Reply, finish_fields
+from rag_r1.inference.response_metadata import first_choice, message_text
+from rag_r1.protocols.actions import well_formed
+
+PATH = "/chat/completions"
+#: `finish` of a reply whose text the endpoint's filter has withheld.
+WITHHELD = "content_filter"
+
+
+def read_chat(data: Any) -> Reply:
+    """The reply in an answer of the chat API; its text is empty if a filter has withheld it. Raises
+    ValueError if there is no message, or an empty one."""
+    choice = first_choice(data)
+    content = message_text(choice)
+    if content is None and choice.get("finish_reason") == WITHHELD:
+        content = ""
+    elif content is None:
+        raise ValueError("its message has no content")
+    elif not content.strip():
+        raise ValueError("its message is empty")
+    return Reply(well_formed(content), **finish_fields(choice))
