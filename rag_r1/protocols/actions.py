@@ -16,8 +16,17 @@ from typing import Any, ClassVar
 SEARCH = "search"
 
 
+def has_lone_surrogate(text: str) -> bool:
+    """Whether `text` holds half of a character (JSON's `"\\ud800"`), which no tokenizer or file accepts."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def well_formed(text: str) -> str:
-    """`text` with `?` for lone surrogates (JSON's `"\\ud800"`), which no tokenizer or file accepts."""
+    """`text` with `?` for each lone surrogate (see `has_lone_surrogate`)."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
