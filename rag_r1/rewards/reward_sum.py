@@ -135,7 +135,7 @@ class RewardSum:
             trajectory.turn_scores = result.turn_scores
             if result.missing:
                 names = (f"{name} ({reason})" if reason else name for name, reason in result.missing.items())
-                trajectory.failed("judge", f"no value for {', '.join(names)}")
+                trajectory.add_failure("judge", f"no value for {', '.join(names)}")
         if not trajectory.masked(mask):  # the judge may have failed only now
             return True
         trajectory.rewards = {**self.unjudged(), **trajectory.rewards, "score": None}

@@ -58,7 +58,7 @@ class OneShotRequest:
         assert self.failure is not None
         record.status = "error" if self.failure.kind == "error" else "tool_failure"
         record.seconds, record.retries = self.turn.tool_s, self.retries
-        record.failed(self.failure.kind, self.failure.detail)
+        record.add_failure(self.failure.kind, self.failure.detail)
         return record
 
     def prepend_search_turn(self, record: Trajectory) -> None:

@@ -93,7 +93,7 @@ class ChatAgent:
         except RunError as error:
             logger.error("the endpoint refuses requests: %s", error)
             record = Trajectory(request.id, question, self.setup.protocol.name, status="engine_failure")
-            record.failed("engine", str(error))
+            record.add_failure("engine", str(error))
             return record
 
     async def try_out(self) -> None:

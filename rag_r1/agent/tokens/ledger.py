@@ -22,7 +22,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """What the trainer gets. The response lists have equal length; log-probs of observed tokens are 0."""
+    """One row for the trainer. The response lists have equal length. `response_mask`: 1 for a generated
+    token, 0 for an observed one; `response_logprobs`: in nats, 0 for an observed token; None if a generation
+    has none."""
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -57,10 +59,13 @@ class Span:
 
 @dataclass
 class _Row:
+    """A row that is being filled."""
+
     prompt_ids: list[int]
     spans: list[Span] = field(default_factory=list)
 
     def training_row(self) -> TrainingRow:
+        """The row for the trainer, as a copy."""
         ids: list[int] = []
         mask: list[int] = []
         logprobs: list[float] | None = []
@@ -79,7 +84,8 @@ class _Row:
 
 
 class Ledger:
-    """Spans are only appended. A row has no log-probs if one of its generations has none."""
+    """The rows of a trajectory, to which spans are appended. A row has no log-probs if one of its generations
+    has none."""
 
     def __init__(self, prompt_ids: Sequence[int], capacity: Capacity | None = None):
         self.capacity = capacity or Capacity()
@@ -93,7 +99,9 @@ class Ledger:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ledger) and self._rows == other._rows
 
-    def generated(self, ids: Sequence[int], logprobs: Sequence[float] | None = None, turn: int = 0) -> Span:
+    def append_generated(
+        self, ids: Sequence[int], logprobs: Sequence[float] | None = None, turn: int = 0
+    ) -> Span:
         """Append ids sampled by the policy, with their log-probs (nats) if the engine gave them. Raises
         ValueError if they do not fit into the row, or if there are more or fewer log-probs than ids."""
         if logprobs is not None and len(logprobs) != len(ids):
@@ -103,7 +111,7 @@ class Ledger:
         self.generated_tokens += len(ids)
         return span
 
-    def observed(self, ids: Sequence[int], turn: int = 0) -> Span:
+    def append_observed(self, ids: Sequence[int], turn: int = 0) -> Span:
         """Append ids inserted by the environment. Raises ValueError if they do not fit into the row."""
         span = self._append(Span(tuple(ids), False, turn))
         self.observed_tokens += len(ids)
@@ -120,7 +128,7 @@ class Ledger:
         self._room = room
 
     def context(self) -> list[int]:
-        """What the engine continues from: prompt and response of the open row.
+        """Returns the tokens that the engine continues: prompt and response of the open row.
 
         This is the ledger's own list, which later appends extend: copy it to keep it.
         """
@@ -151,8 +159,8 @@ class Ledger:
         return (span for row in self._rows for span in row.spans)
 
     def turn_ends(self, turns: int) -> list[tuple[int, int] | None]:
-        """Where the last generated token of each of `turns` turns stands: the number of its row in `rows`,
-        and its position in the response there; None for a turn without one."""
+        """Returns the place of the last generated token of each of `turns` turns: the number of its row in
+        `rows` and its position in the response there; None for a turn without a generated token."""
         ends: list[tuple[int, int] | None] = [None] * turns
         for number, row in enumerate(self._trained_rows()):
             position = 0
@@ -163,20 +171,23 @@ class Ledger:
         return ends
 
     def rows(self) -> list[TrainingRow]:
-        """The training rows with a generated token, as copies; if none has one, the first row."""
+        """Returns the training rows with a generated token, as copies; if none has one, the first row."""
         return [row.training_row() for row in self._trained_rows()]
 
     def _trained_rows(self) -> list[_Row]:
+        """The rows with a generated token; if none has one, the first row."""
         rows = [row for row in self._rows if any(span.generated and span.ids for span in row.spans)]
         return rows or self._rows[:1]
 
     def row(self) -> TrainingRow:
-        """The only training row. Raises ValueError if the context was rewritten: then there are several."""
+        """Returns the only training row. Raises ValueError if the context was rewritten: then there are
+        several."""
         if len(self._rows) > 1:
             raise ValueError(f"the context was rewritten: there are {len(self._rows)} rows, see `rows`")
         return self._rows[0].training_row()
 
     def _append(self, span: Span) -> Span:
+        """Append a span to the open row, and return it. Raises ValueError if it does not fit."""
         if self._room is not None:
             if len(span.ids) > self._room:
                 raise ValueError(f"{len(span.ids)} tokens where the row can take {self._room}")
