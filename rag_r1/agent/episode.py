@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
 from inspect import isawaitable
 
 from rag_r1.agent.actions import ACTIONS
@@ -37,6 +38,7 @@ from rag_r1.protocols import Action, Answer, Calls, Invalid, Protocol, Search
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Episode:
     """Runs one question. After `run`, `ledger` holds the tokens and the returned trajectory the record.
 
@@ -44,25 +46,19 @@ class Episode:
     `observer` receives the events of events.py while the episode runs.
     """
 
-    def __init__(
-        self,
-        protocol: Protocol,
-        budget: Budget,
-        engine: Engine,
-        tools: Mapping[str, Tool],
-        codec: Codec,
-        failures: FailurePolicy | None = None,
-        observer: Observer | None = None,
-    ):
-        self.protocol = protocol
-        self.budget = budget
-        self.engine = engine
-        self.tools = tools
-        self.codec = codec
-        self.failures = failures or NO_RETRIES
-        self.observer = SafeObserver(observer) if observer else None
-        self.ledger = Ledger([])
-        self.memory = Memory()
+    protocol: Protocol
+    budget: Budget
+    engine: Engine
+    tools: Mapping[str, Tool]
+    codec: Codec
+    failures: FailurePolicy | None = None
+    observer: Observer | None = None
+    ledger: Ledger = field(init=False, default_factory=lambda: Ledger([]))
+    memory: Memory = field(init=False, default_factory=Memory)
+
+    def __post_init__(self) -> None:
+        self.failures = self.failures or NO_RETRIES
+        self.observer = SafeObserver(self.observer) if self.observer else None
 
     async def run(
         self, trajectory_id: str, question: str, prompt_ids: Sequence[int] | Awaitable[Sequence[int]]
@@ -102,6 +98,7 @@ class Episode:
 
     def _new_state(self, trajectory_id: str, question: str) -> EpisodeState:
         """The state before the first turn, with an empty record."""
+        prompt_tokens = len(self.ledger.first_prompt)
         return EpisodeState(
             protocol=self.protocol,
             budget=self.budget,
@@ -109,12 +106,7 @@ class Episode:
             codec=self.codec,
             failures=self.failures,
             observer=self.observer,
-            record=Trajectory(
-                trajectory_id,
-                question,
-                self.protocol.name,
-                prompt_tokens=len(self.ledger.first_prompt),
-            ),
+            record=Trajectory(trajectory_id, question, self.protocol.name, prompt_tokens=prompt_tokens),
             ledger=self.ledger,
             memory=self.memory,
         )
@@ -162,14 +154,12 @@ class Episode:
             # Recorded before anything in it can fail.
             turn = Turn("", Invalid.kind, status="invalid", row=self.ledger.row_number)
             record.turns.append(turn)
-            if state.observer:
-                state.emit("turn", room=room)
+            state.emit("turn", room=room)
             action, generation = await self._generate(state, turn, room)
             if generation.aborted:
                 state.add_failure("engine", generation.detail)
                 return "engine_failure"
-            if state.observer:
-                state.emit("tokens", text=turn.text, tokens=turn.generated_tokens, status=turn.status)
+            state.emit("tokens", text=turn.text, tokens=turn.generated_tokens, status=turn.status)
             if turns_left == 0 and not isinstance(action, Answer):
                 return "turn_limit"
             if status := await ACTIONS[action.kind](state, turn, action):
@@ -180,12 +170,12 @@ class Episode:
         """Have the engine generate at most `room` tokens, with the policy's retries, and record them in the
         turn, the ledger and the memory. Returns the action of the turn, and the last generation."""
         started = time.perf_counter()
-        generation, text = await self._generate_once(room)
-        for attempt in range(self.failures.retries):
+        for attempt in range(self.failures.retries + 1):
+            if attempt:
+                await state.wait(attempt - 1)
+            generation, text = await self._generate_once(room)
             if not generation.aborted:
                 break
-            await state.wait(attempt)
-            generation, text = await self._generate_once(room)
         action = self.protocol.parse(text)
         turn_number = len(state.record.turns) - 1
         span = self.ledger.append_generated(generation.token_ids, generation.logprobs, turn_number)

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from rag_r1.agent.budget import Budget
-from rag_r1.agent.events import Event, EventKind, SafeObserver
+from rag_r1.agent.events import Event, EventKind, Observer
 from rag_r1.agent.failures import FailurePolicy
 from rag_r1.agent.interfaces import Codec, Tool
 from rag_r1.agent.memory import Memory
@@ -35,7 +35,7 @@ class EpisodeState:
     tools: Mapping[str, Tool]
     codec: Codec
     failures: FailurePolicy
-    observer: SafeObserver | None
+    observer: Observer | None
     record: Trajectory
     ledger: Ledger
     memory: Memory

@@ -19,6 +19,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from rag_r1.agent.failures import FailurePolicy, error_line, failure_text
@@ -38,22 +39,16 @@ _SHOWN = 200
 _NO_LIMITS = ToolLimits()
 
 
+@dataclass(eq=False, repr=False)
 class ToolExecutor:
     """Makes the calls of an episode. `wait(attempt)` is awaited before each retry; `context` makes the
     context of the turn, for tools that read it; `called` counts the accepted calls of each tool."""
 
-    def __init__(
-        self,
-        tools: Mapping[str, Tool],
-        failures: FailurePolicy,
-        wait: Callable[[int], Awaitable[None]],
-        context: Callable[[], CallContext] = lambda: CallContext(""),
-    ):
-        self.tools = tools
-        self.failures = failures
-        self.wait = wait
-        self.context = context
-        self.called: Counter[str] = Counter()
+    tools: Mapping[str, Tool]
+    failures: FailurePolicy
+    wait: Callable[[int], Awaitable[None]]
+    context: Callable[[], CallContext] = lambda: CallContext("")
+    called: Counter[str] = field(default_factory=Counter)
 
     async def call(self, calls: Sequence[CallRecord]) -> list[Result]:
         """Makes the calls of a turn, and sets their `status`, `seconds` and `sent`. Returns a result for

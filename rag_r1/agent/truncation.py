@@ -54,10 +54,7 @@ def fit_observation(
     documents = [[] if isinstance(result, Failure) else list(result) for result in results]
 
     def render(visible: Sequence[list[Document]]) -> str:
-        shown = [
-            result if isinstance(result, Failure) else result_documents
-            for result, result_documents in zip(results, visible, strict=True)
-        ]
+        shown = [r if isinstance(r, Failure) else docs for r, docs in zip(results, visible, strict=True)]
         return protocol.observation(queries, shown)
 
     text = render(documents)

@@ -33,7 +33,7 @@ from rag_r1.options.declare import (
     options_from,
     read_options,
 )
-from rag_r1.protocols import Protocol, ProtocolError, load_protocol, read_prompt
+from rag_r1.protocols import Protocol, ProtocolError, load_protocol, load_with_prompt
 
 _REWARD = ({"term": "em", "weight": 1.0},)
 
@@ -279,15 +279,8 @@ def _protocol_or_fault(block: _RagR1Block, faults: list[Any]) -> Protocol | None
 def _protocol(block: _RagR1Block) -> Protocol:
     if block.protocol is None:
         raise ValueError("rag_r1.protocol must be the name of a protocol, not None")
-    prompt = None
-    if block.prompt is not None:
-        prompt = read_prompt(block.prompt, f"rag_r1.prompt: {block.prompt}")
     try:
-        protocol = load_protocol(block.protocol)
+        load_protocol(block.protocol)
     except ProtocolError as error:
         raise ValueError(f"rag_r1.protocol: {error}") from error
-    try:
-        return load_protocol(block.protocol, prompt) if prompt is not None else protocol
-    except ProtocolError as error:
-        reason = str(error).removeprefix(f"{block.protocol}: ")
-        raise ValueError(f"rag_r1.prompt: {block.prompt}: {reason}") from error
+    return load_with_prompt(block.protocol, block.prompt, "rag_r1.prompt:")

@@ -107,16 +107,11 @@ def write_lines(
     file has its name. Raises OSError with the name of the file.
     """
     count = 0
+    errors = errors or ("surrogatepass" if private else "strict")
+    opener = for_the_owner if private else None
     with (
         atomic_file(path) as part,
-        open(
-            part,
-            "w",
-            encoding="utf-8",
-            errors=errors or ("surrogatepass" if private else "strict"),
-            newline="\n",
-            opener=for_the_owner if private else None,
-        ) as file,
+        open(part, "w", encoding="utf-8", errors=errors, newline="\n", opener=opener) as file,
     ):
         for line in lines:
             file.write(line)

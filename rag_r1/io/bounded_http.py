@@ -117,10 +117,8 @@ class _BoundedBody(httpx.SyncByteStream):
     """The parts of a body, until it has more than `limit` bytes or took more than `timeout_s` seconds."""
 
     def __init__(self, stream: httpx.SyncByteStream, request: httpx.Request, timeout_s: float, limit: int):
-        self._stream = stream
-        self._request = request
-        self._timeout_s = timeout_s
-        self._limit = limit
+        self._stream, self._request = stream, request
+        self._timeout_s, self._limit = timeout_s, limit
 
     def __iter__(self) -> Iterator[bytes]:
         deadline = time.monotonic() + self._timeout_s

@@ -65,10 +65,9 @@ def read_yaml(path: Path) -> Any:
         data = stream.read(MAX_BYTES + 1)
     _check_length(data)
     try:
-        text = data.decode("utf-8-sig")
+        return load_yaml(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise YamlError(f"it is not UTF-8 text ({error.reason})") from None
-    return load_yaml(text)
 
 
 def load_yaml(text: str) -> Any:

@@ -41,6 +41,4 @@ def has_control_characters(text: str) -> bool:
 
 def _plain(line: str) -> str:
     """The line with a replacement character for each character that is not shown."""
-    return "".join(
-        "\ufffd" if unicodedata.category(character) in _HIDDEN else character for character in line
-    )
+    return "".join("\ufffd" if unicodedata.category(char) in _HIDDEN else char for char in line)

@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from rag_r1.protocols.actions import SEARCH
 
 ROLES = ("think", "plan", "call", "observation", "answer", "summary", "backtrack")
-#: The blocks that every protocol has, under `tags:`, and their roles.
-REQUIRED_BLOCKS = {"think": "think", "search": "call", "information": "observation", "answer": "answer"}
 #: Roles at whose closing tag a generation always stops.
 ACTING = ("call", "answer", "summary", "backtrack")
 #: Roles of turns that a backtrack can take out; `invalid` is a turn without an action.

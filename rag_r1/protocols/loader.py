@@ -29,16 +29,7 @@ from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.protocols.actions import SEARCH
-from rag_r1.protocols.blocks import (
-    ACTING,
-    POPPED,
-    REQUIRED_BLOCKS,
-    ROLES,
-    SPANS,
-    SYNTAXES,
-    Block,
-    CallFormat,
-)
+from rag_r1.protocols.blocks import ACTING, POPPED, ROLES, SPANS, SYNTAXES, Block, CallFormat
 from rag_r1.protocols.key_reader import KeyReader, ProtocolError
 from rag_r1.protocols.protocol import ObservationFormat, Protocol
 from rag_r1.protocols.protocol_checks import check_protocol
@@ -48,6 +39,8 @@ _FOLDER = Path(__file__).parent
 _MAX_DEPTH = 8
 #: What stands for the question in a user prompt.
 _QUESTION = "{question}"
+#: The blocks that every protocol has, under `tags:`, and their roles.
+_REQUIRED_BLOCKS = {"think": "think", "search": "call", "information": "observation", "answer": "answer"}
 
 
 def protocol_names() -> list[str]:
@@ -69,13 +62,13 @@ def load_protocol(name_or_path: str, prompt: str | None = None) -> Protocol:
     return protocol if prompt is None else _with_prompt(protocol, prompt, name_or_path)
 
 
-def load_with_prompt(name_or_path: str, prompt_file: str | Path | None) -> Protocol:
+def load_with_prompt(name_or_path: str, prompt_file: str | Path | None, key: str = "--prompt") -> Protocol:
     """Load a protocol as `load_protocol` does, with the prompt in a text file unless `prompt_file` is None.
-    The file is the value of a flag --prompt, and errors name it so."""
+    Errors name the file as the value of the flag or setting `key`."""
     protocol = load_protocol(name_or_path)
     if prompt_file is None:
         return protocol
-    source = f"--prompt {prompt_file}"
+    source = f"{key} {prompt_file}"
     return _with_prompt(protocol, read_prompt(prompt_file, source), source)
 
 
@@ -158,16 +151,10 @@ def _from_dict(data: dict[str, Any], source: str) -> Protocol:
     tags = KeyReader(keys.take("tags", dict), source, "tags.")
     observation = KeyReader(keys.take("observation", dict), source, "observation.")
     call_format = _call_format(keys, source)
-    blocks = [
-        Block(
-            *tags.take_tag(name),
-            name=name,
-            role=role,
-            stop=role in ACTING,
-            call=call_format if role == "call" else None,
-        )
-        for name, role in REQUIRED_BLOCKS.items()
-    ]
+    blocks = []
+    for name, role in _REQUIRED_BLOCKS.items():
+        call = call_format if role == "call" else None
+        blocks.append(Block(*tags.take_tag(name), name, role, stop=role in ACTING, call=call))
     for name, block in keys.take("blocks", dict, default={}).items():
         if block is not None:  # null takes a block of the extended protocol away
             blocks.append(_custom_block(str(name), block, source, call_format))
@@ -229,7 +216,7 @@ def _custom_block(name: str, data: Any, source: str, call_format: CallFormat) ->
     block. Raises ProtocolError."""
     if not isinstance(data, dict):
         raise ProtocolError(f"{source}: blocks.{name} must be {{tags, role, ...}}, not {data!r}")
-    if name in REQUIRED_BLOCKS:
+    if name in _REQUIRED_BLOCKS:
         raise ProtocolError(f"{source}: blocks.{name}: the name is already used under `tags`; choose another")
     keys = KeyReader(data, source, f"blocks.{name}.")
     tag = keys.take_tag("tags")

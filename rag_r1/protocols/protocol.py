@@ -275,13 +275,10 @@ class Protocol:
         turns = derive_chat_turns(render, self.messages("Who wrote it?"), turn, tools, control)
         return replace(self.with_special_tokens(control | turns.marks), chat_turns=turns)
 
-    def neutralise(self, text: str) -> str:
-        """Returns `text` with tags and control tokens neutralised, as neutraliser.py describes, otherwise
-        unchanged."""
-        return self._neutralise(text)
-
     @cached_property
-    def _neutralise(self) -> Neutraliser:
+    def neutralise(self) -> Neutraliser:
+        """`neutralise(text)` returns the text with tags and control tokens neutralised, as neutraliser.py
+        describes, otherwise unchanged."""
         tags = [string for block in self.blocks for string in (block.open, block.close)]
         return Neutraliser(tags, self.special_tokens)
 

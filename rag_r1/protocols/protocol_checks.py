@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rag_r1.protocols.blocks import REQUIRED_BLOCKS
 from rag_r1.protocols.key_reader import ProtocolError
 from rag_r1.protocols.protocol import Protocol
 
@@ -72,5 +71,5 @@ def _check_chat(protocol: Protocol, source: str) -> None:
             raise ProtocolError(f"{source}: {key} must be {required!r} with `turns: chat`, not {value!r}")
     for block in protocol.blocks:
         if block.call is not None and block.call.syntax != "json":
-            key = "query_syntax" if block.name in REQUIRED_BLOCKS else f"blocks.{block.name}.syntax"
+            key = "query_syntax" if block.name == "search" else f"blocks.{block.name}.syntax"
             raise ProtocolError(f"{source}: {key} must be json with `turns: chat`")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rag_r1.protocols import Protocol
@@ -43,7 +43,7 @@ def read_entry(entry: Any, key: str, protocol: Protocol | None, faults: list[Rew
     special: dict[str, Any] = {"protocol": protocol}
     if is_async(function):
         special["timeout_s"] = options.pop("timeout_s", DEFAULT_TIMEOUT_S)
-    faults += map(RewardError, _all_faults(function, options, special, path, key))
+    faults += map(RewardError, _option_faults(function, options, special, path, key))
     if faults:
         return None
     parameters = inspect.signature(function).parameters
@@ -51,7 +51,7 @@ def read_entry(entry: Any, key: str, protocol: Protocol | None, faults: list[Rew
     return Term(name, float(weight), function, options, float(special.get("timeout_s", DEFAULT_TIMEOUT_S)))
 
 
-def _all_faults(
+def _option_faults(
     function: TermFunction, options: dict[str, Any], special: Mapping[str, Any], path: str, key: str
 ) -> Iterator[str]:
     """The faults of the time limit in `special`, of the options by the function's signature, and those that
@@ -59,22 +59,8 @@ def _all_faults(
     timeout_s = special.get("timeout_s", DEFAULT_TIMEOUT_S)
     if not (_is_number(timeout_s) and timeout_s > 0):
         yield f"{key}.timeout_s must be a number of seconds above 0, not {timeout_s!r}"
-    yield from _option_faults(function, options, path, key, special)
-    if (check := getattr(function, "check_options", None)) is not None:
-        yield from check(options, key)
-
-
-def _option_faults(
-    function: TermFunction, options: dict[str, Any], path: str, key: str, reserved: Collection[str]
-) -> Iterator[str]:
-    """The faults of the options by the function's signature; `reserved` names the parameters that are set
-    elsewhere."""
     parameters = inspect.signature(function).parameters
-    keywords = {
-        name: parameter
-        for name, parameter in parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and name not in reserved
-    }
+    keywords = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in special}
     choices = _choices(function)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name, value in options.items():
@@ -86,11 +72,13 @@ def _option_faults(
             elif one_of is not None and value not in one_of:
                 yield f"{key}.{name} must be one of {', '.join(map(str, one_of))}, not {value!r}"
         elif name in parameters or not takes_any:
-            names = [*keywords, *(["timeout_s"] if "timeout_s" in reserved else [])]
+            names = [*keywords, *(["timeout_s"] if "timeout_s" in special else [])]
             yield f"{key}.{name}: {path!r} has no such option (its options: {', '.join(names) or 'none'})"
     for name, parameter in keywords.items():
         if parameter.default is parameter.empty and name not in options:
             yield f"{key}.{name} is missing: {path!r} needs it"
+    if (check := getattr(function, "check_options", None)) is not None:
+        yield from check(options, key)
 
 
 def _choices(function: TermFunction) -> dict[str, tuple]:

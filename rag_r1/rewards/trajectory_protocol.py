@@ -14,6 +14,4 @@ def trajectory_protocol(trajectory: Trajectory, protocol: Protocol | None) -> Pr
     return protocol or _shipped(trajectory.protocol)
 
 
-@lru_cache(maxsize=64)
-def _shipped(name: str) -> Protocol:
-    return load_protocol(name)
+_shipped = lru_cache(maxsize=64)(load_protocol)

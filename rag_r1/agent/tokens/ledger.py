@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 
 @dataclass(frozen=True)
@@ -66,20 +67,12 @@ class _Row:
 
     def training_row(self) -> TrainingRow:
         """The row for the trainer, as a copy."""
-        ids: list[int] = []
-        mask: list[int] = []
-        logprobs: list[float] | None = []
-        for span in self.spans:
-            ids += span.ids
-            mask += [int(span.generated)] * len(span.ids)
-            if not span.generated:
-                values: Sequence[float] | None = [0.0] * len(span.ids)
-            else:
-                values = span.logprobs if span.ids else ()
-            if logprobs is None or values is None:
-                logprobs = None
-            else:
-                logprobs += values
+        ids = [*chain.from_iterable(span.ids for span in self.spans)]
+        mask = [*chain.from_iterable([int(span.generated)] * len(span.ids) for span in self.spans)]
+        logprobs = None
+        if not any(span.generated and span.ids and span.logprobs is None for span in self.spans):
+            values = (span.logprobs or [0.0] * len(span.ids) for span in self.spans)
+            logprobs = [*chain.from_iterable(values)]
         return TrainingRow(list(self.prompt_ids), ids, mask, logprobs)
 
 
@@ -91,7 +84,8 @@ class Ledger:
         self.capacity = capacity or Capacity()
         self._rows = [_Row(list(prompt_ids))]
         self._context = list(prompt_ids)
-        self._room = self.capacity.room(len(self._context))
+        #: Tokens that the open row can still take; None: no limit.
+        self.room = self.capacity.room(len(self._context))
         #: Tokens of all rows' responses, by origin.
         self.generated_tokens = 0
         self.observed_tokens = 0
@@ -125,7 +119,7 @@ class Ledger:
             raise ValueError(f"a context of {len(context_ids)} tokens leaves no room in {self.capacity}")
         self._rows.append(_Row(list(context_ids)))
         self._context = list(context_ids)
-        self._room = room
+        self.room = room
 
     def context(self) -> list[int]:
         """Returns the tokens that the engine continues: prompt and response of the open row.
@@ -133,11 +127,6 @@ class Ledger:
         This is the ledger's own list, which later appends extend: copy it to keep it.
         """
         return self._context
-
-    @property
-    def room(self) -> int | None:
-        """Tokens that the open row can still take; None: no limit."""
-        return self._room
 
     @property
     def row_number(self) -> int:
@@ -188,10 +177,10 @@ class Ledger:
 
     def _append(self, span: Span) -> Span:
         """Append a span to the open row, and return it. Raises ValueError if it does not fit."""
-        if self._room is not None:
-            if len(span.ids) > self._room:
-                raise ValueError(f"{len(span.ids)} tokens where the row can take {self._room}")
-            self._room -= len(span.ids)
+        if self.room is not None:
+            if len(span.ids) > self.room:
+                raise ValueError(f"{len(span.ids)} tokens where the row can take {self.room}")
+            self.room -= len(span.ids)
         self._rows[-1].spans.append(span)
         self._context.extend(span.ids)
         return span

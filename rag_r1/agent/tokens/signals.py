@@ -96,10 +96,7 @@ def group_signals(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 def _mean(sum_and_count: Sequence[float]) -> float | None:
     """The mean of a [sum, count]; None if it is empty, or the count is 0."""
-    if not sum_and_count:
-        return None
-    total, count = sum_and_count
-    return total / count if count else None
+    return sum_and_count[0] / sum_and_count[1] if sum_and_count and sum_and_count[1] else None
 
 
 def _deviation(values: Sequence[float]) -> float:
