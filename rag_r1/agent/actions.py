@@ -36,15 +36,14 @@ async def _answer(state: EpisodeState, turn: Turn, action: Answer) -> str | None
 def _is_early(state: EpisodeState, turn: Turn) -> bool:
     """Whether a turn comes before `min_actions` others, or its `state` is not below `max_state`. Raises
     ValueError if that state is needed and unknown."""
-    budget = state.budget
-    if budget.max_state is None:
-        is_unsure = False
-    elif turn.state is None:
-        raise ValueError("rag_r1.agent.max_state needs the log-probs of generated tokens")
-    else:
-        is_unsure = turn.state >= budget.max_state
-    actions = sum(turn.action != Invalid.kind for turn in state.record.turns[:-1])
-    return is_unsure or actions < budget.min_actions
+    max_state = state.budget.max_state
+    if max_state is not None:
+        if turn.state is None:
+            raise ValueError("rag_r1.agent.max_state needs the log-probs of generated tokens")
+        if turn.state >= max_state:
+            return True
+    actions = sum(earlier.action != Invalid.kind for earlier in state.record.turns[:-1])
+    return actions < state.budget.min_actions
 
 
 async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> str | None:

@@ -36,10 +36,8 @@ class ReplayTurn:
     def of(cls, token_ids: Sequence[int], calls: Sequence[CallRecord]) -> ReplayTurn:
         """The turn with these generated token ids and the results in the records of its calls, with the
         documents as they were shown."""
-        answered_calls = (call for call in calls if call.status != "failed" and call.documents is not None)
-        results = {
-            call_key(call.tool, call.arguments): _documents_or_refusal(call) for call in answered_calls
-        }
+        answered = (call for call in calls if call.status != "failed" and call.documents is not None)
+        results = {call_key(call.tool, call.arguments): _documents_or_refusal(call) for call in answered}
         return cls(tuple(token_ids), results)
 
 

@@ -29,8 +29,7 @@ async def sample_paths(
 ) -> Trajectory:
     """Plays the paths and returns the record that `majority_vote` chooses. `play(n)` plays the nth path, from
     0; `masked`: kinds of failure that leave an episode unjudged."""
-    records = await asyncio.gather(*map(play, range(paths)))
-    return majority_vote(records, masked)
+    return majority_vote(await asyncio.gather(*map(play, range(paths))), masked)
 
 
 def majority_vote(records: Sequence[Trajectory], masked: Collection[str] = ()) -> Trajectory:
@@ -39,8 +38,7 @@ def majority_vote(records: Sequence[Trajectory], masked: Collection[str] = ()) -
     policy's."""
     if len(records) == 1:
         return records[0]
-    failed_numbers = (number for number, record in enumerate(records) if record.masked(masked))
-    number = next(failed_numbers, None)
+    number = next((number for number, record in enumerate(records) if record.masked(masked)), None)
     if number is None:
         number = _majority([record.answer for record in records])
     best = records[number]

@@ -231,8 +231,7 @@ class Trajectory:
             for turn in data.get("turns", [])
         ]
         failures = [FailureRecord(**failure) for failure in data.get("failures", [])]
-        paths = _copied(data.get("paths", []))
-        return cls(**{**data, "turns": turns, "failures": failures, "paths": paths})
+        return cls(**{**data, "turns": turns, "failures": failures, "paths": _copied(data.get("paths", []))})
 
 
 def call_context(record: Trajectory, thought: Callable[[str], str], turn: int = -1) -> CallContext:

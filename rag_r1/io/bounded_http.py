@@ -54,9 +54,7 @@ class _BoundedTransport(httpx.BaseTransport):
         # it.
         no_reuse = httpx.Limits(max_keepalive_connections=0)
         self._inner: httpx.BaseTransport = httpx.HTTPTransport(limits=no_reuse)
-        self._timeout_s = timeout_s
-        self._limit = limit
-        self._body_s = body_s
+        self._timeout_s, self._limit, self._body_s = timeout_s, limit, body_s
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         response = self._send(request)

@@ -16,18 +16,15 @@ from typing import Any, ClassVar
 SEARCH = "search"
 
 
-def has_lone_surrogate(text: str) -> bool:
-    """Whether `text` holds half of a character (JSON's `"\\ud800"`), which no tokenizer or file accepts."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
 def well_formed(text: str) -> str:
-    """`text` with `?` for each lone surrogate (see `has_lone_surrogate`)."""
+    """Returns `text` with `?` for each lone surrogate: half of a character (JSON's `"\\ud800"`), which no
+    tokenizer or file accepts."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def has_lone_surrogate(text: str) -> bool:
+    """Whether `text` holds half of a character, which `well_formed` replaces."""
+    return well_formed(text) != text
 
 
 @dataclass(frozen=True)

@@ -79,10 +79,8 @@ class ChatTurns:
     def marks(self) -> set[str]:
         """The lines of the strings that are more than ordinary words; in a result they could pass for the end
         of the message."""
-        lines = {
-            line.strip() for text in (self.before, self.between, self.after) for line in text.split("\n")
-        }
-        return {line for line in lines if not is_ordinary(line)}
+        lines = "\n".join((self.before, self.between, self.after)).split("\n")
+        return {line.strip() for line in lines if not is_ordinary(line.strip())}
 
 
 def derive_chat_turns(

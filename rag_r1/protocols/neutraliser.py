@@ -43,7 +43,8 @@ def control_tokens(tokenizer: Any) -> set[str]:
     tokens, and other strings that were added to its vocabulary, such as Qwen's `<tool_call>`, except ordinary
     words."""
     added = tokenizer.added_tokens_decoder.values()
-    special = {*tokenizer.all_special_tokens, *(str(token) for token in added if _is_special(token))}
+    marked_special = (str(token) for token in added if getattr(token, "special", False))
+    special = {*tokenizer.all_special_tokens, *marked_special}
     candidates = {*tokenizer.get_added_vocab(), *map(str, added)}
     return special | {token for token in candidates if not is_ordinary(token)}
 
@@ -51,10 +52,6 @@ def control_tokens(tokenizer: Any) -> set[str]:
 def is_ordinary(text: str) -> bool:
     """Whether a text is nothing but words, numbers and common punctuation."""
     return _ORDINARY.fullmatch(text) is not None
-
-
-def _is_special(token: Any) -> bool:
-    return bool(getattr(token, "special", False))
 
 
 def replace_question(messages: Sequence[Any], question: str, harmless: str) -> list[Any]:

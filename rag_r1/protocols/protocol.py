@@ -197,7 +197,8 @@ class Protocol:
             return self._as_messages(
                 [self.neutralise(self._result_text(result)).strip() for result in results]
             )
-        if self.format.nothing_found is not None and not any(map(_has_text, results)):
+        has_text = any(isinstance(result, Failure) or result for result in results)
+        if self.format.nothing_found is not None and not has_text:
             return self.format.nothing_found
         texts = [self._result_text(result) for result in results]
         if self.format.body == "json":
@@ -281,8 +282,3 @@ class Protocol:
         describes, otherwise unchanged."""
         tags = [string for block in self.blocks for string in (block.open, block.close)]
         return Neutraliser(tags, self.special_tokens)
-
-
-def _has_text(result: Sequence[Document] | Failure) -> bool:
-    """Whether there is anything to show: a document, or the reason why there is none."""
-    return isinstance(result, Failure) or len(result) > 0

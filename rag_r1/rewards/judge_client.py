@@ -45,6 +45,7 @@ _MAX_ANSWER_VALUES = 50_000
 _LIMITS = ResponseLimits(bytes=MAX_ANSWER_BYTES)
 #: Most seconds between two attempts.
 _MAX_WAIT_S = 30.0
+_ClientKey = tuple[asyncio.AbstractEventLoop, JudgeOptions]
 #: Name of the cache's file, if the option `cache` is a folder.
 _CACHE_FILE = "judge.jsonl"
 
@@ -130,9 +131,7 @@ class JudgeClient:
 
 
 #: The clients, each with the generator that holds it: asyncio closes only generators that somebody keeps.
-_clients: dict[
-    tuple[asyncio.AbstractEventLoop, JudgeOptions], tuple[JudgeClient, AsyncGenerator[JudgeClient, None]]
-] = {}
+_clients: dict[_ClientKey, tuple[JudgeClient, AsyncGenerator[JudgeClient, None]]] = {}
 _sent_requests: Counter[JudgeOptions] = Counter()
 _sent_lock = threading.Lock()  # event loops may run in several threads
 

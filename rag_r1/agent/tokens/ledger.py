@@ -100,8 +100,7 @@ class Ledger:
         ValueError if they do not fit into the row, or if there are more or fewer log-probs than ids."""
         if logprobs is not None and len(logprobs) != len(ids):
             raise ValueError(f"{len(ids)} generated tokens but {len(logprobs)} log-probs")
-        values = None if logprobs is None else tuple(logprobs)
-        span = self._append(Span(tuple(ids), True, turn, values))
+        span = self._append(Span(tuple(ids), True, turn, None if logprobs is None else tuple(logprobs)))
         self.generated_tokens += len(ids)
         return span
 

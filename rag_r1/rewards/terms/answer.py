@@ -80,8 +80,7 @@ def turn_cost(trajectory: Trajectory, golds: list[str], *, normaliser: Normalise
     Of two right trajectories the shorter one then scores higher, which rewards several queries in one turn.
     The cost does not apply to wrong ones, so that giving up early never pays.
     """
-    is_right = exact_match(trajectory.answer, golds, normaliser=normaliser)
-    return float(len(trajectory.turns)) if is_right else 0.0
+    return len(trajectory.turns) * exact_match(trajectory.answer, golds, normaliser=normaliser)
 
 
 @register("repeat_cost")
@@ -90,5 +89,4 @@ def repeat_cost(trajectory: Trajectory, golds: list[str], *, normaliser: Normali
 
     A query that was asked before finds nothing new. As with `turn_cost`, wrong trajectories cost nothing.
     """
-    is_right = exact_match(trajectory.answer, golds, normaliser=normaliser)
-    return float(trajectory.n_repeated_queries) if is_right else 0.0
+    return trajectory.n_repeated_queries * exact_match(trajectory.answer, golds, normaliser=normaliser)
