@@ -85,16 +85,22 @@ class Episode:
                 logger.exception("trajectory %s", trajectory_id)
                 record.status = "error"
                 state.add_failure("error", error_line(error))
+        record.seconds = time.perf_counter() - started
+        self._finish(state)
+        return record
+
+    def _finish(self, state: EpisodeState) -> None:
+        """Complete the record with the cause of an end without an answer and with the tokens; emit the
+        event."""
+        record = state.record
         if record.status in ("turn_limit", "token_limit", "no_action") and record.n_tool_failures:
             record.status = "tool_failure"
         elif record.status in ("turn_limit", "token_limit"):
             state.add_failure("budget", record.status)
         record.generated_tokens = self.ledger.generated_tokens
         record.observed_tokens = self.ledger.observed_tokens
-        record.seconds = time.perf_counter() - started
         if self.observer:
             state.emit("ended", **record.to_dict())
-        return record
 
     def _new_state(self, trajectory_id: str, question: str) -> EpisodeState:
         """The state before the first turn, with an empty record."""

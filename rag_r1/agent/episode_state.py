@@ -27,8 +27,8 @@ from rag_r1.protocols import Protocol
 
 @dataclass
 class EpisodeState:
-    """What the turns of an episode share. `sent_queries`: the keys (trajectory.query_key) of the queries so
-    far; `turns_left`: turns that may follow this one."""
+    """The state that the turns of an episode share. `sent_queries`: the keys (trajectory.query_key) of the
+    queries so far; `turns_left`: turns that may follow this one."""
 
     protocol: Protocol
     budget: Budget

@@ -116,6 +116,7 @@ class _ReplayTool:
         return [result if isinstance(result, Refusal) else list(result) for result in results]
 
     def _past_result(self, turn: ReplayTurn, args: Mapping[str, Any]) -> tuple[Document, ...] | Refusal:
+        """The result that a call had in a past turn. Raises ValueError if that turn did not make the call."""
         try:
             return turn.results[call_key(self._name, args)]
         except KeyError:

@@ -131,7 +131,8 @@ class Turn:
 
     @property
     def observation_text(self) -> str:
-        """What the policy saw after the turn: documents as they were shortened, and the tags around them."""
+        """The text that the policy saw after the turn: documents as they were shortened, and the tags around
+        them."""
         return "".join(
             piece if isinstance(piece, str) else (self.calls[piece[0]].documents or [])[piece[1]].contents
             for piece in self.observation

@@ -53,7 +53,7 @@ def fit_observation(
     checked query by query."""
     documents = [[] if isinstance(result, Failure) else list(result) for result in results]
 
-    def render(visible: Sequence[list[Document]]) -> str:
+    def render(visible: list[list[Document]]) -> str:
         shown = [r if isinstance(r, Failure) else docs for r, docs in zip(results, visible, strict=True)]
         return protocol.observation(queries, shown)
 
@@ -64,35 +64,12 @@ def fit_observation(
         if len(ids) <= whole_limit:
             return FittedObservation(ids, documents, text)
 
-    truncation = _Truncation(protocol, encode)
+    truncation = Truncation(protocol, encode)
     documents = [truncation.fit_query(query_documents, max_query_tokens) for query_documents in documents]
-    visible = documents
-    room = max_tokens
-    for attempt in count():
-        text = render(visible)
-        ids = encode(text)
-        if len(ids) <= max_tokens:
-            return FittedObservation(ids, visible, text)
-        if room < 1:
-            return None
-        if attempt == 0:  # the documents get what the bare tags leave
-            room = max_tokens - len(encode(render([[] for _ in documents])))
-        else:
-            room = _smaller_size(room, 1 - (len(ids) - max_tokens) / room, attempt)
-        if room < _MIN_TOKENS:
-            room = 0
-        visible = truncation.fit_ranks(documents, room)
+    return truncation.fit_observation(documents, render, max_tokens)
 
 
-def fit_documents(
-    protocol: Protocol, documents: Sequence[Document], encode: Encode, max_tokens: int
-) -> list[Document]:
-    """Returns the best-ranked documents within `max_tokens` tokens, the last of them shortened if
-    necessary."""
-    return _Truncation(protocol, encode).fit_query(documents, max_tokens)
-
-
-class _Truncation:
+class Truncation:
     """Counts the tokens of documents as they will appear in the observation, each once, and selects those
     that fit. `room`: the tokens that there are for them."""
 
@@ -119,6 +96,27 @@ class _Truncation:
                 break
             room -= self.tokens(rank, document)
         return selected
+
+    def fit_observation(
+        self, documents: list[list[Document]], render: Callable[[list[list[Document]]], str], max_tokens: int
+    ) -> FittedObservation | None:
+        """The observation with as much of each query's documents as fits, or None if not even the bare tags
+        fit. `render`: the documents to show for each query -> the text of the observation."""
+        visible, room = documents, max_tokens
+        for attempt in count():
+            text = render(visible)
+            ids = self.encode(text)
+            if len(ids) <= max_tokens:
+                return FittedObservation(ids, visible, text)
+            if room < 1:
+                return None
+            if attempt == 0:  # the documents get what the bare tags leave
+                room = max_tokens - len(self.encode(render([[] for _ in documents])))
+            else:
+                room = _smaller_size(room, 1 - (len(ids) - max_tokens) / room, attempt)
+            if room < _MIN_TOKENS:
+                room = 0
+            visible = self.fit_ranks(documents, room)
 
     def fit_ranks(self, results: Sequence[Sequence[Document]], room: int) -> list[list[Document]]:
         """The documents of all queries, each in a list of its own, that fit into `room` together, rank by

@@ -28,7 +28,7 @@ Share = Annotated[float, Strict(), Field(ge=0, le=1), Constraint("a number from 
 
 @options("rag_r1.guard.ladder")
 class Rung:
-    """What changes at a restart: the learning rate is multiplied, and keys of the recipe are set."""
+    """The changes of one restart: the learning rate is multiplied, and keys of the recipe are set."""
 
     learning_rate: PositiveNumber = 1.0
     set: Annotated[

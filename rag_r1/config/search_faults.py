@@ -26,6 +26,7 @@ def search_faults(settings: RagR1Config) -> list[Exception]:
 
 
 def _searcher_faults(options: dict[str, Any]) -> list[Exception]:
+    """The faults of the search tool's options; those of another tool than ours are one error."""
     tool = options.get("tool") or DEFAULT_TOOL
     if tool == DEFAULT_TOOL:
         # A url of null, or Hydra's "???", counts as not given.

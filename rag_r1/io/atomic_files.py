@@ -57,8 +57,8 @@ def move_into_place(part: Path, path: Path) -> None:
 
 @contextmanager
 def name_in_errors(path: Path, part: Path | None = None) -> Iterator[None]:
-    """Give what the block cannot write the name of the file: the system's errors in writing have none, and
-    those in opening have the part's."""
+    """Give the system's errors in the block the name of the file: errors in writing have no name, and errors
+    in opening have that of the part."""
     try:
         yield
     except OSError as error:

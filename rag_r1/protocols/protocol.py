@@ -61,7 +61,7 @@ class ObservationFormat:
 
 @dataclass(frozen=True)
 class Protocol:
-    """One dialect. Its interface is described at the top of the module; `load_protocol` loads one.
+    """One dialect, with the interface that the top of the module describes; `load_protocol` loads one.
 
     `prompt_form`: `chat` (the model's chat template) or `text` (plain text, for a base model). `opening` is
     the beginning of the policy's first turn that is already in the prompt, e.g. `<think>`. `invalid_hint` is
@@ -215,7 +215,7 @@ class Protocol:
 
     @property
     def hint(self) -> str | None:
-        """What the policy reads after a turn without an action; None: the episode ends."""
+        """The text that the policy reads after a turn without an action; None: the episode ends."""
         if self.turns == "chat" and self.invalid_hint is not None:
             return self._as_messages([self.invalid_hint])
         return self.invalid_hint
@@ -257,13 +257,14 @@ class Protocol:
         return _FIELD.sub(lambda match: fields[match[1]], self.format.document)
 
     def with_special_tokens(self, tokens: Iterable[str]) -> Protocol:
-        """The same protocol, which also neutralises these strings (a tokenizer's `control_tokens`)."""
+        """Returns the same protocol, which also neutralises these strings (a tokenizer's
+        `control_tokens`)."""
         stripped = {token.strip() for token in tokens} - {""}
         return replace(self, special_tokens=tuple(sorted(stripped, key=lambda token: (-len(token), token))))
 
     def in_chat(self, render: Render, tools: Sequence[Mapping[str, Any]], control: Iterable[str]) -> Protocol:
-        """The same protocol in the turns of a model's chat template. `render`: messages and the schemas of
-        tools -> text; `control`: the tokenizer's `control_tokens`, which are neutralised. Raises
+        """Returns the same protocol in the turns of a model's chat template. `render`: messages and the
+        schemas of tools -> text; `control`: the tokenizer's `control_tokens`, which are neutralised. Raises
         ChatTemplateError."""
         think, call = self.tags.think, self.tags.search
 

@@ -143,7 +143,7 @@ class Ledger:
         return self._rows[-1].prompt_ids
 
     def spans(self) -> Iterator[Span]:
-        """All spans of all rows, in order."""
+        """Yields all spans of all rows, in order."""
         return (span for row in self._rows for span in row.spans)
 
     def turn_ends(self, turns: int) -> list[tuple[int, int] | None]:

@@ -59,7 +59,7 @@ async def judged_accuracy(
     trajectory: Trajectory, golds: list[str], *, timeout_s: float = DEFAULT_TIMEOUT_S, **judge: Any
 ) -> float:
     """1 if the judge says that the answer means the same as a gold answer, else 0; 0 without an answer, for
-    which no request is sent. A policy can learn to persuade the judge: see the top of the module.
+    which no request is sent. A policy can learn to persuade the judge.
 
     `judge`: the keys of JudgeOptions. Raises CannotJudgeError without a verdict.
     """
@@ -84,7 +84,7 @@ async def context_relevance(
 ) -> float:
     """How far the documents that were shown to the policy, all together, answer the question, from 0 to 1:
     RAGAS's ContextRelevance (ragas 0.4, metrics/collections/context_relevance), with prompts of our own. The
-    gold answers are not used. A policy can learn to find what persuades the judge: see the top of the module.
+    gold answers are not used. A policy can learn to find what persuades the judge.
 
     Two prompts in different words are graded 0, 1 or 2; the value is half their mean. If one has no usable
     grade, the other counts alone. The value is 0, without a request, if nothing was found, or nothing but
