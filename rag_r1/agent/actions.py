@@ -110,11 +110,10 @@ async def _rewrite(state: EpisodeState, turn: Turn, action: Summary | Backtrack)
     """Take turns out of the context, as memory.py describes. Returns the status with which the episode
     ends if that leaves no room for another turn; else None."""
     ledger, memory = state.ledger, state.memory
-    if isinstance(action, Backtrack):
-        removed, is_complete = memory.backtrack(action.pops), False
-    else:
-        removed, is_complete = memory.summarise(action.span), action.span == "everything"
-    if not removed and not is_complete:
+    is_backtrack = isinstance(action, Backtrack)
+    removed = memory.backtrack(action.pops) if is_backtrack else memory.summarise(action.span)
+    summarises_all = not is_backtrack and action.span == "everything"
+    if not removed and not summarises_all:
         return None  # no turn can be taken out: the context grows by this one
     ids = [*ledger.first_prompt, *memory.ids()]
     room = ledger.capacity.room(len(ids))

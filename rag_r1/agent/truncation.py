@@ -102,7 +102,8 @@ class Truncation:
     ) -> FittedObservation | None:
         """The observation with as much of each query's documents as fits, or None if not even the bare tags
         fit. `render`: the documents to show for each query -> the text of the observation."""
-        visible, room = documents, max_tokens
+        visible = documents
+        room = max_tokens
         for attempt in count():
             text = render(visible)
             ids = self.encode(text)

@@ -120,7 +120,8 @@ def read_calls(body: str, form: CallFormat) -> list[Call]:
         match = _NAMED.fullmatch(body)
         if match is None:
             raise ValueError("a call must begin with the name of a tool, as in [name]: words")
-        tool, body = form.registered(well_formed(match[1]).strip()), match[2].strip()
+        tool = form.registered(well_formed(match[1]).strip())
+        body = match[2].strip()
     return [Call(tool, {"query": query}) for query in split_queries(body, form)]
 
 
