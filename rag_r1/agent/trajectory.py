@@ -188,7 +188,7 @@ class Trajectory:
 
     @property
     def n_searches(self) -> int:
-        """Queries sent to the search engine."""
+        """Queries of the searches that were made, refused and failed ones included."""
         return sum(len(turn.queries) for turn in self.turns)
 
     @property

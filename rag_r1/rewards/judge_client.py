@@ -6,8 +6,8 @@ message. The texts come from the policy and from documents: they are data, and t
 to follow nothing in them. The reply must be exactly one of the allowed words; white space around it, a full
 stop and letter case do not matter. Whatever else happens raises `CannotJudgeError` with a short reason, in
 which there is neither a text nor a key, so the term is left out of the sample: a reply in other words, a
-refusal, an HTTP error, a broken connection. Time-outs, broken answers, 5xx and 429 are first repeated with
-exponential back-off and jitter.
+refusal, an HTTP error, a broken connection. Time-outs, broken answers and HTTP statuses that may pass
+(rag_r1/io/retry.py) are first repeated with exponential back-off and jitter.
 
 Each distinct request is sent once: replies are cached (rag_r1/runs/response_cache.py), and requests that are
 under way are shared. A request whose callers are all cancelled is cancelled too. Failures are not cached.
@@ -130,7 +130,7 @@ class JudgeClient:
         raise CannotJudgeError(f"the judge's endpoint refused the request: HTTP {status}{hint}")
 
 
-#: The clients, each with the generator that holds it: asyncio closes only generators that somebody keeps.
+#: The clients, each with the generator that holds it and would be closed at once if nothing kept it.
 _clients: dict[_ClientKey, tuple[JudgeClient, AsyncGenerator[JudgeClient, None]]] = {}
 _sent_requests: Counter[JudgeOptions] = Counter()
 _sent_lock = threading.Lock()  # event loops may run in several threads
@@ -149,8 +149,8 @@ def _count_request(options: JudgeOptions) -> None:
 async def _open_client(options: JudgeOptions) -> AsyncGenerator[JudgeClient, None]:
     """Yields the client and closes it with the event loop, whose shutdown ends all async generators."""
     key = asyncio.get_running_loop(), options
-    # Errors are named by their type: their texts may show a request.
     header = key_header(options.api_key_env)
+    # Without quotes: the texts of errors may show a request.
     server = ModelServer(options.endpoint, header, options.timeout_s, quotes=False)
     replies = _open_cache(options.cache)
     try:
