@@ -230,10 +230,7 @@ def _custom_block(name: str, data: Any, source: str, call_format: CallFormat) ->
         max_calls = 1 if syntax == "single" else call_format.max_calls
         tool = keys.take("tool", str, default=SEARCH)
         call = replace(call_format, syntax=syntax, max_calls=max_calls, tool=tool)
-    pops, span = POPPED, SPANS[0]
-    if role == "backtrack":
-        pops = keys.take_subset("pops", POPPED)
-    if role == "summary":
-        span = keys.take("span", str, default=span, one_of=SPANS)
+    pops = keys.take_subset("pops", POPPED) if role == "backtrack" else POPPED
+    span = keys.take("span", str, default=SPANS[0], one_of=SPANS) if role == "summary" else SPANS[0]
     keys.finish()
     return Block(*tag, name=name, role=role, stop=stop, call=call, pops=pops, span=span)
