@@ -105,25 +105,29 @@ class AgentSetup:
             tools=partial(shared_tools, settings.validation_retriever, settings.tools),
         )
 
-    def messages(self, question: str, row: Messages | None = None) -> list[Any]:
+    def messages(self, question: str, row_messages: Messages | None = None) -> list[Any]:
         """Returns the chat messages that ask a question: those of a row of the data set, if there are any and
         `own_prompt` is not set; else the protocol's."""
-        if row is None or self.own_prompt:
+        if row_messages is None or self.own_prompt:
             return self.protocol.messages(question)
-        return list(row)
+        return list(row_messages)
 
-    def prompt_ids(self, question: str, row: Messages | None = None, chat: Chat | None = None) -> list[int]:
+    def prompt_ids(
+        self, question: str, row_messages: Messages | None = None, chat: Chat | None = None
+    ) -> list[int]:
         """Returns the token ids of the prompt that asks a question, up to where the policy's first turn
         begins.
 
         The question in the messages is neutralised. Raises ValueError for a prompt that has more characters
         than `max_prompt_tokens` tokens can have, before encoding it.
         """
-        messages = self.messages(question, row)
+        messages = self.messages(question, row_messages)
         if self.budget.max_prompt_tokens is not None:
             limit = _MAX_CHARS_PER_TOKEN * self.budget.max_prompt_tokens
             if sum(len(str(message["content"])) for message in messages) > limit:
-                raise ValueError(f"a prompt of more than {limit} characters: leave the row out")
+                raise ValueError(
+                    f"a prompt of more than {limit} characters: shorten the question, or leave its row out"
+                )
         encode_chat = chat or self.chat
         if self.schemas:
             encode_chat = partial(encode_chat, tools=list(self.schemas))
