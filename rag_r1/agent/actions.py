@@ -2,7 +2,7 @@
 
 Each kind of action has one coroutine, found by the table `ACTIONS`; the code never refers to a protocol by
 name. It changes the state of the episode and returns None, or the status (see trajectory.STATUSES) with which
-the episode ends. All calls of a turn are made at once (tool_executor.py), and what they find is shortened to
+the episode ends. All calls of a turn are made at once (tool_executor.py), and their results are shortened to
 the budget (truncation.py). Unless its kind is masked, a failed call is shown to the policy as a short error
 and the episode goes on.
 """
@@ -36,27 +36,24 @@ async def _answer(state: EpisodeState, turn: Turn, action: Answer) -> str | None
 def _is_early(state: EpisodeState, turn: Turn) -> bool:
     """Whether a turn comes before `min_actions` others, or its `state` is not below `max_state`. Raises
     ValueError if that state is needed and unknown."""
-    budget = state.budget
-    if budget.max_state is None:
-        is_unsure = False
-    elif turn.state is None:
-        raise ValueError("rag_r1.agent.max_state needs the log-probs of generated tokens")
-    else:
-        is_unsure = turn.state >= budget.max_state
-    actions = sum(turn.action != Invalid.kind for turn in state.record.turns[:-1])
-    return is_unsure or actions < budget.min_actions
+    max_state = state.budget.max_state
+    if max_state is not None:
+        if turn.state is None:
+            raise ValueError("rag_r1.agent.max_state needs the log-probs of generated tokens")
+        if turn.state >= max_state:
+            return True
+    actions = sum(earlier.action != Invalid.kind for earlier in state.record.turns[:-1])
+    return actions < state.budget.min_actions
 
 
 async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> str | None:
     """Make the calls and show their results. Returns the status with which the episode ends if a failed
     call is to be masked, or if there is no room for an observation and another turn; else None."""
     budget = state.budget
-    max_tokens = state.room - budget.min_turn_tokens
-    max_tokens = min(max_tokens, budget.max_observation_tokens or max_tokens)
-    if max_tokens < 1:
+    room = state.room - budget.min_turn_tokens
+    if room < 1:
         return "token_limit"
-    calls = action.calls
-    turn.calls = [CallRecord(call.tool, dict(call.arguments)) for call in calls]
+    turn.calls = [CallRecord(call.tool, dict(call.arguments)) for call in action.calls]
     turn.repeated_queries = _count_repeated(state.sent_queries, turn.queries)
     if state.observer:  # building the event costs, so only for an observer
         state.emit("calls", calls=[{"tool": c.tool, "arguments": c.arguments} for c in turn.calls])
@@ -65,9 +62,14 @@ async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> str 
     turn.tool_s = time.perf_counter() - started
     if (status := _record_failure(state, turn, results)) is not None:
         return status
-    per_query = budget.max_query_observation_tokens
-    words = [call.words for call in calls]
-    fitted = fit_observation(state.protocol, words, results, state.codec.encode, per_query, max_tokens)
+    fitted = fit_observation(
+        state.protocol,
+        [call.words for call in action.calls],
+        results,
+        state.codec.encode,
+        max_query_tokens=budget.max_query_observation_tokens,
+        max_tokens=min(room, budget.max_observation_tokens or room),
+    )
     if fitted is None:
         return "token_limit"
     for call, call_documents in zip(turn.calls, fitted.documents, strict=True):
@@ -81,38 +83,38 @@ async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> str 
 def _record_failure(state: EpisodeState, turn: Turn, results: Sequence[Any]) -> str | None:
     """Note the failure of a turn, if one of its calls failed. Returns the status with which the episode ends
     if a failure is to be masked; else None."""
-    failed = [result for result in results if isinstance(result, Failure)]
-    if not failed:
+    failures = [result for result in results if isinstance(result, Failure)]
+    if not failures:
         return None
     turn.status = "tool_failure"
     mask = state.failures.mask
     # Masked kinds first: they decide whether the episode ends.
-    first = min(failed, key=lambda failure: failure.kind not in mask)
-    state.failed(first.kind, first.detail)
+    failure = min(failures, key=lambda failure: failure.kind not in mask)
+    state.add_failure(failure.kind, failure.detail)
     return "tool_failure" if state.record.masked(mask) else None
 
 
 def _count_repeated(sent_queries: set[str], queries: Sequence[str]) -> int:
-    """How many of a turn's queries were sent before in this episode; they are noted for later turns."""
-    n_before = len(sent_queries)
+    """The number of a turn's queries that were sent before in this episode. All are added to
+    `sent_queries`."""
+    n_earlier = len(sent_queries)
     sent_queries.update(map(query_key, queries))
-    return len(queries) - (len(sent_queries) - n_before)
+    return len(queries) - (len(sent_queries) - n_earlier)
 
 
 async def _continue(state: EpisodeState, turn: Turn, action: Action) -> None:
-    """There is no observation: the next turn follows."""
+    """Do nothing: the next turn follows without an observation."""
 
 
 async def _rewrite(state: EpisodeState, turn: Turn, action: Summary | Backtrack) -> str | None:
     """Take turns out of the context, as memory.py describes. Returns the status with which the episode
     ends if that leaves no room for another turn; else None."""
     ledger, memory = state.ledger, state.memory
-    if isinstance(action, Backtrack):
-        removed, is_complete = memory.backtrack(action.pops), False
-    else:
-        removed, is_complete = memory.summarise(action.span), action.span == "everything"
-    if not removed and not is_complete:
-        return None  # there is nothing to take out: the context grows by this turn
+    is_backtrack = isinstance(action, Backtrack)
+    removed = memory.backtrack(action.pops) if is_backtrack else memory.summarise(action.span)
+    summarises_all = not is_backtrack and action.span == "everything"
+    if not removed and not summarises_all:
+        return None  # no turn can be taken out: the context grows by this one
     ids = [*ledger.first_prompt, *memory.ids()]
     room = ledger.capacity.room(len(ids))
     if room is not None and room < state.budget.min_turn_tokens:
@@ -134,7 +136,7 @@ async def _hint(state: EpisodeState, turn: Turn, action: Action) -> str | None:
     return None
 
 
-#: By kind of action: what it does.
+#: Kind of action -> the coroutine that carries it out.
 ACTIONS: dict[str, Callable[[EpisodeState, Turn, Any], Awaitable[str | None]]] = {
     Search.kind: _call,
     Calls.kind: _call,

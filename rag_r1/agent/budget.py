@@ -68,10 +68,10 @@ class Budget(EpisodeLimits):
 
     @property
     def row_capacity(self) -> Capacity:
-        """What one training row can hold."""
+        """The tokens that one training row can hold."""
         return Capacity(self.max_response_tokens, self.max_context_tokens)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], max_response_tokens: int) -> Budget:
-        """From the keys under `rag_r1.agent`. Raises OptionsError naming every unknown or wrong key."""
+        """Reads the keys under `rag_r1.agent`. Raises OptionsError naming every unknown or wrong key."""
         return cls(**vars(options_from(EpisodeLimits, config)), max_response_tokens=max_response_tokens)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
 from inspect import isawaitable
 
 from rag_r1.agent.actions import ACTIONS
@@ -37,6 +38,7 @@ from rag_r1.protocols import Action, Answer, Calls, Invalid, Protocol, Search
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Episode:
     """Runs one question. After `run`, `ledger` holds the tokens and the returned trajectory the record.
 
@@ -44,21 +46,19 @@ class Episode:
     `observer` receives the events of events.py while the episode runs.
     """
 
-    def __init__(
-        self,
-        protocol: Protocol,
-        budget: Budget,
-        engine: Engine,
-        tools: Mapping[str, Tool],
-        codec: Codec,
-        failures: FailurePolicy | None = None,
-        observer: Observer | None = None,
-    ):
-        self.protocol, self.budget = protocol, budget
-        self.engine, self.tools, self.codec = engine, tools, codec
-        self.failures = failures or NO_RETRIES
-        self.observer = SafeObserver(observer) if observer else None
-        self.ledger, self.memory = Ledger([]), Memory()
+    protocol: Protocol
+    budget: Budget
+    engine: Engine
+    tools: Mapping[str, Tool]
+    codec: Codec
+    failures: FailurePolicy | None = None
+    observer: Observer | None = None
+    ledger: Ledger = field(init=False, default_factory=lambda: Ledger([]))
+    memory: Memory = field(init=False, default_factory=Memory)
+
+    def __post_init__(self) -> None:
+        self.failures = self.failures or NO_RETRIES
+        self.observer = SafeObserver(self.observer) if self.observer else None
 
     async def run(
         self, trajectory_id: str, question: str, prompt_ids: Sequence[int] | Awaitable[Sequence[int]]
@@ -68,35 +68,54 @@ class Episode:
         Without a question, or if the prompt cannot be made or does not fit, nothing is generated: the status
         is `bad_row`, and the ledger stays empty. Raises nothing but its own cancellation.
         """
-        self.ledger, self.memory = Ledger([]), Memory()
+        self.ledger = Ledger([])
+        self.memory = Memory()
         problem = await self._begin(question, prompt_ids)
         started = time.perf_counter()
-        question = question if isinstance(question, str) else ""
-        tokens = len(self.ledger.first_prompt)
-        record = Trajectory(trajectory_id, question, self.protocol.name, prompt_tokens=tokens)
-        parts = self.protocol, self.budget, self.tools, self.codec, self.failures, self.observer
-        state = EpisodeState(*parts, record, self.ledger, self.memory)
+        state = self._new_state(trajectory_id, question if isinstance(question, str) else "")
+        record = state.record
         if problem:
             logger.warning("trajectory %s cannot be played: %s", trajectory_id, problem)
             record.status = "bad_row"
-            state.failed("row", problem)
+            state.add_failure("row", problem)
         else:
             try:
                 record.status = await self._play(state)
             except Exception as error:  # an error of the codec, or a bug of ours
                 logger.exception("trajectory %s", trajectory_id)
                 record.status = "error"
-                state.failed("error", error_line(error))
+                state.add_failure("error", error_line(error))
+        record.seconds = time.perf_counter() - started
+        self._finish(state)
+        return record
+
+    def _finish(self, state: EpisodeState) -> None:
+        """Complete the record with the cause of an end without an answer and with the tokens; emit the
+        event."""
+        record = state.record
         if record.status in ("turn_limit", "token_limit", "no_action") and record.n_tool_failures:
             record.status = "tool_failure"
         elif record.status in ("turn_limit", "token_limit"):
-            state.failed("budget", record.status)
+            state.add_failure("budget", record.status)
         record.generated_tokens = self.ledger.generated_tokens
         record.observed_tokens = self.ledger.observed_tokens
-        record.seconds = time.perf_counter() - started
         if self.observer:
             state.emit("ended", **record.to_dict())
-        return record
+
+    def _new_state(self, trajectory_id: str, question: str) -> EpisodeState:
+        """The state before the first turn, with an empty record."""
+        prompt_tokens = len(self.ledger.first_prompt)
+        return EpisodeState(
+            protocol=self.protocol,
+            budget=self.budget,
+            tools=self.tools,
+            codec=self.codec,
+            failures=self.failures,
+            observer=self.observer,
+            record=Trajectory(trajectory_id, question, self.protocol.name, prompt_tokens=prompt_tokens),
+            ledger=self.ledger,
+            memory=self.memory,
+        )
 
     async def resume(
         self,
@@ -105,15 +124,16 @@ class Episode:
         prompt_ids: Sequence[int] | Awaitable[Sequence[int]],
         past: Sequence[ReplayTurn] = (),
     ) -> Trajectory:
-        """As `run`, but the episode begins with turns that were played before (replay.py); the policy goes on
-        with the turns and tokens that remain. A past that cannot be played back is a failure."""
-        original = self.engine, self.tools
+        """Run the episode as `run` does, but begin with turns that were played before (replay.py); the policy
+        goes on with the turns and tokens that remain. A past that cannot be played back is a failure of the
+        engine or of a tool."""
+        engine, tools = self.engine, self.tools
         if past:
-            self.engine, self.tools = make_replay(*original, past)
+            self.engine, self.tools = make_replay(engine, tools, past)
         try:
             return await self.run(trajectory_id, question, prompt_ids)
         finally:
-            self.engine, self.tools = original
+            self.engine, self.tools = engine, tools
 
     async def _begin(self, question: str, prompt: Sequence[int] | Awaitable[Sequence[int]]) -> str | None:
         """Put the prompt into the ledger. Returns the reason if the episode cannot start, else None."""
@@ -140,14 +160,12 @@ class Episode:
             # Recorded before anything in it can fail.
             turn = Turn("", Invalid.kind, status="invalid", row=self.ledger.row_number)
             record.turns.append(turn)
-            if state.observer:
-                state.emit("turn", room=room)
+            state.emit("turn", room=room)
             action, generation = await self._generate(state, turn, room)
             if generation.aborted:
-                state.failed("engine", generation.detail)
+                state.add_failure("engine", generation.detail)
                 return "engine_failure"
-            if state.observer:
-                state.emit("tokens", text=turn.text, tokens=turn.generated_tokens, status=turn.status)
+            state.emit("tokens", text=turn.text, tokens=turn.generated_tokens, status=turn.status)
             if turns_left == 0 and not isinstance(action, Answer):
                 return "turn_limit"
             if status := await ACTIONS[action.kind](state, turn, action):
@@ -155,19 +173,22 @@ class Episode:
         return "turn_limit"
 
     async def _generate(self, state: EpisodeState, turn: Turn, room: int) -> tuple[Action, Generation]:
-        record = state.record
+        """Have the engine generate at most `room` tokens, with the policy's retries, and record them in the
+        turn, the ledger and the memory. Returns the action of the turn, and the last generation."""
         started = time.perf_counter()
-        generation, text = await self._continue(room)
-        for attempt in range(self.failures.retries):
+        for attempt in range(self.failures.retries + 1):
+            if attempt:
+                await state.wait(attempt - 1)
+            generation, text = await self._generate_once(room)
             if not generation.aborted:
                 break
-            await state.wait(attempt)
-            generation, text = await self._continue(room)
         action = self.protocol.parse(text)
-        span = self.ledger.generated(generation.token_ids, generation.logprobs, len(record.turns) - 1)
-        role = "call" if isinstance(action, Search | Calls) else action.kind
-        self.memory.push(role, span)
-        turn.text, turn.action, turn.generated_tokens = text, action.kind, len(generation.token_ids)
+        turn_number = len(state.record.turns) - 1
+        span = self.ledger.append_generated(generation.token_ids, generation.logprobs, turn_number)
+        self.memory.push("call" if isinstance(action, Search | Calls) else action.kind, span)
+        turn.text = text
+        turn.action = action.kind
+        turn.generated_tokens = len(generation.token_ids)
         turn.simulated = self.protocol.simulated(text)
         turn.generate_s = time.perf_counter() - started
         if not isinstance(action, Invalid):
@@ -176,10 +197,12 @@ class Episode:
             turn.status = "truncated"
         return action, generation
 
-    async def _continue(self, room: int) -> tuple[Generation, str]:
-        """What the engine generates, and its text. A failed generation is an aborted one without tokens.
+    async def _generate_once(self, room: int) -> tuple[Generation, str]:
+        """Returns one generation of at most `room` tokens, and its text. A failed generation is an aborted
+        one without tokens.
 
-        Raises the codec's errors, except UnknownTokenError, and TypeError if it returns no text."""
+        Raises the codec's errors, except UnknownTokenError, and TypeError if it decodes to another type than
+        text."""
         try:
             call = self.engine.generate(self.ledger.context(), room, self.protocol.stop)
             generation = checked_generation(await with_timeout(self.failures.engine_timeout_s, call), room)
@@ -194,5 +217,6 @@ class Episode:
         return generation, text
 
     def _failed_generation(self, error: Exception) -> tuple[Generation, str]:
+        """Log the error; returns an aborted generation without tokens, and its empty text."""
         logger.warning("a generation failed: %s", error_line(error))
         return Generation([], aborted=True, detail=error_line(error)), ""

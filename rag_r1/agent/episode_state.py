@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from rag_r1.agent.budget import Budget
-from rag_r1.agent.events import Event, EventKind, SafeObserver
+from rag_r1.agent.events import Event, EventKind, Observer
 from rag_r1.agent.failures import FailurePolicy
 from rag_r1.agent.interfaces import Codec, Tool
 from rag_r1.agent.memory import Memory
@@ -27,15 +27,15 @@ from rag_r1.protocols import Protocol
 
 @dataclass
 class EpisodeState:
-    """What the turns of an episode share. `sent_queries`: the keys (trajectory.query_key) of the queries so
-    far; `turns_left`: turns that may follow this one."""
+    """The state that the turns of an episode share. `sent_queries`: the keys (trajectory.query_key) of the
+    queries so far; `turns_left`: turns that may follow this one."""
 
     protocol: Protocol
     budget: Budget
     tools: Mapping[str, Tool]
     codec: Codec
     failures: FailurePolicy
-    observer: SafeObserver | None
+    observer: Observer | None
     record: Trajectory
     ledger: Ledger
     memory: Memory
@@ -44,7 +44,7 @@ class EpisodeState:
 
     @cached_property
     def executor(self) -> ToolExecutor:
-        """Makes the calls of all turns."""
+        """The executor of the calls of all turns."""
         context = partial(call_context, self.record, self.protocol.thought)
         return ToolExecutor(self.tools, self.failures, self.wait, context)
 
@@ -58,19 +58,19 @@ class EpisodeState:
     def room(self) -> int:
         """Tokens that the open row and the episode can still take."""
         room = self.ledger.room
-        assert room is not None  # a Budget always limits a row's response
+        assert room is not None  # a Budget always limits the response of a row
         if self.budget.max_episode_tokens is None:
             return room
         used = self.ledger.generated_tokens + self.ledger.observed_tokens
         return min(room, self.budget.max_episode_tokens - used)
 
     def observe(self, turn: Turn, ids: list[int], text: str) -> None:
-        """Put what the environment adds into the context: `ids`, which are `text`. It begins with the end of
-        the policy's turn, which is left out if the policy has written that itself."""
+        """Put what the environment adds into the context: the token ids of `text`. It begins with the token
+        that ends the policy's turn, which is left out if the policy has written it itself."""
         if self.end_ids is not None and self.end_ids == ids[:1] == self.ledger.context()[-1:]:
             ids, text = ids[1:], text.removeprefix(self.protocol.end_token or "")
         turn.observe(text)
-        self.memory.observed(self.ledger.observed(ids, len(self.record.turns) - 1))
+        self.memory.add_observed(self.ledger.append_observed(ids, len(self.record.turns) - 1))
         turn.observed_tokens = len(ids)
 
     async def wait(self, attempt: int) -> None:
@@ -78,9 +78,9 @@ class EpisodeState:
         self.record.retries += 1
         await asyncio.sleep(self.failures.delay(attempt))
 
-    def failed(self, kind: str, detail: str) -> None:
-        """Record a failure that persisted, of a kind of failures.py."""
-        self.record.failed(kind, detail)
+    def add_failure(self, kind: str, detail: str) -> None:
+        """Record a failure that persisted, of one of the kinds in failures.py."""
+        self.record.add_failure(kind, detail)
         self.emit("failure", kind=kind, detail=detail)
 
     def emit(self, kind: EventKind, /, **data: Any) -> None:

@@ -40,7 +40,7 @@ class Event:
     data: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types, e.g. for `append_records`."""
+        """Returns the event as plain JSON values, e.g. for `append_records`."""
         return dict(vars(self))
 
 

@@ -32,10 +32,10 @@ from rag_r1.protocols.actions import well_formed
 #: out of turns or tokens (no failure of the infrastructure; masking it is DAPO's overlong filtering).
 Kind = Literal["retriever", "tool", "engine", "judge", "row", "error", "budget"]
 KINDS: tuple[str, ...] = get_args(Kind)
-#: A list in YAML.
+#: Some of the kinds.
 Kinds = Annotated[
     tuple[Kind, ...],
-    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
+    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),  # YAML has lists
     Strict(),
     Constraint(f"a list of some of {', '.join(KINDS)}"),
 ]
@@ -82,7 +82,7 @@ class FailurePolicy:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> FailurePolicy:
-        """From the keys under `rag_r1.failures`, with the defaults for training. Raises OptionsError naming
+        """Reads the keys under `rag_r1.failures`, with the defaults for training. Raises OptionsError naming
         every unknown or wrong key."""
         return options_from(cls, {**FOR_TRAINING, **config})
 
@@ -98,14 +98,15 @@ NO_RETRIES = FailurePolicy()
 
 
 def failure_text(tool: str, late: bool = False) -> str:
-    """What the policy reads when a call of this tool failed, or (`late`) took too long."""
+    """Returns the text that the policy reads when a call of this tool failed, or (`late`) took too long."""
     if tool != SEARCH:
         return _NO_TOOL.format(name=tool)
     return TIMED_OUT if late else NO_ANSWER
 
 
 def error_line(error: Exception) -> str:
-    """An error on one line of at most 200 characters for people, even if it cannot be turned into text."""
+    """Returns an error on one line of at most 200 characters, for people; its type alone if its text cannot
+    be made."""
     if isinstance(error, CallTimeoutError):
         return str(error)
     try:

@@ -17,8 +17,8 @@ from rag_r1.protocols.retriever_query import Context
 
 @dataclass(frozen=True)
 class Generation:
-    """What the engine returned for one turn. `logprobs`: in nats, one for each id, or None for all.
-    `aborted`: the engine stopped early, for the reason in `detail`."""
+    """The tokens that an engine returned for one turn. `logprobs`: one for each id, in nats; None: the engine
+    gives none. `aborted`: the engine stopped early, for the reason in `detail`."""
 
     token_ids: list[int]
     logprobs: list[float] | None = None
@@ -27,7 +27,7 @@ class Generation:
 
 
 class UnknownTokenError(ValueError):
-    """Ids that are not in the vocabulary."""
+    """A token id is not in the vocabulary."""
 
 
 class Engine(Interface):
@@ -40,17 +40,17 @@ class Tool(Interface):
     """Something that the policy can call.
 
     `parameters` is the JSON schema of the arguments, an object. `call` answers all calls of a turn at once,
-    aligned with them; `fault` returns what is wrong with arguments, for the policy to read, or None. It must
-    not block: what takes long to load is loaded by the first call.
+    aligned with them; `fault` returns what is wrong with arguments, for the policy to read, or None. `fault`
+    must not block: what takes long to load is loaded by the first call.
 
     If checking arguments may take long, a tool has a coroutine `checked(arguments)` as well, which returns
     the same as `fault` and is awaited instead.
 
     A tool may also have `limits`, a ToolLimits (rag_r1/options/tool_limits.py), and `together = False`: the
     calls of a turn are then made one by one, side by side, so that one that hangs or fails costs itself
-    alone. With `reads_context = True` it is called as `call(arguments, context)` (`call_tool`): the Context
-    of rag_r1/protocols/retriever_query.py gives the place of the calls in the episode, and takes note of what
-    was sent for them.
+    alone. With `reads_context = True` it is called as `call(arguments, context)` (`call_tool`). The Context,
+    of rag_r1/protocols/retriever_query.py, tells the question and the earlier turns, and the tool writes into
+    it what it has sent for the calls.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Tool(Interface):
 def call_tool(
     tool: Tool, arguments: Sequence[Mapping[str, Any]], context: Context | None
 ) -> Awaitable[Sequence[Sequence[Document] | Failure | Refusal]]:
-    """`tool.call`, with the context if the tool reads it."""
+    """Calls `tool.call`, with the context if the tool reads it."""
     return tool.call(arguments, context) if getattr(tool, "reads_context", False) else tool.call(arguments)
 
 

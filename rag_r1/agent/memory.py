@@ -1,4 +1,4 @@
-"""The memory stack: the turns in the context, each with what the environment added to it.
+"""The memory stack: the turns in the context, each with the observation that the environment added to it.
 
 The context is the prompt and the turns on the stack, in the very tokens in which they were generated and
 observed: the stack holds the ledger's spans. A new turn is pushed; an observation belongs to the turn that
@@ -37,8 +37,8 @@ LASTING = ("plan",)
 
 @dataclass
 class MemoryEntry:
-    """A turn in the context. `role`: `call`, or the kind of the turn's action; `spans`: the ledger's, first
-    what was generated, then what was observed."""
+    """A turn in the context. `role`: `call`, or the kind of the turn's action; `spans`: the ledger's spans,
+    first the generated one, then the observed ones."""
 
     role: str
     spans: list[Span]
@@ -56,11 +56,11 @@ class Memory:
         self.entries: list[MemoryEntry] = []
 
     def push(self, role: str, generated: Span) -> None:
-        """A turn that was generated."""
+        """Put a turn on the stack, with the span that was generated."""
         self.entries.append(MemoryEntry(role, [generated]))
 
-    def observed(self, span: Span) -> None:
-        """What the environment added to the turn on top."""
+    def add_observed(self, span: Span) -> None:
+        """Add what the environment has put after the turn on top."""
         self.entries[-1].spans.append(span)
 
     def backtrack(self, pops: Collection[str]) -> list[int]:
@@ -74,7 +74,8 @@ class Memory:
         return self._remove_from(0 if span == "everything" else self._last(("call",)))
 
     def state(self) -> float | None:
-        """Sum of -log p of the generated tokens of all turns on the stack, in nats; None: unknown."""
+        """Returns the sum of -log p of the generated tokens of all turns on the stack, in nats; None if the
+        engine gives no log-probs."""
         total = 0.0
         for entry in self.entries:
             if entry.spans[0].logprobs is None:
@@ -83,18 +84,19 @@ class Memory:
         return total
 
     def ids(self) -> Iterator[int]:
-        """Token ids of all turns."""
+        """Yields the token ids of all turns, in their order."""
         return (token for entry in self.entries for span in entry.spans for token in span.ids)
 
     def _last(self, roles: Collection[str]) -> int | None:
-        """Position of the last turn under the one on top that has one of these roles and may be removed."""
-        indices = range(len(self.entries) - 2, -1, -1)
-        positions = (
-            i for i in indices if self.entries[i].role in roles and self.entries[i].role not in LASTING
-        )
-        return next(positions, None)
+        """The position of the last turn under the one on top that has one of these roles and may be removed;
+        None if there is none."""
+        removable = set(roles) - set(LASTING)
+        positions = range(len(self.entries) - 2, -1, -1)
+        return next((i for i in positions if self.entries[i].role in removable), None)
 
     def _remove_from(self, position: int | None) -> list[int]:
+        """Remove the turns from a position to the one under the top, except lasting ones; returns their
+        numbers, in order. None: removes nothing."""
         if position is None:
             return []
         below, top = self.entries[position:-1], self.entries[-1]

@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rag_r1.agent import KINDS, Trajectory
 from rag_r1.io.appended_files import append_whole, json_line, open_to_append
@@ -47,7 +48,7 @@ _GZIP = 31
 
 
 class TrajectoryDump:
-    """Appends records as JSON lines; one file for each split, step and process. A folder of None: writes
+    """Appends records as JSON lines to one file for each split, step and process; `folder`: None writes
     nothing."""
 
     def __init__(self, folder: str | None, *, compressed: bool = False):
@@ -55,6 +56,7 @@ class TrajectoryDump:
         self.suffix = ".jsonl.gz" if compressed else ".jsonl"
         #: One thread, so that records are written in the order in which they are given; it is joined at exit.
         self._thread: ThreadPoolExecutor | None = None
+        #: Whether the last record could not be written.
         self._failing = False
 
     def write(self, record: Trajectory, *, step: int, split: str, **context: Any) -> bool:
@@ -68,19 +70,20 @@ class TrajectoryDump:
             append_records(path, {"step": step, "split": split, **context, **record.to_dict()})
         except OSError as error:
             if not self._failing:
-                effect = (
-                    "the training goes on without the records that do not fit; search/undumped counts them"
+                logger.error(
+                    "cannot write trajectory to %s: %s (the training goes on without the records that do not "
+                    "fit; search/undumped counts them): make room, or set rag_r1.trajectory_dir=null",
+                    path,
+                    error,
                 )
-                remedy = "make room, or set rag_r1.trajectory_dir=null"
-                logger.error("cannot write trajectory to %s: %s (%s): %s", path, error, effect, remedy)
             self._failing = True
             return False
         self._failing = False
         return True
 
     async def write_in_thread(self, record: Trajectory, **context: Any) -> bool:
-        """As `write`, while the event loop goes on: a slow disk delays this trajectory only. When it returns
-        the record is in the file, which a kill of the process does not change."""
+        """Append one record as `write` does, while the event loop goes on: a slow disk delays this trajectory
+        only. When it returns, the record is in the file, also if the process is killed then."""
         if self.folder is None:
             return True
         if self._thread is None:
@@ -91,7 +94,8 @@ class TrajectoryDump:
 
 
 def append_records(path: Path, *values: dict[str, Any]) -> None:
-    """Append whole lines or nothing to a file that only its owner can read. Raises OSError."""
+    """Append records as lines, all or none of them, to a file that only its owner can read. Raises
+    OSError."""
     data = b"".join(map(json_line, values))
     if path.suffix == ".gz":
         data = gzip.compress(data, 6, mtime=0)
@@ -108,8 +112,8 @@ BadRecords = Callable[[str, object], None]
 
 
 def read_records(*paths: str | Path, skip_broken: bool | BadRecords = False) -> Iterator[dict[str, Any]]:
-    """The records of files, and of all `*.jsonl` and `*.jsonl.gz` files in folders and their subfolders,
-    sorted by name.
+    """Yields the records of files, and of all `*.jsonl` and `*.jsonl.gz` files in folders and their
+    subfolders, sorted by name.
 
     Raises DataError, which names file and line, for a line that is not a record (with `skip_broken` it is
     left out instead, and logged or, if that is a function, passed to it) and for a path that does not exist.
@@ -120,7 +124,7 @@ def read_records(*paths: str | Path, skip_broken: bool | BadRecords = False) -> 
 def placed_records(
     *paths: str | Path, skip_broken: bool | BadRecords = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """As `read_records`, each record with its file and line, for messages."""
+    """Yields records as `read_records` does, each with its location: file and line, for messages."""
     for path in map(Path, paths):
         if not path.exists():
             raise DataError(f"{path}: there is no such file or folder: correct the path")
@@ -129,38 +133,47 @@ def placed_records(
 
 
 def _files_in(folder: Path, prefix: str = "") -> list[Path]:
+    """The files with records in a folder, by name; `prefix`: `**/` to look into its subfolders, too."""
     return sorted(file for pattern in _PATTERNS for file in folder.glob(prefix + pattern))
 
 
 def _lines_of(path: Path) -> Iterator[bytes]:
     """The lines of a file, each with its newline; the last one may be incomplete. Raises DataError for a
-    line that is too long, and zlib.error if what is compressed is broken elsewhere than at its end."""
+    line that is too long, and zlib.error if compressed data is broken elsewhere than at its end."""
     with open_ordinary(path) as file:
-        if path.suffix != ".gz":
-            number = 0
-            while line := file.readline(MAX_LINE_BYTES + 1):
-                number += 1
-                if len(line) > MAX_LINE_BYTES:
-                    raise _too_long_error(path, number)
-                yield line
+        if path.suffix == ".gz":
+            yield from _gzip_lines(file, path)
             return
-        decoder, remainder, number = zlib.decompressobj(_GZIP), b"", 0
-        while data := file.read(_CHUNK):
-            has_more = False
-            while data or has_more:
-                # No more than a chunk at a time: a few kilobytes can unpack to gigabytes.
-                text = decoder.decompress(data, _CHUNK)
-                *lines, remainder = (remainder + text).split(b"\n")
-                yield from (line + b"\n" for line in lines)
-                number += len(lines)
-                if len(remainder) > MAX_LINE_BYTES:
-                    raise _too_long_error(path, number + 1)
-                has_more = len(text) == _CHUNK and not decoder.eof
-                data = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
-                if decoder.eof:
-                    decoder = zlib.decompressobj(_GZIP)
-        if remainder:
-            yield remainder
+        for number in count(1):
+            line = file.readline(MAX_LINE_BYTES + 1)
+            if len(line) > MAX_LINE_BYTES:
+                raise _too_long_error(path, number)
+            if not line:
+                return
+            yield line
+
+
+def _gzip_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    """The lines of a compressed file, as `_lines_of` gives them."""
+    decoder = zlib.decompressobj(_GZIP)
+    remainder = b""
+    number = 0
+    while data := file.read(_CHUNK):
+        has_more = False
+        while data or has_more:
+            # No more than a chunk at a time: a few kilobytes can unpack to gigabytes.
+            text = decoder.decompress(data, _CHUNK)
+            *lines, remainder = (remainder + text).split(b"\n")
+            yield from (line + b"\n" for line in lines)
+            number += len(lines)
+            if len(remainder) > MAX_LINE_BYTES:
+                raise _too_long_error(path, number + 1)
+            has_more = len(text) == _CHUNK and not decoder.eof
+            data = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
+            if decoder.eof:
+                decoder = zlib.decompressobj(_GZIP)
+    if remainder:
+        yield remainder
 
 
 def _too_long_error(path: Path, number: int) -> DataError:
@@ -170,6 +183,7 @@ def _too_long_error(path: Path, number: int) -> DataError:
 
 
 def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The records of one file, each with its location; an incomplete last line is ignored."""
     try:
         for number, line in enumerate(_lines_of(path), 1):
             location = f"{path}, line {number}"
@@ -182,7 +196,7 @@ def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[tuple[st
             except (ValueError, RecursionError) as error:
                 if not line.endswith(b"\n"):
                     return
-                _skip_record(skip_broken, location, f"no trajectory record ({error})")
+                _skip_record(skip_broken, location, f"not a trajectory record ({error})")
                 continue
             yield location, record
     except zlib.error as error:
@@ -190,7 +204,8 @@ def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[tuple[st
 
 
 def _skip_record(skip_broken: bool | BadRecords, location: str, problem: str) -> None:
-    """Raises DataError unless what is broken is to be left out."""
+    """Report a broken line that is left out, to `skip_broken` or to the log. Raises DataError if it is
+    False."""
     if not skip_broken:
         raise DataError(f"{location}: {problem}: remove it, or give another file")
     if callable(skip_broken):
@@ -200,7 +215,7 @@ def _skip_record(skip_broken: bool | BadRecords, location: str, problem: str) ->
 
 
 def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
-    """The records of one split's folder by training step; {} if there are none.
+    """Returns the records of one split's folder by training step; {} if there are none.
 
     If a run was killed and resumed, trajectories that ran twice count once, as they ran last. Lines that are
     not records are logged and left out.
@@ -214,46 +229,48 @@ def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
 
 
 def trajectory_of(record: dict[str, Any]) -> Trajectory:
-    """The trajectory in a record, without the fields of the run. Raises DataError if it is invalid."""
+    """Returns the trajectory in a record, without the fields of the run. Raises DataError if it is
+    invalid."""
     if missing := [name for name in ("id", "question", "protocol") if name not in record]:
         subject = f"the record {record['id']!r}" if "id" in record else "a record"
-        raise DataError(f"{subject} is no trajectory: it has no {', '.join(missing)}")
+        raise DataError(f"{subject} is not a trajectory: it has no {', '.join(missing)}")
     try:
         return Trajectory.from_dict({key: value for key, value in record.items() if key in _FIELDS})
     except (TypeError, AttributeError) as error:
-        raise DataError(f"the record {record.get('id')!r} is no trajectory: {error}") from error
+        raise DataError(f"the record {record.get('id')!r} is not a trajectory: {error}") from error
 
 
-def summary(record: Trajectory) -> dict[str, float]:
-    """The figures of one trajectory, however many rows it was trained in; the same keys for all. Logs,
-    evaluations and demos read them here, each under its own names."""
-    statuses = [call.status for turn in record.turns for call in turn.calls]
+def summary(trajectory: Trajectory) -> dict[str, float]:
+    """Returns the figures of one trajectory, however many rows it was trained in; the same keys for all.
+    Logs, evaluations and demos read them here, each under its own names."""
+    turns = trajectory.turns
+    statuses = [call.status for turn in turns for call in turn.calls]
     return {
-        "turns": float(len(record.turns)),
-        "searches": float(record.n_searches),
+        "turns": float(len(turns)),
+        "searches": float(trajectory.n_searches),
         "calls": float(len(statuses)),
         "failed_calls": float(statuses.count("failed")),
         "refused_calls": float(statuses.count("refused")),
-        "repeated_queries": float(record.n_repeated_queries),
-        "answered": float(record.status == "answered"),
-        "token_limit": float(record.status == "token_limit"),
-        "tool_failures": float(record.n_tool_failures),
-        "bad_row": float(record.status == "bad_row"),
-        "invalid_turns": float(sum(turn.action == "invalid" for turn in record.turns)),
-        "removed_turns": float(sum(len(turn.removed) for turn in record.turns)),
-        "simulated_observations": float(sum(turn.simulated for turn in record.turns)),
-        "retries": float(record.retries),
-        "seconds": float(record.seconds),
-        **{f"failed_{kind}": float(record.masked((kind,))) for kind in KINDS},
+        "repeated_queries": float(trajectory.n_repeated_queries),
+        "answered": float(trajectory.status == "answered"),
+        "token_limit": float(trajectory.status == "token_limit"),
+        "tool_failures": float(trajectory.n_tool_failures),
+        "bad_row": float(trajectory.status == "bad_row"),
+        "invalid_turns": float(sum(turn.action == "invalid" for turn in turns)),
+        "removed_turns": float(sum(len(turn.removed) for turn in turns)),
+        "simulated_observations": float(sum(turn.simulated for turn in turns)),
+        "retries": float(trajectory.retries),
+        "seconds": float(trajectory.seconds),
+        **{f"failed_{kind}": float(trajectory.masked((kind,))) for kind in KINDS},
     }
 
 
-def calls_by_tool(record: Trajectory, tools: Iterable[str]) -> dict[str, float]:
-    """Of each of these tools: calls, those that failed, and those that were refused; the same keys for all
-    trajectories. Calls of tools that do not exist are in `summary` only."""
+def calls_by_tool(trajectory: Trajectory, tools: Iterable[str]) -> dict[str, float]:
+    """Returns the numbers of calls, failed calls and refused calls of each of these tools; the same keys for
+    all trajectories. Calls of tools that do not exist are in `summary` only."""
     counts: dict[str, float] = {}
     for name in tools:
-        statuses = [call.status for turn in record.turns for call in turn.calls if call.tool == name]
+        statuses = [call.status for turn in trajectory.turns for call in turn.calls if call.tool == name]
         counts[f"calls/{name}"] = float(len(statuses))
         counts[f"failed_calls/{name}"] = float(statuses.count("failed"))
         counts[f"refused_calls/{name}"] = float(statuses.count("refused"))

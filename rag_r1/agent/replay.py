@@ -1,14 +1,14 @@
 """Replays the first turns of an earlier episode, then lets the policy continue.
 
-A past turn is what the policy generated, as token ids, and what its calls found. The turn loop runs over past
-turns as over any others: it parses them, counts them against the limits, fits their observations and rewrites
-the context where they say so. So the policy continues in the very context that these turns make, with the
-turns and tokens that are left to it. Neither the engine nor a tool is asked for anything of the past; an
-engine that keeps a state of its own (a conversation, a count of turns) is told of it by `recall`, if it has
-that method.
+A past turn is what the policy generated, as token ids, and the results of its calls. The turn loop runs over
+past turns as over any others: it parses them, counts them against the limits, fits their observations and
+rewrites the context where they say so. So the policy continues in the very context that these turns make,
+with the turns and tokens that are left to it. Past turns are neither generated nor searched again. An engine
+that keeps a state of its own (a conversation, a count of turns) gets each of them by `recall`, if it has that
+method.
 
-Another past than the one that was is possible, too: a call may have found something else, as when a
-retriever's passages are tried out one by one (rag_r1/retriever/data/correctness.py).
+The past may also be changed: a call gets another result, as when a retriever's passages are tried out one by
+one (rag_r1/retriever/data/correctness.py).
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ class ReplayTurn:
 
     @classmethod
     def of(cls, token_ids: Sequence[int], calls: Sequence[CallRecord]) -> ReplayTurn:
-        """From what was generated and the records of its calls, with the documents as they were shown."""
-        answered_calls = (call for call in calls if call.status != "failed" and call.documents is not None)
-        results = {
-            call_key(call.tool, call.arguments): _documents_or_refusal(call) for call in answered_calls
-        }
+        """The turn with these generated token ids and the results in the records of its calls, with the
+        documents as they were shown."""
+        answered = (call for call in calls if call.status != "failed" and call.documents is not None)
+        results = {call_key(call.tool, call.arguments): _documents_or_refusal(call) for call in answered}
         return cls(tuple(token_ids), results)
 
 
@@ -51,7 +50,7 @@ def _documents_or_refusal(call: CallRecord) -> tuple[Document, ...] | Refusal:
 
 
 def call_key(tool: str, arguments: Mapping[str, Any]) -> str:
-    """Equal for equal calls; the calls of a turn differ."""
+    """A key that is the same for equal calls; no two calls of a turn are equal."""
     return json.dumps([tool, dict(arguments)], sort_keys=True, default=str)
 
 
@@ -67,10 +66,11 @@ class ReplayEngine:
     """Returns the past turns one by one, then what the engine generates."""
 
     def __init__(self, engine: Engine, past: Sequence[ReplayTurn]):
-        self.engine, self.past = engine, tuple(past)
-        #: Turns that were played back; the last of them is the one whose calls are made now.
+        self.engine = engine
+        self.past = tuple(past)
+        #: Number of turns that were played back; the calls of the last of them are made now.
         self.played = 0
-        #: True from the policy's first own turn on.
+        #: Whether the policy has begun to continue.
         self._continues = False
 
     @property
@@ -79,7 +79,8 @@ class ReplayEngine:
         return self.past[self.played - 1] if self.played and not self._continues else None
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """Raises ValueError if the limits leave less room than a past turn needs."""
+        """Returns the next past turn, or what the engine generates after them. Raises ValueError if the
+        limits leave less room than a past turn needs."""
         if self.played == len(self.past):
             self._continues = True
             return await self.engine.generate(context, max_tokens, stop)
@@ -96,7 +97,7 @@ class ReplayEngine:
 
 
 class _ReplayTool:
-    """A tool whose calls of past turns find what they found then."""
+    """A tool whose calls of past turns have the results that they had then."""
 
     reads_context = True  # so that the wrapped tool gets its context
 
@@ -107,13 +108,15 @@ class _ReplayTool:
         return getattr(self._tool, name)
 
     async def call(self, arguments: Sequence[Mapping[str, Any]], context: Context) -> Sequence[Any]:
-        """Raises ValueError for a call that the past turn has not made: its text parses differently now."""
+        """Returns the past results of the calls, or those of the tool after the past turns. Raises ValueError
+        for a call that the past turn has not made, as when its text parses differently now."""
         if (turn := self._engine.turn) is None:
             return await call_tool(self._tool, arguments, context)
         results = [self._past_result(turn, args) for args in arguments]
         return [result if isinstance(result, Refusal) else list(result) for result in results]
 
     def _past_result(self, turn: ReplayTurn, args: Mapping[str, Any]) -> tuple[Document, ...] | Refusal:
+        """The result that a call had in a past turn. Raises ValueError if that turn did not make the call."""
         try:
             return turn.results[call_key(self._name, args)]
         except KeyError:

@@ -27,31 +27,30 @@ from rag_r1.agent.trajectory import Trajectory, query_key
 async def sample_paths(
     play: Callable[[int], Awaitable[Trajectory]], paths: int, masked: Collection[str] = ()
 ) -> Trajectory:
-    """The record of the best path. `play(n)` plays the nth path, from 0; `masked`: kinds of failure that
-    leave an episode unjudged."""
-    records = await asyncio.gather(*map(play, range(paths)))
-    return majority_vote(records, masked)
+    """Plays the paths and returns the record that `majority_vote` chooses. `play(n)` plays the nth path, from
+    0; `masked`: kinds of failure that leave an episode unjudged."""
+    return majority_vote(await asyncio.gather(*map(play, range(paths))), masked)
 
 
 def majority_vote(records: Sequence[Trajectory], masked: Collection[str] = ()) -> Trajectory:
-    """The path whose answer has most votes, with `path` and `paths` set if there are several. A path that
-    failed stands for all: a vote in which the infrastructure has left out a path is not the policy's."""
+    """Returns the path whose answer has most votes, with `path` and `paths` set if there are several. If a
+    path has a failure of a kind in `masked`, that path is returned: a vote without it would not be the
+    policy's."""
     if len(records) == 1:
         return records[0]
-    failed_numbers = (number for number, record in enumerate(records) if record.masked(masked))
-    number = next(failed_numbers, None)
+    number = next((number for number, record in enumerate(records) if record.masked(masked)), None)
     if number is None:
         number = _majority([record.answer for record in records])
     best = records[number]
-    path_records = [record.to_dict() for record in records]
-    best.path, best.paths = number, path_records
+    best.paths = [record.to_dict() for record in records]
+    best.path = number
     best.seconds = max(record.seconds for record in records)
     return best
 
 
 def _majority(answers: Sequence[str | None]) -> int:
-    """Number of the first path with the answer that most give; 0 without any answer."""
+    """The number of the first path with the most frequent answer; 0 without any answer."""
     keys = [query_key((answer or "").strip()) for answer in answers]
     votes = Counter(filter(None, keys))
-    winner = max(votes, key=votes.__getitem__, default=keys[0])  # the first of several
+    winner = max(votes, key=votes.__getitem__, default=keys[0])  # of several the first
     return keys.index(winner)

@@ -9,7 +9,7 @@ and how long a call may take, is set by the FailurePolicy, or by the tool's own 
 (rag_r1/options/tool_limits.py).
 
 A tool that reads the context of its calls (`reads_context`, see interfaces.py) may send something else than
-their arguments; the record of a call keeps both.
+their arguments; the record of a call has both.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from rag_r1.agent.failures import FailurePolicy, error_line, failure_text
@@ -38,23 +39,20 @@ _SHOWN = 200
 _NO_LIMITS = ToolLimits()
 
 
+@dataclass(eq=False, repr=False)
 class ToolExecutor:
-    """Makes the calls of an episode. `wait(attempt)` is awaited before each retry. `context` gives the
-    context of the turn, for tools that read it. `called`: how many calls of each tool were accepted."""
+    """Makes the calls of an episode. `wait(attempt)` is awaited before each retry; `context` makes the
+    context of the turn, for tools that read it; `called` counts the accepted calls of each tool."""
 
-    def __init__(
-        self,
-        tools: Mapping[str, Tool],
-        failures: FailurePolicy,
-        wait: Callable[[int], Awaitable[None]],
-        context: Callable[[], CallContext] = lambda: CallContext(""),
-    ):
-        self.tools, self.failures, self.wait, self.context = tools, failures, wait, context
-        self.called: Counter[str] = Counter()
+    tools: Mapping[str, Tool]
+    failures: FailurePolicy
+    wait: Callable[[int], Awaitable[None]]
+    context: Callable[[], CallContext] = lambda: CallContext("")
+    called: Counter[str] = field(default_factory=Counter)
 
     async def call(self, calls: Sequence[CallRecord]) -> list[Result]:
-        """A result for each call of a turn, in order; their `status`, `seconds` and `sent` are set. Raises
-        nothing but its own cancellation."""
+        """Makes the calls of a turn, and sets their `status`, `seconds` and `sent`. Returns a result for
+        each, in order. Raises nothing but its own cancellation."""
         results: dict[int, Result] = {}
         groups: dict[str | int, list[int]] = {}
         for i, call in enumerate(calls):
@@ -71,7 +69,8 @@ class ToolExecutor:
         return [results[i] for i in range(len(calls))]
 
     async def _refusal(self, call: CallRecord) -> Result | None:
-        """What the policy reads instead of a result if this call is not possible; None if it is."""
+        """The text that the policy reads if this call is not accepted, or a Failure if it cannot be checked;
+        None, and the call is counted, if it is accepted."""
         tool = self.tools.get(call.tool)
         try:
             if tool is None:
@@ -95,6 +94,7 @@ class ToolExecutor:
         return text_result(call.tool, message)
 
     def _limits(self, name: str) -> ToolLimits:
+        """The tool's own limits; none if it has none that can be read."""
         limits = self._setting(name, "limits", _NO_LIMITS)
         return limits if isinstance(limits, ToolLimits) else _NO_LIMITS
 
@@ -108,38 +108,47 @@ class ToolExecutor:
 
     async def _call_tool(self, calls: Sequence[CallRecord]) -> list[Result]:
         """One result for each of these calls of one tool; only failed calls are retried."""
-        started, name = time.perf_counter(), calls[0].tool
-        limits, failures = self._limits(name), self.failures
-        retries = failures.retries if limits.retries is None else limits.retries
-        timeout_s = failures.tool_timeout_s if limits.timeout_s is None else limits.timeout_s
+        started = time.perf_counter()
+        limits = self._limits(calls[0].tool)
+        retries = self.failures.retries if limits.retries is None else limits.retries
+        timeout_s = self.failures.tool_timeout_s if limits.timeout_s is None else limits.timeout_s
         results: dict[int, Result | Refusal] = {}
         pending: Sequence[int] = range(len(calls))
         for attempt in range(retries + 1):
             if attempt:
                 await self.wait(attempt - 1)
-            context = Context(self.context)
-            try:
-                response = call_tool(self.tools[name], [calls[i].arguments for i in pending], context)
-                new_results = checked_results(
-                    await with_timeout(timeout_s, response), len(pending), failure_text(name)
-                )
-            except Exception as error:
-                logger.warning("a call of the tool %s failed: %s", name, error_line(error))
-                message = failure_text(name, late=isinstance(error, CallTimeoutError))
-                new_results = [Failure(message, "tool", error_line(error))] * len(pending)
-            results.update(zip(pending, new_results, strict=True))
-            for i in pending if context.sent else ():
-                query = str(calls[i].arguments.get("query"))
-                text = context.sent.get(query, query)
-                calls[i].sent = None if text == query else {"query": text}
+            attempted = await self._attempt([calls[i] for i in pending], timeout_s)
+            results.update(zip(pending, attempted, strict=True))
             pending = [i for i in pending if isinstance(results[i], Failure)]
             if not pending:
                 break
         seconds = time.perf_counter() - started
         return [self._finish_call(call, results[i], seconds) for i, call in enumerate(calls)]
 
+    async def _attempt(
+        self, calls: Sequence[CallRecord], timeout_s: float | None
+    ) -> Sequence[Result | Refusal]:
+        """One result for each of these calls of one tool, which are made once, together. If that raises, each
+        result is a Failure. Sets `sent` of the calls."""
+        name = calls[0].tool
+        context = Context(self.context)
+        try:
+            response = await with_timeout(
+                timeout_s, call_tool(self.tools[name], [call.arguments for call in calls], context)
+            )
+            results: Sequence[Result | Refusal] = checked_results(response, len(calls), failure_text(name))
+        except Exception as error:
+            logger.warning("a call of the tool %s failed: %s", name, error_line(error))
+            message = failure_text(name, late=isinstance(error, CallTimeoutError))
+            results = [Failure(message, "tool", error_line(error))] * len(calls)
+        for call in calls if context.sent else ():
+            query = str(call.arguments.get("query"))
+            text = context.sent.get(query, query)
+            call.sent = None if text == query else {"query": text}
+        return results
+
     def _finish_call(self, call: CallRecord, result: Result | Refusal, seconds: float) -> Result:
-        """What the policy reads; sets status and time of the call."""
+        """The result as the policy reads it. Sets the status, the time and the index of the call."""
         call.seconds = seconds
         if isinstance(result, Refusal):
             self.called[call.tool] -= 1

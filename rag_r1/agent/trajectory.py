@@ -31,16 +31,15 @@ STATUSES = (
     "error",
 )
 
-
-_NO_WORD = re.compile(r"[^\w]+")
-#: What the environment put into the context in a turn: text, and the places [call, document] of documents
-#: that stand there unchanged, so that a record does not hold them twice.
+_NOT_WORDS = re.compile(r"[^\w]+")
+#: What the environment put into the context in a turn: texts, and pairs [call, document], the numbers of
+#: documents that stand there unchanged, so that a record does not hold them twice.
 Observation = list[str | list[int]]
 
 
 def query_key(query: str) -> str:
     """A key that is the same for queries which differ only in letter case, punctuation or white space."""
-    return " ".join(_NO_WORD.sub(" ", query.casefold()).split()) or query
+    return " ".join(_NOT_WORDS.sub(" ", query.casefold()).split()) or query
 
 
 def _copied(value: Any) -> Any:
@@ -74,7 +73,7 @@ class CallRecord:
         return str(self.arguments.get("query", "")) if self.tool == SEARCH else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types, none of them shared with the record."""
+        """Returns the call as plain JSON values, none of them shared with the record."""
         documents = None if self.documents is None else [dict(vars(document)) for document in self.documents]
         copied = {"arguments": _copied(self.arguments), "sent": _copied(self.sent)}
         return {**vars(self), **copied, "documents": documents}
@@ -90,7 +89,7 @@ class CallRecord:
 
 @dataclass
 class Turn:
-    """One generation and the environment's answer. `row`: number of the training row that contains it."""
+    """One generation and the environment's reaction. `row`: number of the training row that contains it."""
 
     text: str
     action: str  # search | call | answer | plan | think | summary | backtrack | invalid
@@ -111,7 +110,7 @@ class Turn:
     def searched(
         cls, text: str, queries: Sequence[str], documents: Sequence[Sequence[Document]] = (), **fields: Any
     ) -> Turn:
-        """A turn with a search: `documents` are those shown for each query; empty if none were shown."""
+        """A turn with a search. `documents`: those shown for each query; empty if none were shown."""
         documents = list(documents) or [None] * len(queries)
         calls = [
             CallRecord(SEARCH, {"query": query}, None if results is None else list(results))
@@ -132,15 +131,18 @@ class Turn:
 
     @property
     def observation_text(self) -> str:
-        """What the policy saw after the turn: documents as they were shortened, and the tags around them."""
+        """The text that the policy saw after the turn: documents as they were shortened, and the tags around
+        them."""
         return "".join(
             piece if isinstance(piece, str) else (self.calls[piece[0]].documents or [])[piece[1]].contents
             for piece in self.observation
         )
 
     def observe(self, text: str) -> None:
-        """Set `observation` to the text that the context got, with references to the calls' documents."""
-        self.observation, start = [], 0
+        """Set `observation` to the text that was put into the context, with the numbers of the calls'
+        documents in their place."""
+        self.observation = []
+        start = 0
         for number, call in enumerate(self.calls):
             for rank, document in enumerate(call.documents or ()):
                 if document.contents and (position := text.find(document.contents, start)) >= 0:
@@ -149,14 +151,15 @@ class Turn:
         self.observation.append(text[start:])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types, none of them shared with the turn."""
+        """Returns the turn as plain JSON values, none of them shared with it."""
         copied = {"removed": [*self.removed], "observation": _copied(self.observation)}
         return {**vars(self), "calls": [call.to_dict() for call in self.calls], **copied}
 
 
 @dataclass
 class Trajectory:
-    """One episode. Token counts are of all its training rows; `seconds` is wall time from prompt to end."""
+    """The record of one episode. Token counts are those of all its training rows; `seconds` is the wall time
+    from the prompt to the end."""
 
     id: str
     question: str
@@ -173,10 +176,8 @@ class Trajectory:
     failures: list[FailureRecord] = field(default_factory=list)  # those that persisted after all retries
     retries: int = 0  # repeated calls of the engine or of tools
     path: int = 0  # number of this path, if there were several
-    paths: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # the records of all paths, if there were several
-    prompt_sha256: str = ""  # of the prompt, see plugin/record_details.py
+    paths: list[dict[str, Any]] = field(default_factory=list)  # records of all paths, if there were several
+    prompt_sha256: str = ""  # a hash of the prompt, made by plugin/record_details.py
     rows: list[dict[str, Any]] = field(default_factory=list)  # the training rows, if they are recorded
     logprobs: dict[str, list[float]] = field(default_factory=dict)  # sum and tokens of each part (signals.py)
 
@@ -187,7 +188,7 @@ class Trajectory:
 
     @property
     def n_searches(self) -> int:
-        """Queries sent to the search engine."""
+        """Queries of the searches that were made, refused and failed ones included."""
         return sum(len(turn.queries) for turn in self.turns)
 
     @property
@@ -197,32 +198,31 @@ class Trajectory:
 
     @property
     def n_tool_failures(self) -> int:
-        """Turns in which at least one query could not be answered."""
+        """Turns in which at least one call could not be answered."""
         return sum(turn.status == "tool_failure" for turn in self.turns)
 
-    def failed(self, kind: str, detail: str = "") -> None:
-        """Record a failure of the current turn (or of the last one). An unknown kind counts as `tool`."""
+    def add_failure(self, kind: str, detail: str = "") -> None:
+        """Record a failure of the current turn, the last one so far. An unknown kind counts as `tool`."""
         kind = kind if kind in KINDS else "tool"
         self.failures.append(FailureRecord(kind, max(len(self.turns) - 1, 0), detail[:200]))
 
     def masked(self, kinds: Collection[str]) -> bool:
-        """Has a failure of one of these kinds happened?"""
+        """Whether a failure of one of these kinds has happened."""
         return any(failure.kind in kinds for failure in self.failures)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types, none of them shared with the record (like `dataclasses.asdict`, but
-        faster: no search for dataclasses in every value)."""
-        turns = [turn.to_dict() for turn in self.turns]
-        failures = [dict(vars(failure)) for failure in self.failures]
-        lists = {"turns": turns, "turn_scores": list(self.turn_scores), "failures": failures}
-        logprobs = {part: list(values) for part, values in self.logprobs.items()}
-        copied = {
+        """Returns the record as plain JSON values, none of them shared with it (like `dataclasses.asdict`,
+        but faster: no search for dataclasses in every value)."""
+        return {
+            **vars(self),
+            "turns": [turn.to_dict() for turn in self.turns],
             "rewards": dict(self.rewards),
-            "logprobs": logprobs,
+            "turn_scores": list(self.turn_scores),
+            "failures": [dict(vars(failure)) for failure in self.failures],
             "paths": _copied(self.paths),
             "rows": _copied(self.rows),
+            "logprobs": {part: list(values) for part, values in self.logprobs.items()},
         }
-        return {**vars(self), **lists, **copied}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Trajectory:
@@ -232,13 +232,13 @@ class Trajectory:
             for turn in data.get("turns", [])
         ]
         failures = [FailureRecord(**failure) for failure in data.get("failures", [])]
-        paths = _copied(data.get("paths", []))
-        return cls(**{**data, "turns": turns, "failures": failures, "paths": paths})
+        return cls(**{**data, "turns": turns, "failures": failures, "paths": _copied(data.get("paths", []))})
 
 
 def call_context(record: Trajectory, thought: Callable[[str], str], turn: int = -1) -> CallContext:
-    """The context of the calls of a turn (by number; the last one): the question, the queries of the turns
-    before, and what has been thought since the last turn with calls. `thought`: of a turn's text."""
+    """Returns the context of the calls of a turn: the question, the queries of the earlier turns, and the
+    thoughts since the last turn with calls. `thought` gives the thought in a turn's text; `turn` is the
+    turn's number, -1 for the last one."""
     index = range(len(record.turns))[turn]
     previous, current = record.turns[:index], record.turns[index]
     start = next((n + 1 for n in reversed(range(index)) if previous[n].calls), 0)

@@ -7,7 +7,7 @@ lowest ranks go first, whichever query they answer: every query's best document 
 The documents of the first rank that does not fit whole share what is left; those that need less than an equal
 share of it stay whole, the others are shortened.
 
-Encoding is what makes packing expensive. An observation that fits as it is is encoded only once.
+Encoding takes most of the time. So an observation that fits as it is is encoded only once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rag_r1.protocols import Document, Failure, Protocol
 #: A shortened document with fewer tokens than this is of no use and is left out.
 _MIN_TOKENS = 8
 #: Each further attempt cuts this share more than the measured excess, so that a hostile text (with all its
-#: tokens at the beginning) is fitted in at most 1 / _HASTE attempts.
+#: tokens at the beginning) is fitted in at most 1 / _EXTRA_CUT attempts.
 _EXTRA_CUT = 1 / 32
 #: An observation with more characters than this for each token of its limit is packed without encoding it
 #: whole first.
@@ -41,60 +41,49 @@ class FittedObservation(NamedTuple):
 
 
 def fit_observation(
-    protocol: Protocol, queries: Sequence[str], results: Results, encode: Encode, per_query: int, total: int
+    protocol: Protocol,
+    queries: Sequence[str],
+    results: Results,
+    encode: Encode,
+    max_query_tokens: int,
+    max_tokens: int,
 ) -> FittedObservation | None:
-    """The observation within `total` tokens, or None if not even the bare tags fit. `per_query` bounds each
-    query's documents; an observation that is within it as a whole is not checked query by query."""
+    """Returns the observation within `max_tokens` tokens, or None if not even the bare tags fit.
+    `max_query_tokens` limits the documents of each query; an observation that is within it as a whole is not
+    checked query by query."""
     documents = [[] if isinstance(result, Failure) else list(result) for result in results]
 
-    def render(visible: Sequence[list[Document]]) -> str:
-        blocks = [r if isinstance(r, Failure) else s for r, s in zip(results, visible, strict=True)]
-        return protocol.observation(queries, blocks)
+    def render(visible: list[list[Document]]) -> str:
+        shown = [r if isinstance(r, Failure) else docs for r, docs in zip(results, visible, strict=True)]
+        return protocol.observation(queries, shown)
 
     text = render(documents)
-    if len(text) <= _MAX_CHARS_PER_TOKEN * min(per_query, total):
+    whole_limit = min(max_query_tokens, max_tokens)
+    if len(text) <= _MAX_CHARS_PER_TOKEN * whole_limit:
         ids = encode(text)
-        if len(ids) <= min(per_query, total):
+        if len(ids) <= whole_limit:
             return FittedObservation(ids, documents, text)
 
-    packer = _Truncation(protocol, encode)
-    documents = [packer.fit_query(query_documents, per_query) for query_documents in documents]
-    visible, room = documents, total
-    for attempt in count():
-        ids = encode(text := render(visible))
-        if len(ids) <= total:
-            return FittedObservation(ids, visible, text)
-        if room < 1:
-            return None
-        if attempt == 0:  # the documents get what the bare tags leave
-            room = total - len(encode(render([[] for _ in documents])))
-        else:
-            room = _smaller_size(room, 1 - (len(ids) - total) / room, attempt)
-        if room < _MIN_TOKENS:
-            room = 0
-        visible = packer.fit_ranks(documents, room)
+    truncation = Truncation(protocol, encode)
+    documents = [truncation.fit_query(query_documents, max_query_tokens) for query_documents in documents]
+    return truncation.fit_observation(documents, render, max_tokens)
 
 
-def fit_documents(
-    protocol: Protocol, documents: Sequence[Document], encode: Encode, budget: int
-) -> list[Document]:
-    """The best-ranked documents within `budget` tokens, the last of them shortened if necessary."""
-    return _Truncation(protocol, encode).fit_query(documents, budget)
-
-
-class _Truncation:
-    """Measures documents as they will appear in the observation, each once, and selects what fits."""
+class Truncation:
+    """Counts the tokens of documents as they will appear in the observation, each once, and selects those
+    that fit. `room`: the tokens that there are for them."""
 
     def __init__(self, protocol: Protocol, encode: Encode):
-        self.protocol, self.encode = protocol, encode
-        self.costs: dict[tuple[int, Document], int] = {}
+        self.protocol = protocol
+        self.encode = encode
+        self._tokens: dict[tuple[int, Document], int] = {}
 
-    def cost(self, rank: int, document: Document) -> int:
-        """Tokens of a document at a rank, counted from 1."""
-        if (rank, document) not in self.costs:
+    def tokens(self, rank: int, document: Document) -> int:
+        """The number of tokens of a document at a rank, counted from 1."""
+        if (rank, document) not in self._tokens:
             text = self.protocol.render_document(rank, document)
-            self.costs[rank, document] = len(self.encode(text))
-        return self.costs[rank, document]
+            self._tokens[rank, document] = len(self.encode(text))
+        return self._tokens[rank, document]
 
     def fit_query(self, documents: Sequence[Document], room: int) -> list[Document]:
         """The best-ranked documents of one query within `room` tokens."""
@@ -105,48 +94,71 @@ class _Truncation:
                 selected.append(fitted)
             if fitted is not document:
                 break
-            room -= self.cost(rank, document)
+            room -= self.tokens(rank, document)
         return selected
 
+    def fit_observation(
+        self, documents: list[list[Document]], render: Callable[[list[list[Document]]], str], max_tokens: int
+    ) -> FittedObservation | None:
+        """The observation with as much of each query's documents as fits, or None if not even the bare tags
+        fit. `render`: the documents to show for each query -> the text of the observation."""
+        visible = documents
+        room = max_tokens
+        for attempt in count():
+            text = render(visible)
+            ids = self.encode(text)
+            if len(ids) <= max_tokens:
+                return FittedObservation(ids, visible, text)
+            if room < 1:
+                return None
+            if attempt == 0:  # the documents get what the bare tags leave
+                room = max_tokens - len(self.encode(render([[] for _ in documents])))
+            else:
+                room = _smaller_size(room, 1 - (len(ids) - max_tokens) / room, attempt)
+            if room < _MIN_TOKENS:
+                room = 0
+            visible = self.fit_ranks(documents, room)
+
     def fit_ranks(self, results: Sequence[Sequence[Document]], room: int) -> list[list[Document]]:
-        """Rank by rank, the documents of all queries within `room` tokens together."""
+        """The documents of all queries, each in a list of its own, that fit into `room` together, rank by
+        rank."""
         by_query: list[list[Document]] = [[] for _ in results]
         for rank in range(1, max(map(len, results), default=0) + 1):
             if room < 1:
                 break
-            row = [(docs[rank - 1], query) for query, docs in enumerate(results) if len(docs) >= rank]
+            ranked = [(docs[rank - 1], query) for query, docs in enumerate(results) if len(docs) >= rank]
             # Shortest first: the part of its share that a document does not need goes to the others.
-            row.sort(key=lambda entry: self.cost(rank, entry[0]))
-            fits = sum(self.cost(rank, document) for document, _ in row) <= room
-            share = room if fits else room // len(row)
-            for number, (document, query) in enumerate(row, 1):
+            ranked.sort(key=lambda entry: self.tokens(rank, entry[0]))
+            fits = sum(self.tokens(rank, document) for document, _ in ranked) <= room
+            share = room if fits else room // len(ranked)
+            for number, (document, query) in enumerate(ranked, 1):
                 fitted = self.fit(rank, document, share)
                 if fitted is not None:
                     by_query[query].append(fitted)
                 if fitted is document:
-                    room -= self.cost(rank, document)
-                    share = room if fits or number == len(row) else room // (len(row) - number)
+                    room -= self.tokens(rank, document)
+                    share = room if fits or number == len(ranked) else room // (len(ranked) - number)
             if not fits:
                 break
         return by_query
 
     def fit(self, rank: int, document: Document, room: int) -> Document | None:
         """The document if it fits, else as much of it as fits, or None if that is too little to be of use."""
-        if self.cost(rank, document) <= room:
+        if self.tokens(rank, document) <= room:
             return document
         shorter = document
         for attempt in count():
             text = shorter.contents
             if room < _MIN_TOKENS or not text:
                 return None
-            text = text[: _smaller_size(len(text), room / self.cost(rank, shorter), attempt)]
+            text = text[: _smaller_size(len(text), room / self.tokens(rank, shorter), attempt)]
             # At a word boundary, unless that would lose half of the text (a long word, or no spaces at all).
             boundary = max(text.rfind(" "), text.rfind("\n"))
             shorter = replace(document, contents=text[:boundary] if boundary > len(text) // 2 else text)
-            if self.cost(rank, shorter) <= room:
+            if self.tokens(rank, shorter) <= room:
                 return shorter if shorter.contents.strip() else None
 
 
-def _smaller_size(size: int, fit: float, attempt: int) -> int:
-    """The next size to try if only the share `fit` of this one fits; less than `size`, not below 0."""
-    return max(0, min(size - 1, int(size * fit * (1 - attempt * _EXTRA_CUT))))
+def _smaller_size(size: int, share: float, attempt: int) -> int:
+    """The next size to try if about `share` of this one fits; less than `size`, not below 0."""
+    return max(0, min(size - 1, int(size * share * (1 - attempt * _EXTRA_CUT))))

@@ -26,7 +26,8 @@ _TOOL_KINDS = ("retriever", "tool")
 
 
 def checked_ids(ids: Any) -> list[int]:
-    """Token ids as a new list. Raises TypeError or OverflowError unless all are whole numbers from 0."""
+    """Returns token ids as a new list. Raises TypeError or OverflowError unless all are whole numbers from
+    0."""
     if not isinstance(ids, Sized) or isinstance(ids, str | bytes | bytearray):
         raise TypeError(f"token ids must be a list of whole numbers, not {type(ids).__name__}")
     values = list(ids)
@@ -35,8 +36,8 @@ def checked_ids(ids: Any) -> list[int]:
 
 
 def checked_generation(generation: Any, max_tokens: int) -> Generation:
-    """What an engine returned, cut to `max_tokens` tokens. Raises TypeError, ValueError or OverflowError if
-    it is no Generation, or one with impossible ids or log-probs."""
+    """Returns an engine's generation, cut to `max_tokens` tokens. Raises TypeError, ValueError or
+    OverflowError for anything but a Generation, and for one with impossible ids or log-probs."""
     if not isinstance(generation, Generation):
         raise TypeError(f"the engine returned {type(generation).__name__} instead of a Generation")
     ids = checked_ids(generation.token_ids)
@@ -47,6 +48,7 @@ def checked_generation(generation: Any, max_tokens: int) -> Generation:
 
 
 def _checked_logprobs(logprobs: Any, count: int) -> list[float]:
+    """Log-probs as a new list. Raises TypeError or ValueError unless they are `count` finite numbers."""
     if not isinstance(logprobs, Sized):
         raise TypeError(f"log-probs must be a list of numbers, not {type(logprobs).__name__}")
     values = list(logprobs)
@@ -58,7 +60,7 @@ def _checked_logprobs(logprobs: Any, count: int) -> list[float]:
 
 
 def checked_results(results: Any, count: int, message: str) -> list[list[Document] | Failure | Refusal]:
-    """What a tool returned for `count` calls; a result that is not a list of documents becomes a Failure with
+    """Returns a tool's results for `count` calls; one that is not a list of documents becomes a Failure with
     the text `message` for the policy. Raises TypeError or ValueError unless there is one for each call."""
     if not isinstance(results, Sequence):
         raise TypeError(f"the tool returned {type(results).__name__} instead of a list")
@@ -68,6 +70,7 @@ def checked_results(results: Any, count: int, message: str) -> list[list[Documen
 
 
 def _checked_result(result: Any, message: str) -> list[Document] | Failure | Refusal:
+    """One result; a Failure if it is wrong, or if looking at it raises."""
     if isinstance(result, Refusal):
         return result
     if isinstance(result, Failure):

@@ -26,11 +26,12 @@ from rag_r1.sandbox.chat_template import ChatTemplate
 from rag_r1.tools import schemas, shared_tools
 
 Messages = Sequence[Mapping[str, Any]]
-#: Messages to token ids with the model's chat template, including its generation prompt. It is given the
-#: schemas of tools as `tools=` if the protocol has the template list them.
+#: Messages -> token ids with the model's chat template, including its generation prompt. The schemas of tools
+#: are passed as `tools=` if the protocol has the template list them.
 Chat = Callable[..., Sequence[int]]
 
-#: Longer prompts are not encoded at all: the longest tokens of common vocabularies are runs of 128 spaces.
+#: The longest tokens of common vocabularies are runs of 128 spaces. A prompt with more characters for each
+#: token of its limit is not encoded at all.
 _MAX_CHARS_PER_TOKEN = 128
 
 
@@ -43,18 +44,17 @@ class RowLimits:
     context_tokens: int | None = None
 
     def within(self, budget: Budget) -> Budget:
-        """The budget with these limits."""
+        """Returns the budget with these limits."""
+        row_tokens = self.prompt_tokens + self.response_tokens
         # At least a prompt and a token: a prompt that is too long for the engine is refused by the engine.
-        context = max(
-            self.context_tokens or self.prompt_tokens + self.response_tokens, self.prompt_tokens + 1
-        )
-        return replace(budget, max_prompt_tokens=self.prompt_tokens, max_context_tokens=context)
+        context_tokens = max(self.context_tokens or row_tokens, self.prompt_tokens + 1)
+        return replace(budget, max_prompt_tokens=self.prompt_tokens, max_context_tokens=context_tokens)
 
 
 @dataclass(frozen=True)
 class AgentSetup:
-    """See the top of the module. `tools` is called within the event loop of an episode. With `own_prompt` the
-    protocol's prompt is used even if a row of the data set has messages."""
+    """The parts of an episode that the top of the module lists. `tools` is called within the event loop of an
+    episode. With `own_prompt` the protocol's prompt is used even if a row of the data set has messages."""
 
     protocol: Protocol
     codec: Codec
@@ -63,9 +63,9 @@ class AgentSetup:
     chat: Chat
     failures: FailurePolicy = field(default_factory=FailurePolicy)
     own_prompt: bool = False
-    #: Ids before a plain text, e.g. a beginning-of-sequence token.
+    #: Token ids with which a plain text begins, e.g. a beginning-of-sequence token.
     start: tuple[int, ...] = ()
-    #: Of the tools, if the chat template lists them.
+    #: The schemas of the tools, if the chat template lists them.
     schemas: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
@@ -79,8 +79,10 @@ class AgentSetup:
         chat: Chat | None = None,
         template: Mapping[str, Any] | None = None,
     ) -> AgentSetup:
-        """From the block `rag_r1:`, for training; see `for_validation`. `template`: arguments of the chat
-        template. Raises ValueError, also for a template that the protocol cannot use."""
+        """Builds the setup of training from the block `rag_r1:`; `for_validation` changes it for validation.
+        `vocabulary_size`: the number of ids that the model has, None if it is not known; `chat`: instead of
+        the tokenizer's chat template; `template`: arguments of the chat template. Raises ValueError, also for
+        a template that the protocol cannot use."""
         listed_tools = tool_schemas(settings)
         codec = TokenizerCodec(tokenizer, vocabulary_size=vocabulary_size)
         return cls(
@@ -96,45 +98,52 @@ class AgentSetup:
         )
 
     def for_validation(self, settings: RagR1Config, limits: RowLimits) -> AgentSetup:
-        """The same setup with the budget and retriever of validation."""
+        """Returns the same setup with the budget and the retriever of validation."""
         return replace(
             self,
             budget=limits.within(settings.budget(limits.response_tokens, validation=True)),
             tools=partial(shared_tools, settings.validation_retriever, settings.tools),
         )
 
-    def messages(self, question: str, row: Messages | None = None) -> list[Any]:
-        """The chat messages that ask a question: those of a row of the data set, if there are any and
-        `own_prompt` is not set."""
-        if row is None or self.own_prompt:
+    def messages(self, question: str, row_messages: Messages | None = None) -> list[Any]:
+        """Returns the chat messages that ask a question: those of a row of the data set, if there are any and
+        `own_prompt` is not set; else the protocol's."""
+        if row_messages is None or self.own_prompt:
             return self.protocol.messages(question)
-        return list(row)
+        return list(row_messages)
 
-    def prompt_ids(self, question: str, row: Messages | None = None, chat: Chat | None = None) -> list[int]:
-        """Token ids of the prompt that asks a question, up to where the policy's first turn begins.
+    def prompt_ids(
+        self, question: str, row_messages: Messages | None = None, chat: Chat | None = None
+    ) -> list[int]:
+        """Returns the token ids of the prompt that asks a question, up to where the policy's first turn
+        begins.
 
         The question in the messages is neutralised. Raises ValueError for a prompt that has more characters
         than `max_prompt_tokens` tokens can have, before encoding it.
         """
-        messages = self.messages(question, row)
+        messages = self.messages(question, row_messages)
         if self.budget.max_prompt_tokens is not None:
             limit = _MAX_CHARS_PER_TOKEN * self.budget.max_prompt_tokens
             if sum(len(str(message["content"])) for message in messages) > limit:
-                raise ValueError(f"a prompt of more than {limit} characters")
-        messages = self.protocol.harmless(messages, question)
-        encode_chat = partial(chat or self.chat, **({"tools": list(self.schemas)} if self.schemas else {}))
-        return list(
-            self.protocol.prompt_ids(messages, lambda m: list(encode_chat(m)), self.codec.encode, self.start)
+                raise ValueError(
+                    f"a prompt of more than {limit} characters: shorten the question, or leave its row out"
+                )
+        encode_chat = chat or self.chat
+        if self.schemas:
+            encode_chat = partial(encode_chat, tools=list(self.schemas))
+        harmless = self.protocol.harmless(messages, question)
+        return self.protocol.prompt_ids(
+            harmless, lambda chat_messages: list(encode_chat(chat_messages)), self.codec.encode, self.start
         )
 
     def episode(self, engine: Engine, observer: Observer | None = None) -> Episode:
-        """An episode with this engine. Call it within a running event loop."""
+        """Returns an episode with this engine. Call it within a running event loop."""
         return Episode(self.protocol, self.budget, engine, self.tools(), self.codec, self.failures, observer)
 
 
 def tool_schemas(settings: RagR1Config) -> list[dict[str, Any]]:
-    """The schemas that stand in the prompt; none unless the protocol has turns of the chat template. Raises
-    ValueError for a tool that cannot be made."""
+    """Returns the schemas that stand in the prompt; none unless the protocol has turns of the chat template.
+    Raises ValueError for a tool that cannot be made."""
     protocol = settings.protocol
     return schemas(settings.tools, dict(protocol.queries.names)) if protocol.turns == "chat" else []
 
@@ -142,15 +151,15 @@ def tool_schemas(settings: RagR1Config) -> list[dict[str, Any]]:
 def for_tokenizer(
     protocol: Protocol, tokenizer: Any, tools: Messages = (), template: Mapping[str, Any] | None = None
 ) -> Protocol:
-    """The protocol with a tokenizer's control tokens and, if its turns are those of a chat template, with
-    what this tokenizer's template writes between them. Raises ChatTemplateError."""
+    """Returns the protocol with a tokenizer's control tokens and, if its turns are those of a chat template,
+    with what this tokenizer's template writes between them. Raises ChatTemplateError."""
     control = control_tokens(tokenizer)
     if protocol.turns == "text":
         return protocol.with_special_tokens(control)
-
     return protocol.in_chat(ChatTemplate(tokenizer, **(template or {})).text, tools, control)
 
 
 def chat_template(tokenizer: Any, **arguments: Any) -> Chat:
-    """A Hugging Face tokenizer's own chat template; `arguments` are passed to every chat."""
+    """Returns a Hugging Face tokenizer's own chat template; `arguments` are passed to it with all
+    messages."""
     return ChatTemplate(tokenizer, **arguments).ids

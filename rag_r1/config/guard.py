@@ -28,7 +28,7 @@ Share = Annotated[float, Strict(), Field(ge=0, le=1), Constraint("a number from 
 
 @options("rag_r1.guard.ladder")
 class Rung:
-    """What changes at a restart: the learning rate is multiplied, and keys of the recipe are set."""
+    """The changes of one restart: the learning rate is multiplied, and keys of the recipe are set."""
 
     learning_rate: PositiveNumber = 1.0
     set: Annotated[
@@ -39,13 +39,15 @@ class Rung:
 
 
 def _rungs(value: Any) -> Any:
+    """A list of mappings as a tuple of Rungs; anything else is left for pydantic to refuse."""
     if not isinstance(value, list):
         return value
     return tuple(options_from(Rung, rung) if isinstance(rung, Mapping) else rung for rung in value)
 
 
-#: A smaller step; then a pull towards the policy from which the training began; then the loss that holds
-#: right answers up (rag_r1/plugin/algorithms/llds.py), which acts where a step has several updates.
+#: First a smaller learning rate; then a pull towards the policy from which the training began; then the loss
+#: that keeps the likelihood of right answers (rag_r1/plugin/algorithms/llds.py), which acts where a step has
+#: several updates.
 _LADDER = (
     Rung(learning_rate=0.3),
     Rung(set=("actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.kl_loss_coef=0.01")),

@@ -3,8 +3,8 @@
 In the repository they lie in `recipes/`, beside the packages; a wheel has that folder inside the package
 `rag_r1`. Only `recipes_folder` distinguishes the two.
 
-A recipe is named by its path in that folder, `rag_r1/grpo`, with or without `recipes/` in front and `.yaml`
-behind, or is a YAML file of the user's own, anywhere. To compose one, in this process or by a command of
+A recipe is named by its path in that folder, `rag_r1/grpo`, with or without `recipes/` before it and `.yaml`
+after it, or is a YAML file of the user's own, anywhere. To compose one, in this process or by a command of
 veRL, Hydra gets the overrides of `Recipe.arguments`: they add veRL's configuration and the shipped recipes to
 Hydra's search path. So no recipe needs a search path of its own, which Hydra would accept in the outermost
 file only, and each recipe, shipped or not, can be built on:
@@ -54,29 +54,31 @@ RecipeError = RunError
 
 @dataclass(frozen=True)
 class Recipe:
-    """Where Hydra finds a recipe: the folder that it searches first, and the name in it."""
+    """A recipe as Hydra finds it: the folder that Hydra searches first, and the recipe's name in it."""
 
     folder: Path
     name: str
 
     @classmethod
     def find(cls, name: str | Path) -> Recipe:
-        """From a name or a path, as `find_file`. Raises RunError."""
+        """Finds a recipe by a name or a path, as `find_file` does. Raises RunError."""
         path = find_file(name, ".yaml")
         if path.suffix != ".yaml":
-            raise RunError(f"{path} is no recipe: the name of a recipe's file ends in .yaml")
-        text_of(path), _content(path)  # before Hydra reads it
+            raise RunError(f"{path} is not a recipe: the name of a recipe's file ends in .yaml")
+        # Both raise RunError for a file that Hydra must not read.
+        text_of(path)
+        _content(path)
         folder = next((p for p in path.parents if (p / _DEFAULTS).is_file()), path.parent)
         return cls(folder, path.relative_to(folder).with_suffix("").as_posix())
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The recipe's file."""
         return self.folder / f"{self.name}.yaml"
 
     def arguments(self, overrides: Sequence[str]) -> list[str]:
-        """The overrides for Hydra: those given, and the search path, which begins with the user's own
-        entries, from `hydra.searchpath` of an override or of the recipe."""
+        """Returns the overrides for Hydra: the search path and then `overrides`. The search path begins with
+        the user's own entries, from `hydra.searchpath` in an override or in the recipe."""
         shipped = [_VERL, f"file://{RECIPES}"]
         extra = [entry for entry in self._searchpath(overrides) if entry not in shipped]
         entries = ",".join('"' + entry.replace('"', '\\"') + '"' for entry in (*extra, *shipped))
@@ -84,22 +86,24 @@ class Recipe:
         return [f"{_SEARCHPATH}[{entries}]", *remaining]
 
     def to_compose(self, overrides: Sequence[str]) -> list[str]:
-        """`arguments` for a process that only composes: veRL's configuration is named by its folder. Hydra
-        would import the package, and with it all of veRL, which takes half a minute on a busy machine."""
+        """Returns `arguments` for a process that only composes, with the folder of veRL's configuration in
+        place of its package. Hydra would import the package, and with it all of veRL, which takes half a
+        minute on a busy machine."""
         searchpath, *remaining = self.arguments(overrides)
         spec = find_spec("verl")
         folder = Path(*(spec.submodule_search_locations or ()) if spec else (), "trainer/config")
         return [searchpath.replace(_VERL, f"file://{folder}") if folder.is_dir() else searchpath, *remaining]
 
     def words(self, overrides: Sequence[str]) -> list[str]:
-        """The arguments of a command of veRL for this recipe."""
+        """Returns the arguments with which a command of veRL runs this recipe."""
         return [f"--config-path={self.folder}", f"--config-name={self.name}", *self.arguments(overrides)]
 
     def command(self, overrides: Sequence[str]) -> list[str]:
-        """veRL's own command that trains with this recipe."""
+        """Returns veRL's own command that trains with this recipe."""
         return [sys.executable, "-m", "verl.trainer.main_ppo", *self.words(overrides)]
 
     def _searchpath(self, overrides: Sequence[str]) -> list[str]:
+        """The entries of `hydra.searchpath`, of an override or else of the recipe. Raises RunError."""
         override = next((item for item in overrides if item.startswith(_SEARCHPATH)), None)
         if override is not None:
             from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -115,8 +119,9 @@ class Recipe:
 
 
 def find_file(name: str | Path, suffix: str = "") -> Path:
-    """A file of the user's, relative to the working directory, or a shipped one, by its path in the folder of
-    the recipes with or without `recipes/` in front. `suffix`: may be left out. Raises RunError."""
+    """Finds a file of the user's, relative to the working directory, or a shipped one, by its path in the
+    folder of the recipes with or without `recipes/` before it. `suffix`: an ending that `name` may lack.
+    Raises RunError."""
     candidates = (f"{name}{suffix}", name) if suffix and Path(name).suffix != suffix else (name,)
     for folder in (Path.cwd(), RECIPES.parent, RECIPES):
         for candidate in candidates:
@@ -127,20 +132,22 @@ def find_file(name: str | Path, suffix: str = "") -> Path:
                 raise RunError(f"{path} cannot be read: {error.strerror}") from None
     if not (RECIPES / _DEFAULTS).is_file():
         raise RunError(f"this installation has no recipes ({RECIPES} is missing): install rag-r1 again")
-    raise RunError(_unknown(str(name)))
+    raise RunError(_unknown_recipe(str(name)))
 
 
 def text_of(path: Path) -> str:
-    """The text of a recipe's file. Raises RunError for a file that cannot be read, or is not UTF-8."""
+    """Returns the text of a recipe's file. Raises RunError for a file that cannot be read, or is not
+    UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise RunError(f"{path} is no recipe: it is not text in UTF-8") from error
+        raise RunError(f"{path} is not a recipe: it is not text in UTF-8") from error
 
 
-def _unknown(recipe: str) -> str:
+def _unknown_recipe(recipe: str) -> str:
+    """The message about a recipe that does not exist."""
     name = recipe.removeprefix("recipes/").removesuffix(".yaml")
     hint = did_you_mean(name, shipped_names(), cutoff=0.5)
     advice = "`rag-r1 recipes` lists the shipped ones, and a YAML file of your own will do"
@@ -148,7 +155,7 @@ def _unknown(recipe: str) -> str:
 
 
 def shipped_names(*kinds: str) -> list[str]:
-    """The names of the shipped recipes, of the given kinds (keys of KINDS) or of all."""
+    """Returns the names of the shipped recipes, of these kinds (keys of KINDS) or of all."""
     paths = [path for path in RECIPES.rglob("*.yaml") if kind_of(path) in (kinds or KINDS)]
     return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in paths)
 
@@ -160,23 +167,25 @@ KINDS = {
     "retriever": "rag-r1 retriever train",
     "iterate": "rag-r1 iterate",
 }
-_ROOTS = {"/ppo_trainer": "train", "/sft_trainer_engine": "sft"}
-_LOOP = {"agent", "server", "evaluation"}
+#: veRL's configuration that a recipe is built on -> the recipe's kind.
+_VERL_ROOTS = {"/ppo_trainer": "train", "/sft_trainer_engine": "sft"}
+#: The keys of every recipe for `rag-r1 iterate`.
+_ITERATE_KEYS = {"agent", "server", "evaluation"}
 
 
 def kind_of(path: Path) -> str | None:
-    """What the recipe in a file is for, a key of KINDS; None for a fragment that recipes share."""
+    """Returns the kind of the recipe in a file, a key of KINDS; None for a fragment that recipes share."""
     if path.name.startswith("_"):
         return None
     if path.stem.startswith("retriever_"):
         return "retriever"
-    if _content(path).keys() >= _LOOP:
+    if _content(path).keys() >= _ITERATE_KEYS:
         return "iterate"
-    return next((_ROOTS[entry] for entry in _built_on(path) if entry in _ROOTS), None)
+    return next((_VERL_ROOTS[entry] for entry in _built_on(path) if entry in _VERL_ROOTS), None)
 
 
 def _built_on(path: Path) -> list[str]:
-    """Everything in a file's defaults list and, after each, what that is built on, by absolute names."""
+    """The absolute names in a file's defaults list and, after each, the names that it is built on."""
     names = []
     for entry in _content(path).get("defaults") or []:
         if isinstance(entry, str) and entry.startswith("/"):
@@ -186,22 +195,23 @@ def _built_on(path: Path) -> list[str]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; an empty one for what cannot be parsed: Hydra's message about
-    such a file, when it is composed, is the better one. Raises RunError for a list or a text, and for a file
-    on which Hydra's reader would end the process or fill memory."""
+    """The mapping in a YAML file; an empty one if it cannot be parsed, as Hydra's message about such a file,
+    when it composes the recipe, is the better one. Raises RunError for a list or a text, and for a file on
+    which Hydra's reader would end the process or fill memory."""
     try:
-        state = path.stat()
-        content = _read(path.resolve(), state.st_mtime_ns, state.st_size)
+        status = path.stat()
+        content = _read_once(path.resolve(), status.st_mtime_ns, status.st_size)
     except YamlLimitError as error:
         raise RunError(f"{path}: {error}") from None
     except (OSError, YamlError):
         return {}
     if not isinstance(content, dict | None):
-        raise RunError(f"{path} is no recipe: it must have keys, `defaults:` first")
+        raise RunError(f"{path} is not a recipe: it must have keys, `defaults:` first")
     return content or {}
 
 
 @lru_cache(maxsize=256)
-def _read(path: Path, *state: int) -> Any:
-    """A YAML file in a state, read once: recipes are built on each other. Nobody changes what is returned."""
+def _read_once(path: Path, mtime_ns: int, size: int) -> Any:
+    """The value in a YAML file, which is read again only if its time or size has changed: recipes are built
+    on each other. The value is shared: do not change it."""
     return read_yaml(path)

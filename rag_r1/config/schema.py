@@ -33,27 +33,18 @@ from rag_r1.options.declare import (
     options_from,
     read_options,
 )
-from rag_r1.protocols import Protocol, ProtocolError, load_protocol, read_prompt
+from rag_r1.protocols import Protocol, ProtocolError, load_protocol, load_with_prompt
 
 _REWARD = ({"term": "em", "weight": 1.0},)
-#: Keys of the block that the settings have as they are.
-_UNCHANGED = (
-    "tools",
-    "reward",
-    "trajectory_dir",
-    "probes",
-    "probe_passages",
-    "trajectory_gzip",
-    "trajectory_tokens",
-)
 
 
-def _as_tuple(value: Any) -> Any:
-    """A list of mappings as a tuple; the default for an empty or missing one."""
+def _reward_entries(value: Any) -> Any:
+    """A list of mappings as a tuple; the default for an empty or missing list."""
     return tuple(value) if isinstance(value, list) and value else value or _REWARD
 
 
-def _check_unique(probes: tuple[str, ...]) -> tuple[str, ...]:
+def _unique(probes: tuple[str, ...]) -> tuple[str, ...]:
+    """The probes. Raises ValueError if one is repeated."""
     if len(set(probes)) < len(probes):
         raise ValueError("a probe is named twice")
     return probes
@@ -66,13 +57,15 @@ SHOW_PASSAGES: tuple[ValidationProbe, ...] = ("random", "gold")
 Probes = Annotated[
     tuple[ValidationProbe, ...],
     BeforeValidator(lambda value: tuple(value or ()) if isinstance(value, list | None) else value),
-    AfterValidator(_check_unique),
+    AfterValidator(_unique),
     Constraint("a list of closed_book, empty, random, gold, withheld, each once"),
 ]
 Section = Annotated[
     dict, BeforeValidator(lambda value: {} if value is None else value), Constraint("a mapping")
 ]
-Entries = Annotated[tuple[dict, ...], BeforeValidator(_as_tuple), Constraint("a list of {term, weight, ...}")]
+Entries = Annotated[
+    tuple[dict, ...], BeforeValidator(_reward_entries), Constraint("a list of {term, weight, ...}")
+]
 
 
 @options("rag_r1")
@@ -134,10 +127,8 @@ class RagR1Config:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None) -> RagR1Config:
-        """From plain values (OmegaConf users: `OmegaConf.to_container(cfg.rag_r1, resolve=True)`).
-
-        Raises ValueError naming every wrong key.
-        """
+        """Reads the settings from plain values (of OmegaConf: `OmegaConf.to_container(cfg.rag_r1,
+        resolve=True)`). Raises ValueError naming every wrong key."""
         settings, faults = cls.read(config)
         if len(faults) == 1:
             raise faults[0]
@@ -147,7 +138,7 @@ class RagR1Config:
 
     @classmethod
     def read(cls, config: Mapping[str, Any] | None) -> tuple[RagR1Config | None, list[Exception]]:
-        """The settings and every fault, as an exception that names the key.
+        """Returns the settings, and every fault as an exception that names the key.
 
         If there are faults, the settings are for further checks only: wrong values are replaced by their
         defaults, and a protocol that cannot be loaded is None. Without a block `rag_r1:` there are no
@@ -158,10 +149,10 @@ class RagR1Config:
             return None, [ValueError(message)]
         faults: list[Exception] = []
 
-        def section(cls: type, values: Mapping[str, Any], *key: str) -> Any:
-            options, new_faults = read_options(cls, values, *key)
-            faults.extend(new_faults)
-            return options
+        def section(declared: type, values: Mapping[str, Any], *key: str) -> Any:
+            section_options, section_faults = read_options(declared, values, *key)
+            faults.extend(section_faults)
+            return section_options
 
         block = section(_RagR1Block, config)
         protocol = _protocol_or_fault(block, faults)
@@ -176,15 +167,21 @@ class RagR1Config:
             validation_retriever={**block.retriever, **block.validation_retriever},
             failures=section(FailurePolicy, {**FOR_TRAINING, **block.failures}),
             guard=section(GuardOptions, block.guard),
-            **{name: getattr(block, name) for name in _UNCHANGED},
+            tools=block.tools,
+            reward=block.reward,
+            trajectory_dir=block.trajectory_dir,
+            probes=block.probes,
+            probe_passages=block.probe_passages,
+            trajectory_gzip=block.trajectory_gzip,
+            trajectory_tokens=block.trajectory_tokens,
         )
         fault = _missing_passages(block)
-        if fault and fault.key not in [getattr(other, "key", "") for other in faults]:
+        if fault and fault.key not in [getattr(earlier, "key", "") for earlier in faults]:
             faults.append(fault)
         return settings, faults
 
     def check_paths(self) -> None:
-        """Raises OptionFault if a training could not play these paths."""
+        """Raises OptionFault if `paths` is more than 1, which a training cannot play."""
         for section, limits in (("agent", self.agent), ("validation_agent", self.validation_agent)):
             if limits.paths > 1:
                 key, count = f"rag_r1.{section}.paths", limits.paths
@@ -195,7 +192,7 @@ class RagR1Config:
                 raise OptionFault(key, message)
 
     def budget(self, max_response_tokens: int, *, validation: bool = False) -> Budget:
-        """The episode's limits for rows of `max_response_tokens`."""
+        """Returns the episode's limits for rows of `max_response_tokens`."""
         limits = self.validation_agent if validation else self.agent
         return Budget(**vars(limits), max_response_tokens=max_response_tokens)
 
@@ -214,6 +211,7 @@ class FilterGroups:
 
 
 def _filter_groups(value: Any) -> Any:
+    """A mapping (or None) as FilterGroups; anything else is left for pydantic to refuse."""
     value = {} if value is None else value
     return options_from(FilterGroups, value) if isinstance(value, Mapping) else value
 
@@ -241,13 +239,13 @@ class SamplerOptions:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None) -> SamplerOptions:
-        """From plain values. Raises OptionsError naming every unknown or wrong key."""
+        """Reads the keys from plain values. Raises OptionsError naming every unknown or wrong key."""
         return options_from(cls, config or {})
 
 
 def find_faults(build: Callable[[dict[str, Any]], Any], options: Mapping[str, Any]) -> list[Exception]:
-    """The faults that `build` finds in `options`: all of them if it raises OptionsError, else the one that it
-    raises."""
+    """Returns the faults that `build` finds in `options`: all of them if it raises OptionsError, else the one
+    error that it raises."""
     try:
         build(dict(options))
     except OptionsError as error:
@@ -258,7 +256,7 @@ def find_faults(build: Callable[[dict[str, Any]], Any], options: Mapping[str, An
 
 
 def _missing_passages(block: _RagR1Block) -> OptionFault | None:
-    """The fault of probes that show passages if no file of passages is given."""
+    """The fault of probes that show passages without a file of passages, else None."""
     probes = [probe for probe in block.probes if probe in SHOW_PASSAGES]
     if not probes or block.probe_passages is not None:
         return None
@@ -268,6 +266,7 @@ def _missing_passages(block: _RagR1Block) -> OptionFault | None:
 
 
 def _protocol_or_fault(block: _RagR1Block, faults: list[Any]) -> Protocol | None:
+    """The protocol with its prompt; None, with its fault added to `faults`, if it cannot be loaded."""
     if "rag_r1.protocol" in [fault.key for fault in faults]:
         return None
     try:
@@ -280,18 +279,8 @@ def _protocol_or_fault(block: _RagR1Block, faults: list[Any]) -> Protocol | None
 def _protocol(block: _RagR1Block) -> Protocol:
     if block.protocol is None:
         raise ValueError("rag_r1.protocol must be the name of a protocol, not None")
-    prompt = None
-    if block.prompt is not None:
-        try:
-            prompt = read_prompt(block.prompt, f"rag_r1.prompt: {block.prompt}")
-        except ValueError as error:  # also of a path with a null character
-            raise ValueError(str(error)) from error
     try:
-        protocol = load_protocol(block.protocol)
+        load_protocol(block.protocol)
     except ProtocolError as error:
         raise ValueError(f"rag_r1.protocol: {error}") from error
-    try:
-        return load_protocol(block.protocol, prompt) if prompt is not None else protocol
-    except ProtocolError as error:
-        reason = str(error).removeprefix(f"{block.protocol}: ")
-        raise ValueError(f"rag_r1.prompt: {block.prompt}: {reason}") from error
+    return load_with_prompt(block.protocol, block.prompt, "rag_r1.prompt:")

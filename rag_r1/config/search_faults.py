@@ -1,7 +1,7 @@
 """Checks the keys of the search tool, `rag_r1.retriever` and `rag_r1.validation_retriever`.
 
-The block `rag_r1:` does not know them (schema.py): they are those of the tool that it names, which checks
-them when it is made.
+The block `rag_r1:` does not declare them (schema.py): they are the keys of the tool that it names, which
+checks them when it is made.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher
 
 
 def search_faults(settings: RagR1Config) -> list[Exception]:
-    """What is wrong with the keys of the search tool, in training and, if that differs, in validation."""
+    """Returns the faults of the search tool's keys, in training and, if they differ, in validation."""
     training = _searcher_faults(settings.retriever)
     texts = {str(fault) for fault in training}
     validation = [str(fault) for fault in _searcher_faults(settings.validation_retriever)]
@@ -26,8 +26,10 @@ def search_faults(settings: RagR1Config) -> list[Exception]:
 
 
 def _searcher_faults(options: dict[str, Any]) -> list[Exception]:
+    """The faults of the search tool's options; those of another tool than ours are one error."""
     tool = options.get("tool") or DEFAULT_TOOL
     if tool == DEFAULT_TOOL:
+        # A url of null, or Hydra's "???", counts as not given.
         options = {key: value for key, value in options.items() if key != "url" or value not in (None, "???")}
         return find_faults(make_searcher, options)
     try:

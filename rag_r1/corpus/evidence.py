@@ -16,6 +16,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rag_r1.protocols.actions import has_lone_surrogate
+
 #: The columns of a table that are read.
 COLUMNS = (
     "metadata",
@@ -41,7 +43,7 @@ def evidence_of(row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...
         if isinstance(subject := mapping.get("s_wiki_title"), str) and subject.strip():
             titles.append(subject)
     for text in (*ids, *titles):
-        if any("\ud800" <= character <= "\udfff" for character in text):
+        if has_lone_surrogate(text):
             raise ValueError("the evidence holds half of a character (a lone surrogate), which is not text")
     return tuple(dict.fromkeys(ids)), tuple(dict.fromkeys(titles))
 

@@ -25,6 +25,7 @@ from rag_r1.io.bounded_json import read_json_line
 from rag_r1.io.errors import DataError
 from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.options.out_folder import INDEX_FILE
+from rag_r1.protocols.actions import has_lone_surrogate
 from rag_r1.sandbox.parquet import BATCH_ROWS, check_parquet
 
 #: Of one line, unpacked (the same limit as the build's).
@@ -235,12 +236,8 @@ def _text(value: Any, name: str) -> str:
         raise ValueError(f"'{name}' is {type(value).__name__}, not a string")
     if not value.strip():
         raise ValueError(f"'{name}' is empty")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ValueError(
-            f"'{name}' holds half of a character (a lone surrogate), which is not text"
-        ) from None
+    if has_lone_surrogate(value):
+        raise ValueError(f"'{name}' holds half of a character (a lone surrogate), which is not text")
     return value
 
 

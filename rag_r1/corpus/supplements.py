@@ -11,6 +11,7 @@ from rag_r1.corpus.evidence import COLUMNS, paragraphs_of
 from rag_r1.corpus.questions import has_verl_columns
 from rag_r1.data.files.row_files import open_rows
 from rag_r1.io.atomic_files import write_json_lines
+from rag_r1.protocols.actions import has_lone_surrogate
 
 
 def write_supply(data: Sequence[Path], titles: Collection[str], out: Path) -> int:
@@ -28,14 +29,6 @@ def _paragraphs(data: Sequence[Path], titles: frozenset[str]) -> Iterator[tuple[
             for _, row in rows:
                 for title, text in paragraphs_of(row) if isinstance(row, dict) else ():
                     digest = hashlib.sha256(f"{title}\n{text}".encode("utf-8", "replace")).digest()[:12]
-                    if title in titles and digest not in digests and _is_text(title + text):
+                    if title in titles and digest not in digests and not has_lone_surrogate(title + text):
                         digests.add(digest)
                         yield title, text
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return False
-    return True

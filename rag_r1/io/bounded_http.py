@@ -2,8 +2,8 @@
 
 httpx's client reads whatever a server sends: gigabytes, a byte now and then for ever, a few bytes that unpack
 to gigabytes. So here a body has a limit of bytes and of time, and is not decompressed. The head has a limit
-of time, too: httpx limits only the wait for each of its bytes, and there can be a hundred thousand. What
-exceeds a limit raises one of httpx's errors, as a server that is gone does.
+of time, too: httpx limits only the wait for each of its bytes, and there can be a hundred thousand. A
+response beyond a limit raises one of httpx's errors, as a server that is gone does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-#: Bytes of a body. As lists of nothing, they become about 400 MB.
+#: Most bytes of a body. As JSON of empty lists, so many become about 400 MB.
 MAX_BYTES = 16 << 20
 
 
@@ -28,9 +28,10 @@ def bounded_http_client(
     limit: int = MAX_BYTES,
     body_s: float | None = None,
 ) -> httpx.Client:
-    """A client whose bodies have at most `limit` bytes. `timeout_s`: for each wait of a request; a head must
-    be there after twice as long. `body_s`: for all of a body (default: `timeout_s`). It uses no proxy of the
-    environment and follows no redirect. Each request has a connection of its own."""
+    """Returns a client whose bodies have at most `limit` bytes. `timeout_s`: seconds of each wait of a
+    request; a head must be there after twice as long. `body_s`: seconds for all of a body (default:
+    `timeout_s`). The client uses no proxy of the environment and follows no redirect. Each request has its
+    own connection."""
     return httpx.Client(
         base_url=base_url,
         headers={**(headers or {}), "Accept-Encoding": "identity"},
@@ -46,8 +47,11 @@ def is_web_page(headers: Mapping[str, str]) -> bool:
 
 
 class _BoundedTransport(httpx.BaseTransport):
+    """Sends each request on a connection of its own, and gives its response a `_BoundedBody`."""
+
     def __init__(self, timeout_s: float, limit: int, body_s: float):
-        # Connections are not used again: what is late is ended by the connection that was opened for it.
+        # Connections are not used again: a late response is ended by shutting down the connection opened for
+        # it.
         no_reuse = httpx.Limits(max_keepalive_connections=0)
         self._inner: httpx.BaseTransport = httpx.HTTPTransport(limits=no_reuse)
         self._timeout_s, self._limit, self._body_s = timeout_s, limit, body_s
@@ -57,12 +61,13 @@ class _BoundedTransport(httpx.BaseTransport):
         if response.headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
             response.close()
             raise httpx.RemoteProtocolError("a compressed answer, which was not asked for", request=request)
-        assert isinstance(response.stream, httpx.SyncByteStream)
+        assert isinstance(response.stream, httpx.SyncByteStream)  # HTTPTransport gives no other
         response.stream = _BoundedBody(response.stream, request, self._body_s, self._limit)
         return response
 
     def _send(self, request: httpx.Request) -> httpx.Response:
-        """The response with its head. If that is not there in time, the connection is ended."""
+        """Returns the response as soon as its head is there. Raises ReadTimeout, and ends the connection, if
+        that takes too long."""
         limit_s = 2 * self._timeout_s  # as long again as the connection may take
         deadline = _ConnectionDeadline()
         request.extensions = {**request.extensions, "trace": deadline.trace}
@@ -107,11 +112,15 @@ class _ConnectionDeadline:
 
 
 class _BoundedBody(httpx.SyncByteStream):
+    """The parts of a body, until it has more than `limit` bytes or took more than `timeout_s` seconds."""
+
     def __init__(self, stream: httpx.SyncByteStream, request: httpx.Request, timeout_s: float, limit: int):
-        self._stream, self._request, self._timeout_s, self._limit = stream, request, timeout_s, limit
+        self._stream, self._request = stream, request
+        self._timeout_s, self._limit = timeout_s, limit
 
     def __iter__(self) -> Iterator[bytes]:
-        deadline, bytes_left = time.monotonic() + self._timeout_s, self._limit
+        deadline = time.monotonic() + self._timeout_s
+        bytes_left = self._limit
         for part in self._stream:
             bytes_left -= len(part)
             if bytes_left < 0:

@@ -2,8 +2,8 @@
 
 A file of a few kilobytes can end the process (libyaml's own reader overflows the stack where brackets are
 nested too deep) or fill memory (aliases of aliases of aliases). So the events of a text are counted before
-objects are made of them: its length, its nesting, and its values with every alias written out. Numbers that
-take long to read, or to tell apart as keys, are refused too.
+objects are made of them: its nesting, and its values with every alias written out. Numbers that take long to
+read, or to tell apart as keys, are refused too.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ import yaml
 
 from rag_r1.io.ordinary_files import open_ordinary
 
-#: Longest text, in bytes.
+#: Most bytes of a file, and most characters of a text.
 MAX_BYTES = 4 << 20
 #: Most levels, and most values and keys, with aliases written out; a text counts once more for each
 #: _COUNTED_CHARS of its characters.
 MAX_DEPTH, MAX_VALUES = 64, 200_000
 _COUNTED_CHARS = 64
-#: What YAML may take for a number: the time to read one grows with the square of its digits.
-_LONG_NUMBER = re.compile(r"[-+]?[0-9a-fA-FxobE_:.+-]{400,}")
-#: Tags that make a number of any text.
+#: Digits of a number, at most: the time to read one grows with the square of its digits.
+_MAX_DIGITS = 400
+#: Text of more digits that YAML may take for a number.
+_LONG_NUMBER = re.compile(rf"[-+]?[0-9a-fA-FxobE_:.+-]{{{_MAX_DIGITS + 1},}}")
+#: Tags that have any text read as a number.
 _NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 #: Whole numbers of 2**61 and more: Python gives the same hash to as many of them as one likes, and a mapping
 #: with such keys takes time that grows with the square.
@@ -34,11 +36,11 @@ _MAX_LARGE_NUMBERS = 1000
 
 
 class YamlError(ValueError):
-    """It cannot be read; the message says why, in one line."""
+    """A YAML text cannot be read; the message says why, in one line."""
 
 
 class YamlLimitError(YamlError):
-    """It is longer, deeper or larger than what is read."""
+    """A YAML text is longer, deeper or larger than the limits of this module."""
 
 
 #: The same as yaml.SafeLoader, in C where PyYAML was built with it: several times as fast.
@@ -58,21 +60,21 @@ class _UniqueKeys(_LOADER):
 
 
 def read_yaml(path: Path) -> Any:
-    """What a file holds. Raises YamlError, and OSError."""
+    """Returns the value in a YAML file. Raises YamlError, and OSError."""
     with open_ordinary(path) as stream:
         data = stream.read(MAX_BYTES + 1)
+    _check_length(data)
     try:
-        return load_yaml(data.decode("utf-8-sig") if len(data) <= MAX_BYTES else "x" * len(data))
+        return load_yaml(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise YamlError(f"it is not UTF-8 text ({error.reason})") from None
 
 
 def load_yaml(text: str) -> Any:
-    """What a text holds. Raises YamlError."""
-    if len(text) > MAX_BYTES:
-        raise YamlLimitError(f"it has more than {MAX_BYTES >> 20} MiB")
+    """Returns the value in a YAML text. Raises YamlError."""
+    _check_length(text)
     try:
-        _check(text)
+        _check_values(text)
         return yaml.load(text, Loader=_UniqueKeys)
     except yaml.YAMLError as error:
         raise YamlError(" ".join(str(error).split())[:500]) from None
@@ -83,8 +85,14 @@ def load_yaml(text: str) -> Any:
         raise YamlError(f"a value cannot be read ({type(error).__name__}: {str(error)[:200]})") from None
 
 
-def _check(text: str) -> None:
-    """Raises YamlError for a text that is too deep or too large."""
+def _check_length(text: str | bytes) -> None:
+    if len(text) > MAX_BYTES:
+        raise YamlLimitError(f"it has more than {MAX_BYTES >> 20} MiB")
+
+
+def _check_values(text: str) -> None:
+    """Raises YamlLimitError for a text that is too deep, has too many values or too large numbers, and
+    PyYAML's errors for a text that is not YAML."""
     sizes: dict[str, int] = {}  # of the values that have names, with aliases written out
     open_names: list[str | None] = []
     counts = [0]  # of the values in each list and mapping that is open
@@ -110,15 +118,23 @@ def _check(text: str) -> None:
             counts[-1] += size
             if event.anchor is not None:
                 sizes[event.anchor] = size
-            if event.style in (None, "") or event.tag in _NUMBER_TAGS:
-                tagged = event.tag in _NUMBER_TAGS and len(event.value) >= 400
-                if tagged or _LONG_NUMBER.fullmatch(event.value):
-                    raise YamlLimitError(f"it has a number of more than 400 digits (line {line})")
-                large_numbers += _LARGE_NUMBER.fullmatch(event.value) is not None
-                if large_numbers > _MAX_LARGE_NUMBERS:
-                    raise YamlLimitError(
-                        f"it has more than {_MAX_LARGE_NUMBERS:,} whole numbers of 18 digits and more: "
-                        f"quote them (line {line})"
-                    )
+            large_numbers += _is_large_number(event)
+            if large_numbers > _MAX_LARGE_NUMBERS:
+                raise YamlLimitError(
+                    f"it has more than {_MAX_LARGE_NUMBERS:,} whole numbers of 18 digits and more: "
+                    f"quote them (line {line})"
+                )
         if sum(counts[-2:]) > MAX_VALUES:
             raise YamlLimitError(f"it has more than {MAX_VALUES:,} values, with its aliases written out")
+
+
+def _is_large_number(event: yaml.ScalarEvent) -> bool:
+    """Whether a scalar is a whole number of 18 digits or more. Raises YamlLimitError if it has more than
+    _MAX_DIGITS."""
+    is_tagged = event.tag in _NUMBER_TAGS
+    if not is_tagged and event.style not in (None, ""):  # a quoted text
+        return False
+    if (is_tagged and len(event.value) > _MAX_DIGITS) or _LONG_NUMBER.fullmatch(event.value):
+        line = event.start_mark.line + 1
+        raise YamlLimitError(f"it has a number of more than {_MAX_DIGITS} digits (line {line})")
+    return _LARGE_NUMBER.fullmatch(event.value) is not None

@@ -1,6 +1,6 @@
 """Limits the time of an asynchronous call.
 
-A time limit does not help against a call that blocks the event loop: it stops everything.
+A call that blocks the event loop is not ended by its time limit: as long as it blocks, nothing else runs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class CallTimeoutError(Exception):
 
 
 async def with_timeout(limit_s: float | None, call: Awaitable[T]) -> T:
-    """The result of a call. Raises CallTimeoutError after `limit_s` seconds (None: no limit), and what the
-    call raises.
+    """Returns the result of a call. Raises CallTimeoutError after `limit_s` seconds (None: no limit), and
+    what the call raises.
 
     The call runs in a task of its own: if it ignores its cancellation, it is abandoned; if it is cancelled
     from elsewhere, that is a failure of the call and not a cancellation of the episode.
@@ -47,11 +47,12 @@ async def with_timeout(limit_s: float | None, call: Awaitable[T]) -> T:
 
 
 def _resolve(future: asyncio.Future[None], task: Any = None) -> None:
+    """Wake up who awaits the future. `task` is passed by `add_done_callback`, and is not used."""
     if not future.done():
         future.set_result(None)
 
 
 def _retrieve_exception(task: asyncio.Future[Any]) -> None:
-    """So that asyncio does not log an exception that was never retrieved."""
+    """Retrieve the exception of an abandoned call, which asyncio would otherwise log."""
     if not task.cancelled():
         task.exception()

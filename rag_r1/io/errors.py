@@ -8,4 +8,4 @@ class DataError(ValueError):
 
 
 class TooLargeError(ValueError):
-    """It has more bytes, values or levels than are read; the message says which."""
+    """A text or a body has more bytes, values or levels than are read; the message says which."""

@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 
 def open_ordinary(path: str | Path) -> BinaryIO:
-    """The bytes of a file. Raises OSError, also for a pipe or a device."""
+    """Opens a file to read its bytes. Raises OSError, also for a pipe or a device."""
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise OSError(errno.EINVAL, "no ordinary file", str(path))
+        raise OSError(errno.EINVAL, "not an ordinary file", str(path))
     return path.open("rb")

@@ -1,13 +1,15 @@
 """When a request that failed is sent again: the one policy of all HTTP clients.
 
-A client raises `TransientError` for what may pass and leaves the rest to `with_retries`, which waits between
-the attempts for as long as `RetryPolicy` says: exponential back-off with jitter, or what the server has asked
-for (`Retry-After`) if that is longer.
+A client raises `TransientError` for a failure that may pass and leaves the rest to `with_retries`, which
+waits between the attempts for as long as `RetryPolicy` says: exponential back-off with jitter, or what the
+server has asked for (`Retry-After`) if that is longer. The search client, which retries each turn by itself,
+uses `RetryPolicy.delay` directly.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,12 +21,15 @@ Result = TypeVar("Result")
 
 #: Statuses below 500 that may pass.
 _TRANSIENT_STATUSES = {408, 409, 425, 429}
-#: After so many doublings the back-off stays as it is: 2**1024 is no float.
+#: After so many doublings the back-off stays as it is: 2**1024 is too large for a float.
 _MAX_DOUBLINGS = 32
+#: Longest number in a Retry-After, in characters: three years. A longer one counts as unreadable.
+_MAX_DIGITS = 8
 
 
 class TransientError(Exception):
-    """A failure that may pass, for the reason in its message. `wait_s`: what the server has asked for."""
+    """A failure that may pass, for the reason in its message. `wait_s`: seconds that the server asks a client
+    to wait."""
 
     def __init__(self, reason: str, wait_s: float = 0.0):
         super().__init__(reason)
@@ -52,19 +57,17 @@ def backoff(first_s: float, attempt: int) -> float:
     return first_s * 2 ** min(attempt, _MAX_DOUBLINGS)
 
 
-async def with_retries(policy: RetryPolicy, attempt: Callable[[], Awaitable[Result]]) -> Result:
-    """What the first attempt returns that raises no TransientError. Raises that of the last attempt, whose
-    number its message then tells, with the same cause."""
-    number = 0
-    while True:
+async def with_retries(policy: RetryPolicy, send: Callable[[], Awaitable[Result]]) -> Result:
+    """Calls `send` until it does not raise TransientError, and returns its result. After the last attempt
+    raises its TransientError, with the number of attempts in the message and the same cause."""
+    for attempt in itertools.count():
         try:
-            return await attempt()
+            return await send()
         except TransientError as error:
-            if number >= policy.retries:
-                text = f"{error} (attempt {number + 1}, the last)"
+            if attempt >= policy.retries:
+                text = f"{error} (attempt {attempt + 1}, the last)"
                 raise TransientError(text, error.wait_s) from error.__cause__
-            delay_s = policy.delay(number, error.wait_s)
-        number += 1
+            delay_s = policy.delay(attempt, error.wait_s)
         await asyncio.sleep(delay_s)
 
 
@@ -74,9 +77,9 @@ def is_transient(status: int) -> bool:
 
 
 def retry_after(headers: Mapping[str, str] | None) -> float:
-    """Seconds to wait by the header Retry-After, a number or a date; 0 if there is none that can be read."""
+    """Seconds to wait by the header Retry-After, a number or a date; 0 if it is missing or unreadable."""
     value = (headers or {}).get("Retry-After", "").strip()
-    if value.isascii() and value.replace(".", "", 1).isdigit() and len(value) < 9:
+    if value.isascii() and value.replace(".", "", 1).isdigit() and len(value) <= _MAX_DIGITS:
         return float(value)
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())

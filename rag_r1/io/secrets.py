@@ -1,7 +1,7 @@
 """Removes secrets from what is stored with a run: keys, tokens, and the credentials of addresses.
 
 A value counts as secret by the name of its key, or as the part of an address that may hold a password or a
-token. So secrets belong into environment variables, whose names may be stored.
+token. So secrets belong in environment variables, whose names may be stored.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ from urllib.parse import urlsplit, urlunsplit
 
 from rag_r1.io.bounded_yaml import YamlError, load_yaml
 
+#: A key whose value is a secret, in files of ours.
 _SECRET = re.compile(
     r"(^|[_-])(api_?key|key|token|secret|password|passwd|authorization|credentials?|cookie)$", re.IGNORECASE
 )
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]*@")
-_REMOVED = "(removed)"
-#: The same where ordinary keys end in `key`, such as veRL's data.prompt_key.
+#: A setting whose value is a secret: ordinary settings also end in `key`, such as veRL's data.prompt_key.
 _SECRET_SETTING = re.compile(
     r"(^|[._-])((api|access|auth|private|secret)_?-?key|token|secret|password|passwd|authorization|"
     r"credentials?|cookie)$",
     re.IGNORECASE,
 )
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]*@")
+_REMOVED = "(removed)"
 _FLAG = re.compile(r"(?:^|\s)--?([\w-]+)")
 
 
 def public_address(url: str) -> str:
-    """An address without user, password, parameters and fragment; all of it is removed if it is none."""
+    """Returns an address without user, password, parameters and fragment; `(removed)` for a text that cannot
+    be read as an address."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -37,8 +39,8 @@ def public_address(url: str) -> str:
 
 
 def without_secrets(value: Any) -> Any:
-    """JSON values without the values of keys that name a secret, and without credentials and parameters of
-    addresses."""
+    """Returns a copy of JSON values without the values of keys that name a secret, and without credentials
+    and parameters of addresses."""
     if isinstance(value, Mapping):
         return {
             str(key): _REMOVED if item is not None and _SECRET.search(str(key)) else without_secrets(item)
@@ -65,7 +67,8 @@ def holds_secret(text: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """The value as `without_secrets` returns it when there is no secret in it."""
+    """A copy of the value as `without_secrets` returns it when there is no secret in it: texts as keys, lists
+    for tuples."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

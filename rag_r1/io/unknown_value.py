@@ -1,7 +1,8 @@
-"""What stands for a value that is needed and not known, so that checks of other values can be made.
+"""`UNKNOWN` stands for a value that is missing or wrong, so that the checks of other values can be made.
 
-`UNKNOWN` can be passed on, and nothing else: any use raises UnknownValueError, which `needs_unknown` finds in
-the errors that are made from it. `listed` is how all problems of a command are told at once.
+It can be passed on, and nothing else: any use raises UnknownValueError, which `needs_unknown` finds in the
+errors that are raised from it. So a command reports all problems at once (`listed`), without those that
+follow from another.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ class UnknownValueError(ValueError):
 
 
 class _Unknown:
+    """Raises UnknownValueError whenever an attribute, a path, a text, a truth value, ... is needed of it."""
+
     def _refuse(self, *unused: Any) -> Never:
         raise UnknownValueError("a value is needed that is missing or wrong")
 
@@ -25,14 +28,14 @@ UNKNOWN: Any = _Unknown()
 
 
 def needs_unknown(error: BaseException | None) -> bool:
-    """Is this, or what it was made from, an error about a value that is UNKNOWN?"""
+    """Whether this error, or one that it was raised from, is about a value that is UNKNOWN."""
     while error is not None and not isinstance(error, UnknownValueError):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def listed(problems: Iterable[str]) -> str:
-    """One problem, or all of them with their number."""
+    """A message with the problem, or with all of them, each once, below their number."""
     lines = list(dict.fromkeys(problems))
     if len(lines) > 1:
         lines = [f"{len(lines)} problems:", *(f"  - {problem}" for problem in lines)]

@@ -17,8 +17,14 @@ SEARCH = "search"
 
 
 def well_formed(text: str) -> str:
-    """`text` with `?` for lone surrogates (JSON's `"\\ud800"`), which no tokenizer or file accepts."""
+    """Returns `text` with `?` for each lone surrogate: half of a character (JSON's `"\\ud800"`), which no
+    tokenizer or file accepts."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def has_lone_surrogate(text: str) -> bool:
+    """Whether `text` holds half of a character, which `well_formed` replaces."""
+    return well_formed(text) != text
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,8 @@ class Document:
 
 
 class CachedDocuments(list[Document]):
-    """The documents of a call for which nothing was sent, since the same one was answered before or is under
-    way."""
+    """The documents of a call for which no request was sent, since the same call was answered before or is
+    under way."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +79,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The result of a call that its tool does not accept: a mistake of the policy and no failure. `reason` is
-    shown to it."""
+    """The result of a call that its tool does not accept: the policy's mistake, not a failure. `reason` is
+    shown to the policy."""
 
     reason: str
 
@@ -91,7 +97,7 @@ class Call:
 
     @property
     def is_search(self) -> bool:
-        """Is this the built-in search, with a query and nothing else?"""
+        """Whether this is the built-in search, with a query and nothing else."""
         query = self.arguments.get("query")
         return self.tool == SEARCH and isinstance(query, str) and len(self.arguments) == 1
 
@@ -114,7 +120,7 @@ class Search:
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The same as calls of the tool `search`."""
+        """The queries as calls of the tool `search`."""
         return tuple(Call(SEARCH, {"query": query}) for query in self.queries)
 
 
@@ -183,12 +189,14 @@ Action = Search | Calls | Answer | Plan | Think | Summary | Backtrack | Invalid
 
 def calls_action(calls: Sequence[Call], limit: int) -> Search | Calls:
     """The action that makes at most `limit` of these calls: a Search if all of them are searches."""
-    kept_calls, dropped = tuple(calls[:limit]), max(0, len(calls) - limit)
+    kept_calls = tuple(calls[:limit])
+    dropped = len(calls) - len(kept_calls)
     if all(call.is_search for call in kept_calls):
         return Search(tuple(call.arguments["query"] for call in kept_calls), dropped)
     return Calls(kept_calls, dropped)
 
 
 def text_result(tool: str, text: str) -> list[Document]:
-    """A tool's text as its result; shown unchanged, except that it is neutralised, like all data."""
+    """A tool's text as the result of a call. It is shown unchanged, except that it is neutralised, like all
+    data."""
     return [Document(tool, text, verbatim=True)]

@@ -11,7 +11,7 @@ A block has a role, which determines what happens when the block is closed:
                     the last turn, whatever it was. The text of the block stays, as a reflection
     observation     written by the environment, as the only block
 
-Plans stay when others are taken out (rag_r1/agent/memory.py).
+Plans stay in the context when other turns are taken out of it (rag_r1/agent/memory.py).
 
 The roles are fixed, the names and the number of blocks are not: a protocol file may declare any number of
 blocks under `blocks:`, e.g. a `<plan>` or a second call block for another tool.
@@ -30,7 +30,7 @@ ACTING = ("call", "answer", "summary", "backtrack")
 POPPED = ("call", "think", "summary", "backtrack", "invalid")
 #: What a summary can replace.
 SPANS = ("everything", "last_call")
-#: How calls can be written; see parser.read_calls.
+#: How calls can be written, as `parser.read_calls` describes.
 SYNTAXES = ("single", "list", "named", "json")
 
 
@@ -44,10 +44,13 @@ class Tag:
 
 @dataclass(frozen=True)
 class CallFormat:
-    """How calls are written in a block. `syntax`: see `parser.read_calls`; `max_calls`: calls in a
-    turn, at most; `tool`: the one that a `single` or `list` block calls; `removed_characters`: those that are
-    left out of a query; `fold_white_space`: white space in a query becomes single spaces; `names`: (name,
-    tool) for calls that name their tool otherwise than it is registered."""
+    """How calls are written in a block.
+
+    `syntax`: one of SYNTAXES, which `parser.read_calls` describes; `max_calls`: most calls in a turn; `tool`:
+    the tool that a `single` or `list` block calls; `removed_characters`: characters that are left out of a
+    query; `fold_white_space`: white space in a query becomes single spaces; `names`: pairs (name, tool) for
+    calls that do not name a tool as it is registered.
+    """
 
     syntax: str
     max_calls: int
@@ -57,14 +60,15 @@ class CallFormat:
     names: tuple[tuple[str, str], ...] = ()
 
     def registered(self, name: str) -> str:
-        """The tool that a call means by `name`."""
+        """The registered name of the tool that a call names `name`."""
         return dict(self.names).get(name, name)
 
 
 @dataclass(frozen=True)
 class Block(Tag):
-    """A tag with its name and role. `call`: how calls are written, for the role `call`; `stop`: a generation
-    ends at its closing tag; `pops` (backtrack), `span` (summary): what it takes out of the context."""
+    """A tag with its name and role. `stop`: a generation ends at its closing tag; `call`: how calls are
+    written, for the role `call`; `pops` (backtrack) and `span` (summary): the turns that it takes out of the
+    context."""
 
     name: str
     role: str
@@ -75,7 +79,7 @@ class Block(Tag):
 
     @property
     def author(self) -> str:
-        """Who writes it: `policy` or `environment`."""
+        """Who writes the block: `policy` or `environment`."""
         return "environment" if self.role == "observation" else "policy"
 
 

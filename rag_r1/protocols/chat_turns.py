@@ -28,7 +28,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rag_r1.protocols.neutraliser import is_ordinary
@@ -39,8 +39,8 @@ Render = Callable[[Sequence[Message], Sequence[Message]], str]
 
 #: Results that a template may be tempted to change.
 _RESULTS = ('result one "q" \\ <b>\nè', 'result two {"a": 1}\n& more', "result three")
-_PROBE = "a_tool_for_probing"
-#: Characters shown of a text that differs.
+_PROBE_TOOL = "a_tool_for_probing"
+#: Characters of a text that a message shows.
 _SHOWN = 60
 
 
@@ -68,21 +68,19 @@ class ChatTurns:
     quoted: bool = False
 
     def observation(self, results: Sequence[str]) -> str:
-        """Everything between two turns, with these results."""
+        """The text between two turns, with these results in it."""
         return self.before + self.between.join(map(self.written, results)) + self.after
 
     def written(self, result: str) -> str:
         """A result as the template writes it."""
-        return json.dumps(result, ensure_ascii=False)[1:-1] if self.quoted else result
+        return _written(result, self.quoted)
 
     @property
     def marks(self) -> set[str]:
-        """The lines of the strings that are no ordinary words; in a result they could pass for the end of the
-        message."""
-        lines = {
-            line.strip() for text in (self.before, self.between, self.after) for line in text.split("\n")
-        }
-        return {line for line in lines if not is_ordinary(line)}
+        """The lines of the strings that are more than ordinary words; in a result they could pass for the end
+        of the message."""
+        lines = "\n".join((self.before, self.between, self.after)).split("\n")
+        return {line.strip() for line in lines if not is_ordinary(line.strip())}
 
 
 def derive_chat_turns(
@@ -92,10 +90,11 @@ def derive_chat_turns(
     tools: Sequence[Message],
     control: Collection[str],
 ) -> ChatTurns:
-    """The strings that a template writes between turns.
+    """Derives the strings that a template writes between turns.
 
-    `prompt`: messages that ask a question; `turn(n)`: an example of a policy's nth turn; `tools`: schemas of
-    the tools; `control`: the tokenizer's control tokens. Raises ChatTemplateError.
+    `render`: the template; `prompt`: messages that ask a question; `turn(n)`: an example of a policy's nth
+    turn; `tools`: schemas of the tools; `control`: the tokenizer's control tokens. Raises ChatTemplateError
+    for a template that cannot be used.
     """
 
     def rendered(*messages: Message) -> str:
@@ -107,21 +106,27 @@ def derive_chat_turns(
     examples = [{"role": "assistant", "content": turn(n)} for n in (1, 2)]
     results = [{"role": "tool", "content": result} for result in _RESULTS]
     first_turn = start + turn_text(1)
-    one_result = _after(rendered(examples[0], results[0]), first_turn)
+    one_result = _text_after(rendered(examples[0], results[0]), first_turn)
     is_quoted = _RESULTS[0] not in one_result
-    turns = _split_results(one_result, _after(rendered(examples[0], *results[:2]), first_turn), is_quoted)
+    two_results = _text_after(rendered(examples[0], *results[:2]), first_turn)
+    turns = _split_results(one_result, two_results, is_quoted)
     ends = [token for token in control if turns.before.startswith(token)]
     if not ends:
         raise ChatTemplateError(
-            f"the chat template ends a turn with {turns.before[:_SHOWN]!r}, which is no token"
+            f"the chat template ends a turn with {turns.before[:_SHOWN]!r}, which is not a control token"
         )
-    turns = ChatTurns(max(ends, key=len), turns.before, turns.between, turns.after, is_quoted)
+    turns = replace(turns, end_token=max(ends, key=len))
     dialogue = first_turn + turns.observation(_RESULTS[:1]) + turn_text(2) + turns.observation(_RESULTS[1:])
-    _after(rendered(examples[0], results[0], examples[1], *results[1:]), dialogue)
+    _text_after(rendered(examples[0], results[0], examples[1], *results[1:]), dialogue)
     return turns
 
 
+def _written(result: str, quoted: bool) -> str:
+    return json.dumps(result, ensure_ascii=False)[1:-1] if quoted else result
+
+
 def _rendered(render: Render, messages: Sequence[Message], tools: Sequence[Message]) -> str:
+    """The text of the messages. Raises ChatTemplateError if the template refuses them."""
     try:
         return render(messages, tools)
     except Exception as error:  # a template is a program of the model's authors
@@ -132,21 +137,24 @@ def _rendered(render: Render, messages: Sequence[Message], tools: Sequence[Messa
 
 
 def _check_tools(render: Render, prompt: Sequence[Message]) -> None:
-    function = {"name": _PROBE, "description": "None.", "parameters": {"type": "object", "properties": {}}}
-    if _PROBE not in _rendered(render, prompt, [{"type": "function", "function": function}]):
+    """Raises ChatTemplateError unless the prompt shows the tools that it is rendered with."""
+    parameters = {"type": "object", "properties": {}}
+    function = {"name": _PROBE_TOOL, "description": "None.", "parameters": parameters}
+    if _PROBE_TOOL not in _rendered(render, prompt, [{"type": "function", "function": function}]):
         raise ChatTemplateError("the chat template does not show tools: it leaves `tools=` out")
 
 
 def _unopened_turn(start: str, turn: Callable[[int], str]) -> Callable[[int], str]:
-    """What the policy writes of a turn, without the part that the header of a turn holds already: some
-    templates open `<think>` themselves."""
+    """`turn` without what the header of a turn, the end of `start`, already holds of it: some templates open
+    `<think>` themselves."""
     example = turn(1)
     n_opened = next(n for n in range(len(example), -1, -1) if start.endswith(example[:n]))
     return lambda n: turn(n)[n_opened:]
 
 
-def _after(text: str, beginning: str) -> str:
-    """What follows a beginning that a template has to write unchanged."""
+def _text_after(text: str, beginning: str) -> str:
+    """The text that follows `beginning`. Raises ChatTemplateError if the template has changed the
+    beginning."""
     if text.startswith(beginning):
         return text[len(beginning) :]
     start = next((i for i, (a, b) in enumerate(zip(text, beginning, strict=False)) if a != b), len(text))
@@ -155,9 +163,8 @@ def _after(text: str, beginning: str) -> str:
 
 
 def _split_results(one_result: str, two_results: str, quoted: bool) -> ChatTurns:
-    """The strings around one and two results."""
-    turns = ChatTurns("", "", "", "", quoted)
-    first, second = map(turns.written, _RESULTS[:2])
+    """The strings around one and two results, without the end token. Raises ChatTemplateError."""
+    first, second = (_written(result, quoted) for result in _RESULTS[:2])
     before, separator, after = one_result.partition(first)
     if not separator:
         raise ChatTemplateError(f"the chat template changes results of tools: {one_result[:_SHOWN]!r}")

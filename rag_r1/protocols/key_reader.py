@@ -1,16 +1,16 @@
 """Reads the keys of a protocol file, strictly.
 
-A KeyReader takes typed keys out of one mapping of the file. Keys that are missing, of another type or not one
-of the values allowed are errors when they are taken; what is left at the end, when `finish` is called, is
-unknown and an error, too. So a misspelt key never passes for a default.
+A KeyReader takes typed keys out of one mapping of the file. A key that is missing, has a value of another
+type or one that is not allowed is an error when it is taken. Keys that are left when `finish` is called are
+unknown, and errors, too. So a misspelt key never passes for a default.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-#: Types of values, as an author of YAML knows them.
-_KINDS = {str: "a text", int: "a whole number", bool: "true or false", list: "a list", dict: "a mapping"}
+#: The types of values, as an author of YAML calls them.
+_TYPE_NAMES = {str: "a text", int: "a whole number", bool: "true or false", list: "a list", dict: "a mapping"}
 
 
 class ProtocolError(ValueError):
@@ -35,7 +35,7 @@ class KeyReader:
         if value is None:
             raise ProtocolError(f"{name} is missing")
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise ProtocolError(f"{name} must be {_KINDS[kind]}, not {value!r}")
+            raise ProtocolError(f"{name} must be {_TYPE_NAMES[kind]}, not {value!r}")
         if one_of and value not in one_of:
             raise ProtocolError(f"{name} must be one of {', '.join(one_of)}, not {value!r}")
         if contains and not any(part in value for part in contains):

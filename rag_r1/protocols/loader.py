@@ -1,4 +1,4 @@
-"""Loads a protocol from its YAML file and validates it.
+"""Loads a protocol from its YAML file. protocol_checks.py checks that its keys go together.
 
 A file with `extends: NAME` (a shipped protocol, or the path of a YAML file, relative to its own folder) is
 that protocol with its own keys on top; mappings are merged key by key, and a key set to null counts as
@@ -32,27 +32,28 @@ from rag_r1.protocols.actions import SEARCH
 from rag_r1.protocols.blocks import ACTING, POPPED, ROLES, SPANS, SYNTAXES, Block, CallFormat
 from rag_r1.protocols.key_reader import KeyReader, ProtocolError
 from rag_r1.protocols.protocol import ObservationFormat, Protocol
+from rag_r1.protocols.protocol_checks import check_protocol
 
 _FOLDER = Path(__file__).parent
 #: Longest chain of files that extend one another; a longer one is taken for a cycle.
 _MAX_DEPTH = 8
 #: What stands for the question in a user prompt.
 _QUESTION = "{question}"
-#: The blocks under `tags:`, and their roles.
+#: The blocks that every protocol has, under `tags:`, and their roles.
 _REQUIRED_BLOCKS = {"think": "think", "search": "call", "information": "observation", "answer": "answer"}
 
 
 def protocol_names() -> list[str]:
-    """The shipped protocols."""
+    """The names of the shipped protocols."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 def load_protocol(name_or_path: str, prompt: str | None = None) -> Protocol:
-    """A shipped protocol by name, or one of your own by the path of its YAML file.
+    """Load a shipped protocol by its name, or one of your own by the path of its YAML file.
 
     `prompt` is a text with `{question}` in it that replaces the protocol's user prompt and its system prompt,
-    e.g. by the prompt of a published checkpoint. The opening of the policy's first turn is kept; if the
-    prompt ends with it as well, it is not repeated.
+    e.g. the prompt of a published checkpoint. The opening of the policy's first turn is kept; if the prompt
+    ends with it as well, it is not repeated.
 
     Raises ProtocolError, naming the file and the key.
     """
@@ -61,31 +62,32 @@ def load_protocol(name_or_path: str, prompt: str | None = None) -> Protocol:
     return protocol if prompt is None else _with_prompt(protocol, prompt, name_or_path)
 
 
-def load_with_prompt(name_or_path: str, prompt_file: str | Path | None) -> Protocol:
-    """As `load_protocol`, with the prompt in a text file, if there is one: the value of a flag --prompt, by
-    which errors name it."""
+def load_with_prompt(name_or_path: str, prompt_file: str | Path | None, key: str = "--prompt") -> Protocol:
+    """Load a protocol as `load_protocol` does, with the prompt in a text file unless `prompt_file` is None.
+    Errors name the file as the value of the flag or setting `key`."""
     protocol = load_protocol(name_or_path)
     if prompt_file is None:
         return protocol
-    source = f"--prompt {prompt_file}"
+    source = f"{key} {prompt_file}"
     return _with_prompt(protocol, read_prompt(prompt_file, source), source)
 
 
 def read_prompt(path: str | Path, source: str) -> str:
-    """The text of a prompt's file; errors begin with its `source`. Raises ProtocolError."""
+    """Returns the text of a prompt's file. Raises ProtocolError, whose message begins with `source`."""
     try:
         with open_ordinary(path) as file:
             return io.TextIOWrapper(file, encoding="utf-8-sig").read()
     except UnicodeDecodeError as error:
         remedy = "convert it with `iconv -t UTF-8`"
         raise ProtocolError(f"{source}: not UTF-8 text ({error.reason}): {remedy}") from error
-    except OSError as error:
-        raise ProtocolError(f"{source} cannot be read: {error.strerror}: give a text file") from error
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        raise ProtocolError(f"{source} cannot be read: {reason_of(error)}: give a text file") from error
 
 
 def _with_prompt(protocol: Protocol, prompt: str, source: str) -> Protocol:
+    """The protocol with another user prompt and without a system prompt. Raises ProtocolError."""
     if _QUESTION not in prompt:
-        raise ProtocolError(f"{source}: the prompt has no {_QUESTION}: the place where the question goes")
+        raise ProtocolError(f"{source}: the prompt has no {_QUESTION}: write it where the question belongs")
     opening = protocol.opening.strip()
     if opening and prompt.rstrip().endswith(opening):
         prompt = prompt.rstrip().removesuffix(opening).rstrip()
@@ -96,11 +98,12 @@ def _from_file(path: Path) -> Protocol:
     return _from_dict(_read(path), str(path))
 
 
-#: Read once in a process: a file of one's own may change between two loads, a shipped one does not.
+#: Shipped protocols are read once in a process. A file of the user's own may change between two loads.
 _shipped = cache(_from_file)
 
 
 def _find(name_or_path: str, folder: Path) -> Path:
+    """The file of a protocol; a path is relative to `folder`. Raises ProtocolError for an unknown name."""
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
         return folder / path
@@ -113,7 +116,8 @@ def _find(name_or_path: str, folder: Path) -> Path:
 
 
 def _read(path: Path, depth: int = 1) -> dict[str, Any]:
-    """The keys of a file, including those of the protocols that it extends."""
+    """The keys of a file, including those of the protocols that it extends. `depth`: the file's place in the
+    chain of files that extend one another, from 1. Raises ProtocolError."""
     try:
         data = read_yaml(path)
     except (OSError, YamlError) as error:
@@ -132,6 +136,7 @@ def _read(path: Path, depth: int = 1) -> dict[str, Any]:
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `changes`; mappings in both are merged key by key."""
     merged = dict(base)
     for key, value in changes.items():
         are_mappings = isinstance(value, dict) and isinstance(merged.get(key), dict)
@@ -140,18 +145,19 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_dict(data: dict[str, Any], source: str) -> Protocol:
+    """The protocol with these keys. Raises ProtocolError, which names the file `source` and the key."""
     keys = KeyReader(data, source)
-    prompt, tags, observation = (
-        KeyReader(keys.take(name, dict), source, f"{name}.") for name in ("prompt", "tags", "observation")
-    )
+    prompt = KeyReader(keys.take("prompt", dict), source, "prompt.")
+    tags = KeyReader(keys.take("tags", dict), source, "tags.")
+    observation = KeyReader(keys.take("observation", dict), source, "observation.")
     call_format = _call_format(keys, source)
-    blocks = [
-        Block(*tags.take_tag(name), name, role, role in ACTING, call_format if role == "call" else None)
-        for name, role in _REQUIRED_BLOCKS.items()
-    ]
+    blocks = []
+    for name, role in _REQUIRED_BLOCKS.items():
+        call = call_format if role == "call" else None
+        blocks.append(Block(*tags.take_tag(name), name, role, stop=role in ACTING, call=call))
     for name, block in keys.take("blocks", dict, default={}).items():
-        if block is not None:  # the block of a protocol that is extended, taken away
-            blocks.append(_block(str(name), block, source, call_format))
+        if block is not None:  # null takes a block of the extended protocol away
+            blocks.append(_custom_block(str(name), block, source, call_format))
     protocol = Protocol(
         name=keys.take("name", str),
         source=keys.take("source", str, default=""),
@@ -168,22 +174,24 @@ def _from_dict(data: dict[str, Any], source: str) -> Protocol:
     )
     for reader in (keys, prompt, tags, observation):
         reader.finish()
-    _check(protocol, source)
+    check_protocol(protocol, source)
     return protocol
 
 
 def _call_format(keys: KeyReader, source: str) -> CallFormat:
-    fold = ("keep", "fold")
+    """How calls are written in the search block."""
+    white_space = keys.take("query_white_space", str, default="keep", one_of=("keep", "fold"))
     return CallFormat(
         syntax=keys.take("query_syntax", str, one_of=SYNTAXES),
         max_calls=keys.take("max_queries", int),
         removed_characters=keys.take("query_delete", str, default=""),
-        fold_white_space=keys.take("query_white_space", str, default="keep", one_of=fold) == "fold",
-        names=_names(keys.take("tools", dict, default={}), source),
+        fold_white_space=white_space == "fold",
+        names=_tool_names(keys.take("tools", dict, default={}), source),
     )
 
 
 def _observation_format(keys: KeyReader) -> ObservationFormat:
+    """How results become text, from the keys under `observation:`."""
     return ObservationFormat(
         template=keys.take("template", str, contains=("{body}",)),
         body=keys.take("body", str, one_of=("text", "json")),
@@ -195,16 +203,17 @@ def _observation_format(keys: KeyReader) -> ObservationFormat:
     )
 
 
-def _names(data: dict, source: str) -> tuple[tuple[str, str], ...]:
-    """`tools:`, the names that calls use for registered tools."""
+def _tool_names(data: dict, source: str) -> tuple[tuple[str, str], ...]:
+    """The pairs (name in a call, registered tool) of the mapping `tools:`. Raises ProtocolError."""
     data = {name: tool for name, tool in data.items() if tool is not None}
     if not all(isinstance(text, str) and text.strip() for pair in data.items() for text in pair):
         raise ProtocolError(f"{source}: tools must be {{name in a call: registered tool}}, not {data!r}")
     return tuple(data.items())
 
 
-def _block(name: str, data: Any, source: str, call_format: CallFormat) -> Block:
-    """A custom block. How many calls it can hold and how a query is cleaned are as in the search block."""
+def _custom_block(name: str, data: Any, source: str, call_format: CallFormat) -> Block:
+    """A block under `blocks:`. How many calls it can hold and how a query is cleaned are as in the search
+    block. Raises ProtocolError."""
     if not isinstance(data, dict):
         raise ProtocolError(f"{source}: blocks.{name} must be {{tags, role, ...}}, not {data!r}")
     if name in _REQUIRED_BLOCKS:
@@ -221,79 +230,7 @@ def _block(name: str, data: Any, source: str, call_format: CallFormat) -> Block:
         max_calls = 1 if syntax == "single" else call_format.max_calls
         tool = keys.take("tool", str, default=SEARCH)
         call = replace(call_format, syntax=syntax, max_calls=max_calls, tool=tool)
-    pops, span = POPPED, SPANS[0]
-    if role == "backtrack":
-        pops = keys.take_subset("pops", POPPED)
-    if role == "summary":
-        span = keys.take("span", str, default=span, one_of=SPANS)
+    pops = keys.take_subset("pops", POPPED) if role == "backtrack" else POPPED
+    span = keys.take("span", str, default=SPANS[0], one_of=SPANS) if role == "summary" else SPANS[0]
     keys.finish()
-    return Block(*tag, name, role, stop, call, pops, span)
-
-
-def _check(protocol: Protocol, source: str) -> None:
-    """Check everything that involves several keys. Raises ProtocolError."""
-    _check_tags(protocol, source)
-    _check_template(protocol, source)
-    _check_max_queries(protocol, source)
-    _check_opening(protocol, source)
-    if protocol.turns == "chat":
-        _check_chat(protocol, source)
-    else:
-        _check_nothing_found(protocol, source)
-
-
-def _check_tags(protocol: Protocol, source: str) -> None:
-    """The parser knows a block by its tags alone."""
-    strings = [string for block in protocol.blocks for string in (block.open, block.close)]
-    for string in strings:
-        if strings.count(string) > 1:
-            raise ProtocolError(f"{source}: tags: {string!r} is used for two tags")
-
-
-def _check_template(protocol: Protocol, source: str) -> None:
-    """The policy must see where the documents begin and end."""
-    information = protocol.tags.information
-    opening, _, closing = protocol.format.template.partition("{body}")
-    if information.open not in opening or information.close not in closing:
-        raise ProtocolError(f"{source}: observation.template must put {{body}} between the tags.information")
-
-
-def _check_nothing_found(protocol: Protocol, source: str) -> None:
-    """It replaces a whole observation. (With chat turns it is the text of a message, which has no tags.)"""
-    text, information = protocol.format.nothing_found, protocol.tags.information
-    if text is not None and not 0 <= text.find(information.open) < text.find(information.close):
-        raise ProtocolError(f"{source}: observation.nothing_found must contain both tags.information")
-
-
-def _check_max_queries(protocol: Protocol, source: str) -> None:
-    """The syntax `single` has no way to write a second query."""
-    if protocol.max_queries < 1 or (protocol.queries.syntax == "single" and protocol.max_queries != 1):
-        raise ProtocolError(
-            f"{source}: max_queries is {protocol.max_queries}; `single` takes 1, `list` 1 or more"
-        )
-
-
-def _check_opening(protocol: Protocol, source: str) -> None:
-    """An action in the opening would be the environment's, not the policy's."""
-    if any(block.close in protocol.opening for block in protocol.acting):
-        raise ProtocolError(
-            f"{source}: prompt.opening must not contain an action: the policy has to write it"
-        )
-
-
-def _check_chat(protocol: Protocol, source: str) -> None:
-    """Check what turns in the model's chat template need. Raises ProtocolError."""
-    requirements = {
-        "prompt.form": (protocol.prompt_form, "chat"),
-        "prompt.opening": (protocol.opening, ""),
-        "observation.body": (protocol.format.body, "text"),
-        "own_observations": (protocol.own_observations, False),
-    }
-    for key, (value, required) in requirements.items():
-        if value != required:
-            raise ProtocolError(f"{source}: {key} must be {required!r} with `turns: chat`, not {value!r}")
-    if block_names := [
-        block.name for block in protocol.blocks if block.call is not None and block.call.syntax != "json"
-    ]:
-        key = "query_syntax" if block_names[0] in _REQUIRED_BLOCKS else f"blocks.{block_names[0]}.syntax"
-        raise ProtocolError(f"{source}: {key} must be json with `turns: chat`")
+    return Block(*tag, name=name, role=role, stop=stop, call=call, pops=pops, span=span)

@@ -1,7 +1,7 @@
 """Neutralises text that is data, so that it cannot act as a tag or as a control token.
 
 Documents and questions come from anywhere. A string in a tokenizer's added vocabulary becomes one token
-wherever it occurs, even in the middle of a document: the end of a turn, the beginning of a tool's answer. So
+wherever it occurs, even in the middle of a document: the end of a turn, the beginning of a tool's result. So
 all such strings (`control_tokens`) are changed, and so are the protocol's own tags and the marks by which
 published chat templates separate turns, whether or not the tokenizer in use has them as tokens: some
 templates write them as text. `<search>` becomes `[search]`, `<|im_end|>` becomes `[|im_end|]`; a token
@@ -34,17 +34,17 @@ _MARKS = [
     for name in ("INST", "AVAILABLE_TOOLS", "TOOL_CALLS", "TOOL_RESULTS", "SYSTEM_PROMPT")
     for slash in ("", "/")
 ]
-
-
 #: Ordinary words that may have been added to a vocabulary: years, names, `Doc 1:`.
 _ORDINARY = re.compile(r"(?:[^\W_]|[\s.,:;!?'\"()/&%+*=-])*")
 
 
 def control_tokens(tokenizer: Any) -> set[str]:
-    """The strings that a Hugging Face tokenizer turns into one token wherever they occur: its special tokens
-    and the others that were added to its vocabulary, such as Qwen's `<tool_call>`, except ordinary words."""
+    """Returns the strings that a Hugging Face tokenizer turns into one token wherever they occur: its special
+    tokens, and other strings that were added to its vocabulary, such as Qwen's `<tool_call>`, except ordinary
+    words."""
     added = tokenizer.added_tokens_decoder.values()
-    special = {*tokenizer.all_special_tokens, *(str(token) for token in added if _is_special(token))}
+    marked_special = (str(token) for token in added if getattr(token, "special", False))
+    special = {*tokenizer.all_special_tokens, *marked_special}
     candidates = {*tokenizer.get_added_vocab(), *map(str, added)}
     return special | {token for token in candidates if not is_ordinary(token)}
 
@@ -54,12 +54,8 @@ def is_ordinary(text: str) -> bool:
     return _ORDINARY.fullmatch(text) is not None
 
 
-def _is_special(token: Any) -> bool:
-    return bool(getattr(token, "special", False))
-
-
 def replace_question(messages: Sequence[Any], question: str, harmless: str) -> list[Any]:
-    """Chat messages with the last occurrence of the question replaced by `harmless`: a prompt has the
+    """Returns chat messages with the last occurrence of the question replaced by `harmless`: a prompt has the
     question after its instructions. The messages are unchanged if the two are equal."""
     if question == harmless:
         return list(messages)
@@ -85,9 +81,12 @@ class Neutraliser:
         halves = re.compile(_HALVES)
         strings = {token.casefold() if token.isascii() else token for token in [*tags, *tokens, *_MARKS]}
         strings = {token for token in strings - set(bracketed) if token and not halves.search(token)}
-        self._forbidden = re.compile("|".join([*patterns, _any_of(sorted(strings)), _HALVES]), re.IGNORECASE)
+        self._forbidden = re.compile(
+            "|".join([*patterns, _trie_pattern(sorted(strings)), _HALVES]), re.IGNORECASE
+        )
 
     def __call__(self, text: str) -> str:
+        """Returns `text` with all tags and tokens neutralised."""
         # Repeated until nothing is left: `<pad>` becomes `[pad]`, which may itself be a special token. It
         # terminates, because each pass removes angle brackets or moves the letters of a token further apart.
         while True:
@@ -101,16 +100,18 @@ class Neutraliser:
 
 
 def _defuse(match: re.Match[str]) -> str:
-    """Make angle brackets square. A token without any is split in two, a single character becomes a space."""
+    """The match with square brackets for angle ones. A token without any is split in two, a single character
+    becomes a space."""
     changed = match[0].translate(_BRACKETS)
     if changed != match[0]:
         return changed
     return f"{match[0][0]} {match[0][1:]}" if len(match[0]) > 1 else " "
 
 
-def _any_of(words: Sequence[str], position: int = 0) -> str:
-    """A pattern that matches the longest of the sorted words at a position. It is a trie, so that the time
-    does not grow with the number of words. Without words it never matches."""
+def _trie_pattern(words: Sequence[str], position: int = 0) -> str:
+    """A pattern for the longest of the sorted `words` that matches, whose first `position` characters are
+    equal and left out. It is a trie, so that the time does not grow with the number of words. Without words
+    it never matches."""
     if not words:
         return "(?!)"
     end = len(words[0])
@@ -124,4 +125,5 @@ def _any_of(words: Sequence[str], position: int = 0) -> str:
     prefix = re.escape(words[0][position:end])
     if not groups:
         return prefix
-    return f"{prefix}(?:{'|'.join(_any_of(group, end) for group in groups.values())}){'?' if is_word else ''}"
+    endings = "|".join(_trie_pattern(group, end) for group in groups.values())
+    return f"{prefix}(?:{endings}){'?' if is_word else ''}"

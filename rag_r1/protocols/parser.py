@@ -35,21 +35,21 @@ from rag_r1.protocols.actions import (
 )
 from rag_r1.protocols.blocks import Block, CallFormat
 
-# A comma between digits belongs to a number if exactly three follow: "1,000" is one query, "1999,2001" two.
+#: A comma between digits belongs to a number if exactly three follow: "1,000" is one query, "1999,2001" two.
 _SEPARATOR = re.compile(r"(?<!\d),|,(?!\d{3}(?!\d))")
 _QUOTED = re.compile(r'\s*"([^"]*)"\s*(?:,|$)')
-# `[Wiki_RAG]: key words`, as Agentic RAG-R1 writes a call.
+#: `[Wiki_RAG]: key words`, as Agentic RAG-R1 writes a call.
 _NAMED = re.compile(r"\[([^\[\]\n]+)\]\s*:?(.*)", re.DOTALL)
-
-#: Levels of lists and objects in the arguments of a call.
+#: Most levels of lists and objects in the arguments of a call.
 _MAX_DEPTH = 32
 
-_TEXTS: dict[str, Callable[[str], Action]] = {"answer": Answer, "plan": Plan, "think": Think}
+#: By role: the action of a block that is a text and nothing else.
+_TEXT_ACTIONS: dict[str, Callable[[str], Action]] = {"answer": Answer, "plan": Plan, "think": Think}
 
 
 def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, multiple: bool = False) -> Action:
-    """The action of one turn. `acting`: the blocks that act; `answer_opening`: `first` or `last`; `multiple`:
-    the calls of a turn may be in several blocks."""
+    """Returns the action of one turn. `acting`: the blocks that act; `answer_opening`: the `first` or the
+    `last` opening tag begins an answer; `multiple`: the calls of a turn may be in several blocks."""
     end, block = _first_closing_tag(text, acting)
     if block is None:
         return Invalid("no closed search or answer")
@@ -63,7 +63,7 @@ def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, multiple
     if block.role == "backtrack":
         return Backtrack(body, block.pops)
     if block.call is None:
-        return _TEXTS[block.role](body)
+        return _TEXT_ACTIONS[block.role](body)
     try:
         calls = read_calls(body, block.call)
         for further_body, form in _further_calls(text, end + len(block.close), acting) if multiple else ():
@@ -74,8 +74,8 @@ def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, multiple
 
 
 def call_start(text: str, acting: Sequence[Block]) -> int:
-    """Where the first block that acts begins in the text of a turn, if it is one of calls; else the text's
-    length."""
+    """The position in a turn's text at which its first block that acts begins, if it is a block of calls;
+    else the length of the text."""
     end, block = _first_closing_tag(text, acting)
     if block is None or block.call is None:
         return len(text)
@@ -84,15 +84,15 @@ def call_start(text: str, acting: Sequence[Block]) -> int:
 
 
 def _first_closing_tag(text: str, acting: Sequence[Block], position: int = 0) -> tuple[int, Block | None]:
-    """The block whose closing tag comes first from a position on, and where this tag begins; None if no block
-    is closed. Of tags at the same place, that of the earlier block counts."""
+    """The position of the first closing tag from `position` on, and its block; (-1, None) if no block is
+    closed. Of tags at one position, that of the earlier block in `acting` counts."""
     ends = [(end, i) for i, block in enumerate(acting) if (end := text.find(block.close, position)) >= 0]
     end, i = min(ends, default=(-1, None))
     return end, None if i is None else acting[i]
 
 
 def _further_calls(text: str, position: int, acting: Sequence[Block]) -> Iterator[tuple[str, CallFormat]]:
-    """Body and format of each closed call block from a position on, up to a block that acts otherwise.
+    """Yields body and format of each closed call block from a position on, up to a block that acts otherwise.
     Raises ValueError for a closing tag without an opening one."""
     while True:
         end, block = _first_closing_tag(text, acting, position)
@@ -106,7 +106,8 @@ def _further_calls(text: str, position: int, acting: Sequence[Block]) -> Iterato
 
 
 def read_calls(body: str, form: CallFormat) -> list[Call]:
-    """The calls in the body of a block, written in `form.syntax`. Raises ValueError if they cannot be read.
+    """Returns the calls in the body of a block, written in `form.syntax`. Raises ValueError if they cannot be
+    read.
 
     `single`, `list`: queries to the tool `form.tool`. `named`: `[tool]: query`. `json`: an object (or a list
     of objects) with `name` and `arguments`, Hermes' form, which Qwen's chat templates use too; or, as Llama's
@@ -119,11 +120,13 @@ def read_calls(body: str, form: CallFormat) -> list[Call]:
         match = _NAMED.fullmatch(body)
         if match is None:
             raise ValueError("a call must begin with the name of a tool, as in [name]: words")
-        tool, body = form.registered(well_formed(match[1]).strip()), match[2].strip()
+        tool = form.registered(well_formed(match[1]).strip())
+        body = match[2].strip()
     return [Call(tool, {"query": query}) for query in split_queries(body, form)]
 
 
 def _json_calls(body: str, form: CallFormat) -> list[Call]:
+    """The calls in a JSON object, or in a list of objects; equal ones once. Raises ValueError."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):  # hostile nesting exhausts the JSON reader's stack
@@ -141,7 +144,7 @@ def _json_calls(body: str, form: CallFormat) -> list[Call]:
 
 
 def _checked_value(value: Any, depth: int = 0) -> Any:
-    """JSON values that every reader accepts: without lone surrogates.
+    """Returns a copy of JSON values that every reader accepts, with `?` for lone surrogates.
 
     Raises ValueError for NaN, infinity and deep nesting: later code (a tool's schema, the record) would fail
     on them as if the tool had failed.
@@ -158,17 +161,18 @@ def _checked_value(value: Any, depth: int = 0) -> Any:
 
 
 def split_queries(body: str, form: CallFormat) -> tuple[str, ...]:
-    """The queries of a search block, without empty and repeated ones (ignoring letter case and white space).
+    """Returns the queries of a search block, without empty and repeated ones (ignoring letter case and white
+    space).
 
     `single` (and `named`): the whole body is one query. `list`: RAG-R1's comma form; a query with a comma is
     written in double quotes, or the block is a JSON list of strings.
     """
-    raw = _json_list(body) if form.syntax == "list" else [body]
-    if raw is None:
-        raw = _comma_list(body)
+    items = _json_list(body) if form.syntax == "list" else [body]
+    if items is None:
+        items = _comma_list(body)
     deleted = dict.fromkeys(map(ord, form.removed_characters))
     unique: dict[str, str] = {}
-    for query in (well_formed(item).translate(deleted).strip() for item in raw):
+    for query in (well_formed(item).translate(deleted).strip() for item in items):
         folded = " ".join(query.split())
         if query:
             unique.setdefault(folded.casefold(), folded if form.fold_white_space else query)
@@ -176,7 +180,7 @@ def split_queries(body: str, form: CallFormat) -> tuple[str, ...]:
 
 
 def _json_list(body: str) -> list[str] | None:
-    """The strings of a JSON list (other items are no queries), or None when `body` is not a JSON list."""
+    """The strings of a JSON list (other items are left out), or None if `body` is not a JSON list."""
     if not body.startswith("["):
         return None
     try:
@@ -187,7 +191,9 @@ def _json_list(body: str) -> list[str] | None:
 
 
 def _comma_list(body: str) -> list[str]:
-    queries, position = [], 0
+    """The queries between commas; one with a comma in it stands in double quotes."""
+    queries: list[str] = []
+    position = 0
     while position < len(body):
         quoted = _QUOTED.match(body, position)
         if quoted:

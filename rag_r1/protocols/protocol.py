@@ -61,7 +61,7 @@ class ObservationFormat:
 
 @dataclass(frozen=True)
 class Protocol:
-    """One dialect. Its interface is described at the top of the module; `load_protocol` loads one.
+    """One dialect, with the interface that the top of the module describes; `load_protocol` loads one.
 
     `prompt_form`: `chat` (the model's chat template) or `text` (plain text, for a base model). `opening` is
     the beginning of the policy's first turn that is already in the prompt, e.g. `<think>`. `invalid_hint` is
@@ -98,7 +98,7 @@ class Protocol:
     def queries(self) -> CallFormat:
         """The call format of the first call block, which is the search block."""
         call = self._first("call").call
-        assert call is not None
+        assert call is not None  # the loader gives every block of this role a format
         return call
 
     @property
@@ -128,13 +128,13 @@ class Protocol:
 
     @property
     def rewrites_context(self) -> bool:
-        """Can a turn rewrite the context? Then a trajectory may be several training rows."""
+        """Whether a turn can rewrite the context: then a trajectory may be several training rows."""
         return any(block.role in ("summary", "backtrack") for block in self.blocks)
 
     @property
     def tools_called(self) -> list[str]:
-        """The tools that blocks are bound to. In the other syntaxes each call names its tool: of those, the
-        ones that the protocol gives another name."""
+        """The tools that the protocol names: those to which `single` and `list` blocks are bound and, for the
+        syntaxes in which each call names its tool, those to which the protocol gives another name."""
         tools: dict[str, None] = {}
         for call in (block.call for block in self.blocks if block.call is not None):
             is_bound = call.syntax in ("single", "list")
@@ -142,7 +142,7 @@ class Protocol:
         return list(tools)
 
     def simulated(self, text: str) -> int:
-        """How many observations the policy has written itself in a turn (`own_observations`)."""
+        """The number of observations that the policy has written itself in a turn (`own_observations`)."""
         information = self.tags.information
         return min(map(text.count, (information.open, information.close))) if self.own_observations else 0
 
@@ -150,12 +150,13 @@ class Protocol:
         return next(block for block in self.blocks if block.role == role)
 
     def messages(self, question: str) -> list[dict[str, str]]:
-        """Chat messages that ask the question."""
+        """Returns chat messages that ask the question."""
         system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         return [*system, {"role": "user", "content": self.user_prompt.replace("{question}", question)}]
 
     def harmless(self, messages: Sequence[Any], question: str) -> list[Any]:
-        """The messages with the question in them neutralised; unchanged if there is nothing to neutralise."""
+        """Returns the messages with the question in them neutralised; unchanged if there is nothing to
+        neutralise."""
         return replace_question(messages, question, self.neutralise(question))
 
     def prompt_ids(
@@ -165,7 +166,7 @@ class Protocol:
         encode: Callable[[str], list[int]],
         start: Sequence[int] = (),
     ) -> list[int]:
-        """Token ids of a prompt, up to where the policy's first turn begins.
+        """Returns the token ids of a prompt, up to where the policy's first turn begins.
 
         `chat` encodes messages with the chat template, including its generation prompt; `encode` encodes a
         text without special tokens; `start` are the ids with which a plain text begins (the model's
@@ -180,7 +181,7 @@ class Protocol:
         return parse_turn(text, self.acting, self.answer_opening, multiple=self.turns == "chat")
 
     def thought(self, text: str) -> str:
-        """What the policy thinks in a turn before its first call, without tags of thoughts and plans."""
+        """The policy's text in a turn before its first call, without the tags of thoughts and plans."""
         thought = text[: call_start(text, self.acting)]
         for block in self.blocks:
             if block.role in ("think", "plan"):
@@ -188,20 +189,23 @@ class Protocol:
         return thought.strip()
 
     def observation(self, queries: Sequence[str], results: Sequence[Sequence[Document] | Failure]) -> str:
-        """The text that answers a turn's calls. `results` are aligned with `queries` (for a call of another
-        tool: its `words`); documents are neutralised."""
+        """Returns the text that answers a turn's calls. `results` are aligned with `queries` (for a call of
+        another tool: its `words`); documents are neutralised."""
         if len(queries) != len(results):
             raise ValueError(f"{len(queries)} queries but {len(results)} results")
         if self.turns == "chat":
-            return self._messages([self.neutralise(self._block(result)).strip() for result in results])
-        if self.format.nothing_found is not None and not any(map(_has_text, results)):
+            return self._as_messages(
+                [self.neutralise(self._result_text(result)).strip() for result in results]
+            )
+        has_text = any(isinstance(result, Failure) or result for result in results)
+        if self.format.nothing_found is not None and not has_text:
             return self.format.nothing_found
-        blocks = [self._block(result) for result in results]
+        texts = [self._result_text(result) for result in results]
         if self.format.body == "json":
-            lists = (self._json_list("query", queries), self._json_list("documents", blocks))
+            lists = (self._json_list("query", queries), self._json_list("documents", texts))
             body = "{\n" + ",\n".join(lists) + "\n}"
         else:
-            body = self.format.separator.join(blocks)
+            body = self.format.separator.join(texts)
         return self.format.template.replace("{body}", self.neutralise(body))
 
     def _json_list(self, key: str, texts: Sequence[str]) -> str:
@@ -211,34 +215,38 @@ class Protocol:
 
     @property
     def hint(self) -> str | None:
-        """What the policy reads after a turn without an action; None: the episode ends."""
+        """The text that the policy reads after a turn without an action; None: the episode ends."""
         if self.turns == "chat" and self.invalid_hint is not None:
-            return self._messages([self.invalid_hint])
+            return self._as_messages([self.invalid_hint])
         return self.invalid_hint
 
-    def _messages(self, results: Sequence[str]) -> str:
-        """Results as messages of the model's template; in the protocol's own while that is not known."""
+    def _as_messages(self, results: Sequence[str]) -> str:
+        """Results as messages of the model's chat template; in the protocol's own template while the model's
+        is not known."""
         if self.chat_turns is not None:
             return self.chat_turns.observation(results)
         return "\n".join(self.format.template.replace("{body}", result) for result in results)
 
-    def _block(self, result: Sequence[Document] | Failure) -> str:
+    def _result_text(self, result: Sequence[Document] | Failure) -> str:
+        """The documents of one call as a text, or the reason of its failure."""
         if isinstance(result, Failure):
             return result.reason
         if self.turns == "chat" and not result and self.format.nothing_found is not None:
             return self.format.nothing_found
-        block = self.format.separator.join(starmap(self._fill, enumerate(result, 1)))
-        return block.strip() if self.format.trim == "ends" else block
+        text = self.format.separator.join(starmap(self._document_text, enumerate(result, 1)))
+        return text.strip() if self.format.trim == "ends" else text
 
     def render_document(self, rank: int, document: Document) -> str:
-        """One document as it appears in an observation, escaped and neutralised; `rank` counts from 1."""
-        text = self._fill(rank, document)
+        """Returns one document as it appears in an observation, escaped and neutralised; `rank` counts from
+        1."""
+        text = self._document_text(rank, document)
         if self.format.body == "json":
             text = json.dumps(text, ensure_ascii=self.format.ascii)[1:-1]
         text = self.neutralise(text)
         return self.chat_turns.written(text) if self.chat_turns else text
 
-    def _fill(self, rank: int, document: Document) -> str:
+    def _document_text(self, rank: int, document: Document) -> str:
+        """The protocol's template for documents, filled in; the contents alone of a `verbatim` document."""
         if document.verbatim:
             return document.contents
         if self.format.trim == "starts":
@@ -249,13 +257,14 @@ class Protocol:
         return _FIELD.sub(lambda match: fields[match[1]], self.format.document)
 
     def with_special_tokens(self, tokens: Iterable[str]) -> Protocol:
-        """The same protocol, which also neutralises these strings (a tokenizer's `control_tokens`)."""
+        """Returns the same protocol, which also neutralises these strings (a tokenizer's
+        `control_tokens`)."""
         stripped = {token.strip() for token in tokens} - {""}
         return replace(self, special_tokens=tuple(sorted(stripped, key=lambda token: (-len(token), token))))
 
     def in_chat(self, render: Render, tools: Sequence[Mapping[str, Any]], control: Iterable[str]) -> Protocol:
-        """The same protocol in the turns of a model's chat template. `render`: messages and the schemas of
-        tools -> text; `control`: the tokenizer's `control_tokens`, which are neutralised. Raises
+        """Returns the same protocol in the turns of a model's chat template. `render`: messages and the
+        schemas of tools -> text; `control`: the tokenizer's `control_tokens`, which are neutralised. Raises
         ChatTemplateError."""
         think, call = self.tags.think, self.tags.search
 
@@ -268,16 +277,9 @@ class Protocol:
         turns = derive_chat_turns(render, self.messages("Who wrote it?"), turn, tools, control)
         return replace(self.with_special_tokens(control | turns.marks), chat_turns=turns)
 
-    def neutralise(self, text: str) -> str:
-        """`text` with tags and control tokens neutralised, otherwise unchanged; see neutraliser.py."""
-        return self._neutralise(text)
-
     @cached_property
-    def _neutralise(self) -> Neutraliser:
+    def neutralise(self) -> Neutraliser:
+        """`neutralise(text)` returns the text with tags and control tokens neutralised, as neutraliser.py
+        describes, otherwise unchanged."""
         tags = [string for block in self.blocks for string in (block.open, block.close)]
         return Neutraliser(tags, self.special_tokens)
-
-
-def _has_text(result: Sequence[Document] | Failure) -> bool:
-    """Is there anything to show: a document, or the reason why there is none?"""
-    return isinstance(result, Failure) or len(result) > 0

@@ -48,8 +48,8 @@ class CallContext:
 
 @dataclass
 class Context:
-    """The context of the calls of a turn, for the tools that read it. `get` makes it when it is needed;
-    `sent` is filled by the tool: by query, the text for which it searched instead."""
+    """The context of the calls of a turn, for the tools that read it. `get` makes it when it is needed. The
+    tool fills `sent`: query -> the text for which it searched instead."""
 
     get: Callable[[], CallContext]
     sent: dict[str, str] = field(default_factory=dict)
@@ -57,10 +57,13 @@ class Context:
 
 @dataclass(frozen=True)
 class QueryFormat:
-    """How an encoder wants its queries: from the manifest of its index, `/ready`, or the manifest of a
-    trained retriever. `max_length`: of the whole text in tokens; None: no limit. `query_prefix`: put before
-    each query by whoever encodes it, and not here. `mode`: what it was trained to read; None: not known.
-    `index_version`: which one the server serves; it changes with a reload."""
+    """The form in which an encoder needs its queries, from the manifest of its index, a server's `/ready`, or
+    the manifest of a trained retriever.
+
+    `max_length`: most tokens of the whole text; None: no limit. `query_prefix`: a text that the encoder's
+    side puts before each query, so it is not added here. `mode`: what the encoder was trained to read; None:
+    not known. `index_version`: the version of the index that the server serves; it changes with a reload.
+    """
 
     separator: str
     max_length: int | None = None
@@ -70,13 +73,13 @@ class QueryFormat:
 
     @property
     def room(self) -> int | None:
-        """Bytes that are certain to fit; None: no limit."""
+        """Bytes of a text that is certain to fit; None: no limit."""
         if self.max_length is None:
             return None
         return max(0, self.max_length - SPECIAL_TOKENS - utf8_bytes(self.query_prefix))
 
     def query(self, context: CallContext, query: str, mode: Mode) -> str:
-        """The text for a query that stands in this context."""
+        """Returns the text to send for a query that stands in this context."""
         return build_retriever_query(
             context.question,
             query,
@@ -89,37 +92,41 @@ class QueryFormat:
 
     @classmethod
     def of_ready(cls, ready: Any, index: str | None = None) -> QueryFormat:
-        """From a retrieval server's answer to `GET /ready`; `index` is one of several, by default the default
-        one. Raises ValueError if it has none: that of a BM25 index, or of another server than ours; and for a
-        mode that is not known here."""
+        """Reads the format from a retrieval server's answer to `GET /ready`. `index`: the name of one of
+        several indexes; None: the default index. Raises ValueError if the answer has no format, as of a BM25
+        index or of another server than ours, and for a mode that is unknown here."""
         status = ready
         if index is not None and isinstance(ready, dict):
             indexes = ready.get("indexes")
             status = indexes.get(index) if isinstance(indexes, dict) else None
         if not isinstance(status, dict):
             raise ValueError("the server's /ready describes no index" + (f" {index!r}" if index else ""))
-        separator, max_length = status.get("separator"), status.get("max_length")
-        prefix = status.get("query_prefix")
+        separator = status.get("separator")
         if not isinstance(separator, str) or not separator:
             kind = status.get("backend")
             description = f", of kind {kind[:40]}," if isinstance(kind, str) else ""
             raise ValueError(f"the server's index{description} has no separator")
-        if not isinstance(max_length, int) or isinstance(max_length, bool) or max_length < 1:
-            max_length = None
-        mode, version = status.get("query_mode"), status.get("index_version")
+        mode = status.get("query_mode")
         if isinstance(mode, str) and mode not in MODES:
-            raise ValueError(f"the server's index wants queries of the mode {mode[:40]!r}, unknown here")
+            raise ValueError(f"the server's index needs queries of the mode {mode[:40]!r}, unknown here")
+        prefix = status.get("query_prefix")
+        max_length = _whole_number(status.get("max_length"))
         return cls(
-            separator,
-            max_length,
-            prefix if isinstance(prefix, str) else "",
-            mode if mode in MODES else None,
-            version if isinstance(version, int) and not isinstance(version, bool) else None,
+            separator=separator,
+            max_length=max_length if max_length is None or max_length > 0 else None,
+            query_prefix=prefix if isinstance(prefix, str) else "",
+            mode=mode if mode in MODES else None,
+            index_version=_whole_number(status.get("index_version")),
         )
 
 
+def _whole_number(value: Any) -> int | None:
+    """The value if it is a whole number, else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def utf8_bytes(text: str) -> int:
-    """The length of a text in bytes, which no tokenizer's number of tokens exceeds."""
+    """The length of a text in bytes; no tokenizer makes more tokens of it."""
     return len(text.encode("utf-8", "replace"))
 
 
@@ -134,8 +141,8 @@ def build_retriever_query(
     room: int | None = None,
     length: Callable[[str], int] = utf8_bytes,
 ) -> str:
-    """The text that a retriever is sent for `query`; see the top of the module. Parts that are empty are left
-    out with their separator.
+    """Returns the text that a retriever is sent for `query` in a mode, as the top of the module describes
+    them. Parts that are empty are left out with their separator.
 
     `history`: the queries before this one, oldest first. `room`: the longest text as `length` measures it, by
     default in bytes; None: no limit. A query that is longer itself is returned alone and whole. Raises
@@ -155,14 +162,14 @@ def build_retriever_query(
         thought = well_formed(reasoning).strip()
         return _joined([_shortened(thought, lambda part: fits([part]), keep_end=True)], query, separator)
     topic = well_formed(question).strip()
-    parts = [well_formed(earlier).strip() for earlier in history] if mode == "history" else []
-    earlier = _newest(list(filter(None, parts)), lambda newest: fits([*filter(None, [topic]), *newest]))
-    topic = _shortened(topic, lambda part: fits([part, *earlier]), keep_end=False)
-    return _joined([topic, *earlier], query, separator)
+    queries = [well_formed(earlier).strip() for earlier in history] if mode == "history" else []
+    newest = _newest(list(filter(None, queries)), lambda part: fits([*filter(None, [topic]), *part]))
+    topic = _shortened(topic, lambda part: fits([part, *newest]), keep_end=False)
+    return _joined([topic, *newest], query, separator)
 
 
 def _newest(queries: list[str], fits: Callable[[list[str]], bool]) -> list[str]:
-    """The queries without the oldest ones, as many as fit."""
+    """As many of the queries as fit, without the oldest ones."""
     return next((queries[n:] for n in range(len(queries)) if fits(queries[n:])), [])
 
 
@@ -180,10 +187,12 @@ def _shortened(text: str, fits: Callable[[str], bool], *, keep_end: bool) -> str
 
 
 def _fitting_units(units: Sequence[str], separator: str, fits: Callable[[str], bool], keep_end: bool) -> str:
+    """As many of the first (or last) units as fit, found by bisection; an empty text if not even one fits."""
+
     def part(count: int) -> str:
         return separator.join(units[len(units) - count :] if keep_end else units[:count]).strip()
 
-    low, high = 0, len(units) - 1  # `low` units fit, or are none; more than `high` do not
+    low, high = 0, len(units) - 1  # `low` units fit (or are 0), more than `high` do not
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(part(middle)) else (low, middle - 1)

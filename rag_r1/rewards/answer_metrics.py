@@ -30,6 +30,7 @@ def token_f1(prediction: str | None, golds: Any, *, normaliser: NormaliserName =
 
 
 def _f1(answer: str, gold: str) -> float:
+    """Token F1 of two normalised texts, neither of them empty."""
     if answer != gold and (answer in _UNSPLIT_ANSWERS or gold in _UNSPLIT_ANSWERS):
         return 0.0
     answer_tokens, gold_tokens = answer.split(), gold.split()
@@ -51,6 +52,7 @@ def cover_exact_match(
 
 
 def _covers(answer: str, gold: str, ordered: bool) -> bool:
+    """Whether `answer` has all tokens of `gold`; `ordered`: one after another. Both are normalised."""
     if ordered:
         return f" {gold} " in f" {answer} "
     return set(gold.split()) <= set(answer.split())

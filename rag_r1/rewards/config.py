@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rag_r1.protocols import Protocol
@@ -19,51 +19,48 @@ from rag_r1.rewards.term_call import DEFAULT_TIMEOUT_S, Term, is_async
 
 
 def read_entry(entry: Any, key: str, protocol: Protocol | None, faults: list[RewardError]) -> Term | None:
-    """The entry's term; what is wrong with it is added to `faults`. None if it has no usable term."""
-
-    def add_fault(message: str) -> None:
-        faults.append(RewardError(message))
-
+    """Returns the term of an entry, or None if the entry has a fault. Its faults are added to `faults`, an
+    empty list; `key` is the path of the entry."""
     if not isinstance(entry, Mapping):
-        add_fault(f"{key} must be {{term, weight, ...}}, not {entry!r}")
+        faults.append(RewardError(f"{key} must be {{term, weight, ...}}, not {entry!r}"))
         return None
     options = dict(entry)
     path = options.pop("term", None)
     weight = options.pop("weight", 1.0)
     if not _is_number(weight):
-        add_fault(f"{key}.weight must be a finite number, not {weight!r}")
+        faults.append(RewardError(f"{key}.weight must be a finite number, not {weight!r}"))
     if not isinstance(path, str):
-        add_fault(f"{key}.term must name a reward term, not {path!r}")
+        faults.append(RewardError(f"{key}.term must name a reward term, not {path!r}"))
         return None
     name = options.pop("name", path.rpartition(":")[2])
     if not isinstance(name, str) or not name:
-        add_fault(f"{key}.name must be a text, not {name!r}")
+        faults.append(RewardError(f"{key}.name must be a text, not {name!r}"))
     try:
         function = find_term(path, f"{key}.term")
     except RewardError as fault:
         faults.append(fault)
         return None
-    common: dict[str, Any] = {"protocol": protocol}
+    special: dict[str, Any] = {"protocol": protocol}
     if is_async(function):
-        common["timeout_s"] = options.pop("timeout_s", DEFAULT_TIMEOUT_S)
-        if not (_is_number(common["timeout_s"]) and common["timeout_s"] > 0):
-            add_fault(f"{key}.timeout_s must be a number of seconds above 0, not {common['timeout_s']!r}")
-    faults += map(RewardError, _option_faults(function, options, path, key, common))
-    if (check := getattr(function, "check_options", None)) is not None:
-        faults += map(RewardError, check(options, key))
+        special["timeout_s"] = options.pop("timeout_s", DEFAULT_TIMEOUT_S)
+    faults += map(RewardError, _option_faults(function, options, special, path, key))
     if faults:
         return None
     parameters = inspect.signature(function).parameters
-    options |= {name: value for name, value in common.items() if name in parameters}
-    return Term(name, float(weight), function, options, float(common.get("timeout_s", DEFAULT_TIMEOUT_S)))
+    options |= {name: value for name, value in special.items() if name in parameters}
+    return Term(name, float(weight), function, options, float(special.get("timeout_s", DEFAULT_TIMEOUT_S)))
 
 
 def _option_faults(
-    function: TermFunction, options: dict[str, Any], path: str, key: str, reserved: Collection[str]
+    function: TermFunction, options: dict[str, Any], special: Mapping[str, Any], path: str, key: str
 ) -> Iterator[str]:
-    """What is wrong with the options; `reserved` names the parameters that are set elsewhere."""
+    """The faults of the time limit in `special`, of the options by the function's signature, and those that
+    the term's own check finds."""
+    timeout_s = special.get("timeout_s", DEFAULT_TIMEOUT_S)
+    if not (_is_number(timeout_s) and timeout_s > 0):
+        yield f"{key}.timeout_s must be a number of seconds above 0, not {timeout_s!r}"
     parameters = inspect.signature(function).parameters
-    keywords = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in reserved}
+    keywords = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in special}
     choices = _choices(function)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name, value in options.items():
@@ -75,11 +72,13 @@ def _option_faults(
             elif one_of is not None and value not in one_of:
                 yield f"{key}.{name} must be one of {', '.join(map(str, one_of))}, not {value!r}"
         elif name in parameters or not takes_any:
-            names = [*keywords, *(["timeout_s"] if "timeout_s" in reserved else [])]
+            names = [*keywords, *(["timeout_s"] if "timeout_s" in special else [])]
             yield f"{key}.{name}: {path!r} has no such option (its options: {', '.join(names) or 'none'})"
     for name, parameter in keywords.items():
         if parameter.default is parameter.empty and name not in options:
             yield f"{key}.{name} is missing: {path!r} needs it"
+    if (check := getattr(function, "check_options", None)) is not None:
+        yield from check(options, key)
 
 
 def _choices(function: TermFunction) -> dict[str, tuple]:
@@ -92,12 +91,14 @@ def _choices(function: TermFunction) -> dict[str, tuple]:
 
 
 def _type_fault(value: Any, default: Any) -> str | None:
-    """What the value must be but is not, judged by the default: a number, a flag or a text. None if it fits,
-    or if the default is none of these."""
-    if isinstance(default, int | float) and not isinstance(default, bool):
+    """The kind of value that the default shows (a number, a flag or a text) if `value` is of another; None if
+    it fits, or if the default is of none of these kinds."""
+    if isinstance(default, bool):
+        return None if isinstance(value, bool) else "true or false"
+    if isinstance(default, int | float):
         return None if _is_number(value) else "a finite number"
-    if isinstance(default, bool | str) and not isinstance(value, type(default)):
-        return type(default).__name__
+    if isinstance(default, str):
+        return None if isinstance(value, str) else "a text"
     return None
 
 

@@ -31,7 +31,7 @@ class Credit:
 
     value: float
     turns: tuple[float, ...]
-    #: One number was given for the whole trajectory.
+    #: Whether the term gave one number for the whole trajectory.
     is_outcome: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -42,20 +42,21 @@ class Credit:
 
     @classmethod
     def of_turns(cls, turns: Sequence[float]) -> Credit:
-        """From the value of each turn. Raises OverflowError if the sum is too large for a float."""
+        """The Credit of these values, one for each turn. Raises OverflowError if their sum is too large for a
+        float."""
         return cls(math.fsum(turns), tuple(turns))
 
     @classmethod
     def of_last_turn(cls, value: float, n_turns: int) -> Credit:
-        """From one number for a trajectory of `n_turns` turns."""
+        """The Credit of one number for a trajectory of `n_turns` turns: the last turn has all of it."""
         return cls(value, (*[0.0] * (n_turns - 1), value) if n_turns else (), is_outcome=True)
 
 
 def as_credit(value: Any, n_turns: int) -> Credit | None:
-    """What a term returned for a trajectory of `n_turns` turns; None if it could not be judged.
+    """Reads what a term returned for a trajectory of `n_turns` turns; None if the term could not judge it.
 
     Accepts a number, a sequence of numbers, one for each turn (a list, a tuple, an array of numpy or torch),
-    and None. Raises TypeError for anything else and ValueError for a wrong count.
+    and None. Raises TypeError for anything else, and ValueError for a wrong count.
     """
     if hasattr(value, "tolist"):
         value = value.tolist()
@@ -69,7 +70,7 @@ def as_credit(value: Any, n_turns: int) -> Credit | None:
 
 
 def weighted_sum(pairs: Sequence[tuple[float, Credit]], n_turns: int) -> Credit:
-    """The Credit of (weight, Credit) pairs, summed in their order; 0 if there is none."""
+    """Returns the Credit of (weight, Credit) pairs, summed in their order; 0 without pairs."""
     if not n_turns:
         return Credit(sum((weight * credit.value for weight, credit in pairs), 0.0), ())
     return Credit.of_turns(
@@ -78,4 +79,5 @@ def weighted_sum(pairs: Sequence[tuple[float, Credit]], n_turns: int) -> Credit:
 
 
 def _finite(value: Any) -> float | None:
+    """The value as a float; None for None, NaN and infinity. Raises TypeError for what is not a number."""
     return float(value) if value is not None and math.isfinite(value) else None

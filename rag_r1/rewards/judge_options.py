@@ -33,7 +33,7 @@ class JudgeOptions:
     api_key_env: Text | None = None
     #: Where verdicts are kept: a file whose name ends in .jsonl, or a folder; null: in memory, for this run.
     cache: Text | None = None
-    #: Requests that a process may send, repetitions included. Then the term is refused.
+    #: Requests that a process may send, repetitions included; after them the term has no value.
     max_requests: PositiveCount = 100_000
     #: Requests at a time, per process.
     concurrency: PositiveCount = 16
@@ -41,9 +41,9 @@ class JudgeOptions:
     max_tokens: PositiveCount = 16
     #: Attempts after the first.
     retries: Count = 3
-    #: Wait before the first of them; doubles each time, with jitter.
+    #: Seconds before the first retry; doubles each time, with jitter.
     backoff_s: Seconds = 1.0
-    #: For one attempt; the whole term has the same limit for a trajectory (term_call.py).
+    #: Seconds of one attempt; the whole term has the same limit for a trajectory (term_call.py).
     timeout_s: PositiveSeconds = DEFAULT_TIMEOUT_S
 
     @model_validator(mode="after")
@@ -62,7 +62,7 @@ class JudgeOptions:
 
 
 def option_faults(entry: Mapping[str, Any], key: str) -> list[str]:
-    """The faults of the options of the term at `key`, which are reported when the run starts."""
+    """Returns the faults of the options of the term at `key`, which are reported when the run starts."""
     try:
         JudgeOptions(**{str(name): value for name, value in entry.items()})
     except OptionsError as error:
@@ -72,8 +72,9 @@ def option_faults(entry: Mapping[str, Any], key: str) -> list[str]:
 
 
 def key_header(variable: str | None) -> dict[str, str]:
-    """The header with the key in an environment variable; empty for None. It must not be logged. Raises
-    RewardError if the variable is not set; its name is not shown, as a key may stand there by mistake."""
+    """Returns the header with the key in an environment variable, which must not be logged; {} for None.
+    Raises RewardError if the variable is not set or holds no key; its name is not shown, as a key may stand
+    there by mistake."""
     if variable is None:
         return {}
     key = os.environ.get(variable, "").strip()

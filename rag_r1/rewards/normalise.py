@@ -29,12 +29,13 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalise(text: str) -> str:
-    """`text` as answers are compared: `"The  U.S.A.!"` becomes `"usa"`. Can be empty."""
+    """Returns `text` in the form of SQuAD's metrics: `"The  U.S.A.!"` becomes `"usa"`. It can be empty."""
     return fold(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)))
 
 
 def normalise_r1_searcher(text: str) -> str:
-    """`text` as R1-Searcher compares answers: `"AC/DC"` becomes `"ac dc"`, `"True"` `"yes"`. Can be empty."""
+    """Returns `text` in the form of R1-Searcher's metrics: `"AC/DC"` becomes `"ac dc"`, `"True"` becomes
+    `"yes"`. It can be empty."""
     text = _TRUTH.get(text, text)
     return fold(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION_BLANK)))
 
@@ -43,14 +44,15 @@ NORMALISERS: dict[str, Callable[[str], str]] = {"squad": normalise, "r1_searcher
 
 
 def fold(text: str) -> str:
-    """`text` in lower case with white space folded."""
+    """Returns `text` in lower case with white space folded."""
     return " ".join(text.lower().split())
 
 
 def comparable(prediction: str | None, golds: Any, normaliser: str = "squad") -> Iterator[tuple[str, str]]:
-    """For every gold, (prediction, gold) in the form in which they are compared; neither is ever empty.
+    """Yields (prediction, gold) for every gold, in the form in which they are compared; neither is ever
+    empty.
 
-    Raises ValueError, which lists the normalisers, if there is none of that name."""
+    Raises ValueError, which lists the normalisers, for an unknown one."""
     if normaliser not in NORMALISERS:
         raise ValueError(f"unknown normaliser {normaliser!r}: use one of {', '.join(NORMALISERS)}")
     normalise_text = NORMALISERS[normaliser]

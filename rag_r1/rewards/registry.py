@@ -36,7 +36,7 @@ from rag_r1.options.import_path import ImportPathError, import_object
 
 #: Returns one number, one for each turn, or None; if async, an awaitable of these.
 TermFunction = Callable[..., Any]
-#: From a term's options and its entry's key to what is wrong.
+#: From a term's options and its entry's key to the faults of the options.
 OptionCheck = Callable[[Mapping[str, Any], str], list[str]]
 #: From a trajectory, the term's value and, as keywords, `protocol` (or None) and the term's options to the
 #: parts of the value (spans.SpanValue).
@@ -46,8 +46,8 @@ _terms: dict[str, TermFunction] = {}
 
 
 class RewardError(ValueError):
-    """A wrong entry under `rag_r1.reward` (the message names the key), or a term that failed. `remedy`:
-    what to do, if more is known than the key."""
+    """An entry under `rag_r1.reward` is wrong (the message names the key), or a term has failed. `remedy`:
+    what to do, where the message does not say it."""
 
     def __init__(self, message: str, remedy: str = ""):
         super().__init__(message)
@@ -83,12 +83,12 @@ def register(
 
 
 def term_names() -> list[str]:
-    """The registered terms."""
+    """Returns the names of the registered terms."""
     return sorted(_terms)
 
 
 def find_term(name: Any, key: str) -> TermFunction:
-    """The function of a registered name or an import path. Raises RewardError naming `key`."""
+    """Returns the function of a registered name or an import path. Raises RewardError naming `key`."""
     if name in _terms:
         return _terms[name]
     if ":" not in name:

@@ -43,7 +43,7 @@ class RewardResult:
     rewards: `{"score": sum, "<name>": value, ..., "missing_terms": count}`.
     turn_scores: one number for each turn, which sum to the score; empty for a trajectory without turns.
     missing: the terms without a value, and the reason ("" if it is not known).
-    credits: of every other term, before weighting (token_credit.py spreads them over the tokens).
+    credits: the Credit of every other term, before weighting (token_credit.py spreads them over the tokens).
     """
 
     rewards: dict[str, float | None]
@@ -54,13 +54,13 @@ class RewardResult:
 
 @dataclass(frozen=True)
 class RewardSum:
-    """Terms and their weighted sum; see the top of the module."""
+    """Terms, and the weighted sum of their values for a trajectory."""
 
     terms: tuple[Term, ...]
 
     @classmethod
     def from_config(cls, config: Sequence[Mapping[str, Any]], protocol: Protocol | None = None) -> RewardSum:
-        """From a list of `{term, weight, name?, timeout_s?, ...options}`.
+        """Reads a list of `{term, weight, name?, timeout_s?, ...options}`.
 
         `protocol` is passed to the terms that take it; it is required if it is not a shipped one. Raises
         RewardError naming every wrong key, e.g. `rag_r1.reward[1].weight`.
@@ -76,7 +76,7 @@ class RewardSum:
     def read(
         cls, config: Sequence[Mapping[str, Any]], protocol: Protocol | None = None
     ) -> tuple[RewardSum, list[RewardError]]:
-        """The terms without a fault, and every fault of the others."""
+        """Returns the terms without a fault, and every fault of the others."""
         if isinstance(config, str | Mapping) or not isinstance(config, Sequence) or not config:
             message = f"{_KEY} must be a list of at least one {{term, weight, ...}}, not {config!r}"
             return cls(()), [RewardError(message)]
@@ -95,12 +95,12 @@ class RewardSum:
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weight of each term; a score is the sum of weight x value, over the terms that have one."""
+        """The weight of each term; a score is the sum of weight x value over the terms that have a value."""
         return {term.name: term.weight for term in self.terms}
 
     def __call__(self, trajectory: Trajectory, golds: Any) -> dict[str, float | None]:
-        """The flat record of one trajectory, from plain terms. Raises RewardError if a term is async, and
-        what `judge` does."""
+        """Returns the flat record of one trajectory, from plain terms. Raises RewardError as `judge` does,
+        and if a term is async."""
         if async_names := [term.name for term in self.terms if term.is_async]:
             raise RewardError(
                 f"{', '.join(async_names)}: an async term must be awaited; use `await reward.judge(...)`"
@@ -109,7 +109,8 @@ class RewardSum:
         return self.result_of(trajectory, [term(trajectory, gold_answers) for term in self.terms]).rewards
 
     async def judge(self, trajectory: Trajectory, golds: Any) -> RewardResult:
-        """The result of one trajectory. Raises RewardError if a term fails, or the sum is not finite."""
+        """Returns the result of one trajectory. Raises RewardError if a term fails, or the sum is not
+        finite."""
         gold_answers = as_golds(golds)
         verdicts = {term.name: term(trajectory, gold_answers) for term in self.terms if not term.is_async}
         tasks = {
@@ -125,37 +126,38 @@ class RewardSum:
         verdicts |= {name: task.result() for name, task in tasks.items()}
         return self.result_of(trajectory, [verdicts[term.name] for term in self.terms])
 
-    async def score(self, record: Trajectory, golds: Any, mask: Collection[str]) -> bool:
-        """Judge a record and write the rewards and the scores of its turns into it; returns whether it has a
-        score: one with a failure of a kind in `mask` has none. Raises what `judge` does."""
-        if not record.masked(mask):
-            result = await self.judge(record, golds)
-            record.rewards, record.turn_scores = result.rewards, result.turn_scores
+    async def score(self, trajectory: Trajectory, golds: Any, mask: Collection[str]) -> bool:
+        """Judge a trajectory and write the rewards and the scores of its turns into it; returns whether it
+        has a score: one with a failure of a kind in `mask` has none. Raises RewardError as `judge` does."""
+        if not trajectory.masked(mask):
+            result = await self.judge(trajectory, golds)
+            trajectory.rewards = result.rewards
+            trajectory.turn_scores = result.turn_scores
             if result.missing:
                 names = (f"{name} ({reason})" if reason else name for name, reason in result.missing.items())
-                record.failed("judge", f"no value for {', '.join(names)}")
-        if not record.masked(mask):  # the judge may have failed only now
+                trajectory.add_failure("judge", f"no value for {', '.join(names)}")
+        if not trajectory.masked(mask):  # the judge may have failed only now
             return True
-        record.rewards = {**self.unjudged(), **record.rewards, "score": None}
-        record.turn_scores = []
+        trajectory.rewards = {**self.unjudged(), **trajectory.rewards, "score": None}
+        trajectory.turn_scores = []
         return False
 
     def unjudged(self) -> dict[str, float | None]:
-        """The rewards of a trajectory that is not judged: no term has a value."""
+        """Returns the rewards of a trajectory that is not judged: no term has a value."""
         values = {term.name: None for term in self.terms}
         return {"score": None, **values, "missing_terms": float(len(values))}
 
     def result_of(self, trajectory: Trajectory, verdicts: Sequence[Verdict]) -> RewardResult:
-        """The result of these verdicts, one for each term, in order. Raises RewardError if the sum is not
-        finite."""
+        """Returns the result of these verdicts, one for each term, in order. Raises RewardError if the sum is
+        not finite."""
         pairs = list(zip(self.terms, verdicts, strict=True))
-        contributions = [(term.weight, v.credit) for term, v in pairs if v.credit is not None]
+        weighted = [(term.weight, v.credit) for term, v in pairs if v.credit is not None]
         try:
-            total = weighted_sum(contributions, len(trajectory.turns))
+            total = weighted_sum(weighted, len(trajectory.turns))
         except (ValueError, OverflowError) as error:
             raise RewardError(f"the score of trajectory {trajectory.id!r} is invalid: {error}") from error
         values = {term.name: None if v.credit is None else v.credit.value for term, v in pairs}
         missing = {term.name: v.reason for term, v in pairs if v.credit is None}
-        credits = {term.name: v.credit for term, v in pairs if v.credit is not None}
+        term_credits = {term.name: v.credit for term, v in pairs if v.credit is not None}
         rewards = {"score": total.value, **values, "missing_terms": float(len(missing))}
-        return RewardResult(rewards, list(total.turns), missing, credits)
+        return RewardResult(rewards, list(total.turns), missing, term_credits)

@@ -26,17 +26,17 @@ class SpanValue:
 
 
 def turn_ends(trajectory: Trajectory) -> list[int]:
-    """Where each turn ends in `generated_text`."""
+    """Returns the position in `generated_text` at which each turn ends."""
     return list(accumulate(len(turn.text) for turn in trajectory.turns))
 
 
 def occurrences(string: str, text: str) -> list[Span]:
-    """Where `string`, which is not empty, is in `text`, without overlaps."""
+    """Returns the spans of `string`, which is not empty, in `text`, without overlaps."""
     return [match.span() for match in re.finditer(re.escape(string), text)]
 
 
 def whole_blocks(tag: Tag, text: str) -> list[Span]:
-    """The blocks of `text` from an opening tag to the next closing one, tags included."""
+    """Returns the spans in `text` from an opening tag to the next closing one, tags included."""
     blocks: list[Span] = []
     end = 0
     while (start := text.find(tag.open, end)) >= 0:

@@ -1,7 +1,7 @@
 """Calls one reward term, with a time limit if it is async.
 
-The result is read into a Credit (credit.py). There is no Credit, and the term is left out of the sample, if
-the term could not judge:
+The result is read into a Credit (credit.py). A term that could not judge has no Credit and is left out of the
+sample:
 
 - it returned None, or a number that is not finite;
 - it raised `CannotJudgeError`, because a judge declined or gave an unusable answer;
@@ -31,7 +31,7 @@ DEFAULT_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """A term's Credit, or None and, if it is known, the reason."""
+    """A term's Credit, or None and the reason, if it is known."""
 
     credit: Credit | None
     reason: str = ""
@@ -52,10 +52,12 @@ class Term:
 
     @property
     def is_async(self) -> bool:
+        """Whether the function must be awaited: then `judge` calls it, else the Term itself is called."""
         return is_async(self.function)
 
     def __call__(self, trajectory: Trajectory, golds: list[str]) -> Verdict:
-        """The verdict of a plain function. Raises RewardError, as described at the top of the module."""
+        """Returns the verdict of a plain function. Raises RewardError if it fails or returns something else
+        than numbers."""
         with self._named_errors(trajectory):
             try:
                 value = self.function(trajectory, golds, **self.options)
@@ -64,7 +66,8 @@ class Term:
             return Verdict(as_credit(value, len(trajectory.turns)))
 
     async def judge(self, trajectory: Trajectory, golds: list[str]) -> Verdict:
-        """The verdict of an async function. Raises RewardError, as described at the top of the module."""
+        """Returns the verdict of an async function. Raises RewardError if it fails or returns something else
+        than numbers."""
         with self._named_errors(trajectory):
             try:
                 value = await with_timeout(self.timeout_s, self.function(trajectory, golds, **self.options))
@@ -76,6 +79,7 @@ class Term:
 
     @contextmanager
     def _named_errors(self, trajectory: Trajectory) -> Iterator[None]:
+        """Turn every exception of the block into a RewardError that names the term and the trajectory."""
         try:
             yield
         except Exception as error:
@@ -86,5 +90,5 @@ class Term:
 
 
 def is_async(function: TermFunction) -> bool:
-    """Is it an `async def`, or an object whose `__call__` is one?"""
+    """Whether a function is an `async def`, or an object whose `__call__` is one."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

@@ -10,7 +10,7 @@ rounding of floats), whatever the terms and however the text is cut into tokens,
 - to all tokens of the trajectory, if it gave one number: it judges the outcome, to which all of them led.
 
 Within a part, or a turn, all tokens have equal shares. What has no token to go to (a part without spans, a
-turn without tokens) is spread over all tokens. The places are those of Agentic RAG-R1's token-level rewards
+turn without tokens) is spread over all tokens. The spans are those of Agentic RAG-R1's token-level rewards
 (src/models/reward_token_level.py). There each of these tokens has the whole value, so that the sum grows with
 the length of the text and is not the reward; docs/rewards.md has the comparison.
 """
@@ -18,6 +18,7 @@ the length of the text and is not the reward; docs/rewards.md has the comparison
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol
@@ -34,30 +35,29 @@ def token_scores(
     tokens: Sequence[Sequence[Span]],
     protocol: Protocol | None = None,
 ) -> list[list[float]]:
-    """The score of each generated token, by turn; `result` is that of `reward` about `trajectory`.
+    """Returns the score of each generated token, by turn; `result` is that of `reward` for `trajectory`.
 
-    `tokens`: for each turn, where in its text each of its tokens stands, as a tokenizer's offsets tell
-    (from, to); a token without text of its own has an empty span. `protocol`: the run's, if it is not a
-    shipped one. Terms that are left out of the result
-    give nothing. A trajectory without a token has a score, but none to give it to. Raises ValueError if
-    `tokens` has another number of turns, or if the parts of a term do not sum to its value.
+    `tokens`: for each turn, the span of each of its tokens in the turn's text (a tokenizer's offsets); a
+    token without text of its own has an empty span. `protocol`: the run's, if it is not a shipped one. Terms
+    that are left out of the result give nothing, and a trajectory without tokens has no token scores. Raises
+    ValueError if `tokens` has another number of turns, or if the parts of a term do not sum to its value.
     """
     turns = trajectory.turns
     if len(tokens) != len(turns):
         raise ValueError(f"tokens of {len(tokens)} turns for a trajectory of {len(turns)}")
     starts = [0, *turn_ends(trajectory)]
     offsets = [(a + start, b + start) for start, spans in zip(starts, tokens, strict=False) for a, b in spans]
-    numbers = iter(range(len(offsets)))
-    numbers_by_turn = [[next(numbers) for _ in spans] for spans in tokens]
+    token_ends = accumulate(map(len, tokens))
+    turn_tokens = [range(end - len(spans), end) for spans, end in zip(tokens, token_ends, strict=True)]
     scores = [0.0] * len(offsets)
     for term in reward.terms:
         credit = result.credits.get(term.name)
         if credit is None:
             continue
-        for value, token_numbers in _shares(term, credit, trajectory, offsets, numbers_by_turn, protocol):
+        for value, token_numbers in _shares(term, credit, trajectory, offsets, turn_tokens, protocol):
             for number in token_numbers or range(len(offsets)):
                 scores[number] += term.weight * value / len(token_numbers or offsets)
-    return [[scores[number] for number in numbers] for numbers in numbers_by_turn]
+    return [scores[numbers.start : numbers.stop] for numbers in turn_tokens]
 
 
 def _shares(
@@ -65,10 +65,12 @@ def _shares(
     credit: Credit,
     trajectory: Trajectory,
     offsets: Sequence[Span],
-    numbers_by_turn: Sequence[list[int]],
+    turn_tokens: Sequence[range],
     protocol: Protocol | None,
-) -> list[tuple[float, list[int]]]:
-    """What a term gives, and the numbers of the tokens that share it; none: all of them."""
+) -> Sequence[tuple[float, Sequence[int]]]:
+    """The values that a term gives, each with the numbers of the tokens that share it; no numbers: all
+    tokens. `offsets`: the span of each token in the generated text; `turn_tokens`: the numbers of each turn's
+    tokens."""
     parts_of = getattr(term.function, "credit_parts", None)
     if parts_of is not None:
         options = {**term.options, "protocol": term.options.get("protocol") or protocol}
@@ -79,11 +81,11 @@ def _shares(
         return [(part.value, _covered_tokens(part.spans, offsets)) for part in parts]
     if credit.is_outcome:
         return [(credit.value, [])]
-    return list(zip(credit.turns, numbers_by_turn, strict=True))
+    return list(zip(credit.turns, turn_tokens, strict=True))
 
 
 def _covered_tokens(spans: Sequence[Span], offsets: Sequence[Span]) -> list[int]:
-    """The numbers of the tokens of which a character is in one of the spans."""
+    """The numbers of the tokens that have a character in one of the spans."""
     # Character by character: tokens times spans would be millions for a text that is nothing but tags.
     covered = bytearray(max((last for _, last in spans), default=0))
     for first, last in spans:

@@ -9,10 +9,9 @@ from rag_r1.protocols import Protocol, load_protocol
 
 
 def trajectory_protocol(trajectory: Trajectory, protocol: Protocol | None) -> Protocol:
-    """`protocol`, or the trajectory's if it is None. Raises ProtocolError if that one is not shipped."""
+    """Returns `protocol`, or the shipped one that the trajectory names if it is None. Raises ProtocolError if
+    there is no shipped one of that name."""
     return protocol or _shipped(trajectory.protocol)
 
 
-@lru_cache(maxsize=64)
-def _shipped(name: str) -> Protocol:
-    return load_protocol(name)
+_shipped = lru_cache(maxsize=64)(load_protocol)

@@ -59,7 +59,7 @@ class OneShotRequest:
         trajectory = Trajectory(self.request.id, self.request.question, protocol, [self.turn])
         trajectory.status = "error" if self.failure.kind == "error" else "tool_failure"
         trajectory.seconds, trajectory.retries = self.turn.tool_s, self.retries
-        trajectory.failed(self.failure.kind, self.failure.detail)
+        trajectory.add_failure(self.failure.kind, self.failure.detail)
         return trajectory
 
     def prepend_search_turn(self, trajectory: Trajectory) -> None:

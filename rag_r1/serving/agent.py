@@ -100,7 +100,7 @@ class ChatAgent:
         except RunError as error:
             logger.error("the endpoint refuses requests: %s", error)
             trajectory = Trajectory(request.id, question, self.setup.protocol.name, status="engine_failure")
-            trajectory.failed("engine", str(error))
+            trajectory.add_failure("engine", str(error))
             return trajectory
 
     async def try_out(self) -> None:

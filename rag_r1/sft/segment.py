@@ -27,6 +27,7 @@ from typing import Literal
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.data.sft_rows import Piece, SftRow
 from rag_r1.protocols import Answer, Calls, Document, Protocol, Search
+from rag_r1.protocols.actions import has_lone_surrogate
 from rag_r1.rewards import cover_exact_match, exact_match
 from rag_r1.sft.copy_check import find_quotation
 
@@ -160,7 +161,7 @@ def _observation(turn: Turn, number: int, protocol: Protocol) -> str:
 
 def check_text(*texts: str) -> None:
     """Raises UnusableSampleError for half characters (lone surrogates), which no tokenizer accepts."""
-    if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+    if any(map(has_lone_surrogate, texts)):
         raise UnusableSampleError("control_text", "half a character, which no tokenizer accepts")
 
 

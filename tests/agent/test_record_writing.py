@@ -188,7 +188,7 @@ def test_broken_gzip_data_can_be_left_out_as_a_broken_line_can(tmp_path):
 def test_a_line_that_is_no_record_is_named_in_a_compressed_file_too(tmp_path):
     path = tmp_path / "run.jsonl.gz"
     path.write_bytes(gzip.compress(json.dumps({"id": "a"}).encode() + b"\n") + gzip.compress(b"{broken\n"))
-    with pytest.raises(DataError, match=r"run\.jsonl\.gz, line 2: no trajectory record"):
+    with pytest.raises(DataError, match=r"run\.jsonl\.gz, line 2: not a trajectory record"):
         list(read_records(path))
 
 

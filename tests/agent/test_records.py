@@ -37,7 +37,7 @@ def trajectories(draw) -> Trajectory:
     ]
     record = Trajectory(draw(TEXTS), draw(TEXTS), "rag_r1_mq", turns, answer=draw(st.none() | TEXTS))
     record.rewards, record.turn_scores = {"score": draw(st.none() | st.floats(-5, 5))}, scores
-    record.failed("judge", draw(TEXTS))
+    record.add_failure("judge", draw(TEXTS))
     return record
 
 
@@ -90,7 +90,7 @@ def test_a_broken_line_is_named_with_its_file(tmp_path, line, caplog):
     path.write_text(f'{{"id": "a"}}\n\n{line}\n{{"id": "b"}}\n')
     read = read_records(tmp_path)
     assert next(read) == {"id": "a"}
-    with pytest.raises(DataError, match=r"step_000001-7\.jsonl, line 3: no trajectory record"):
+    with pytest.raises(DataError, match=r"step_000001-7\.jsonl, line 3: not a trajectory record"):
         next(read)
     assert list(read_records(path, skip_broken=True)) == [{"id": "a"}, {"id": "b"}]
     assert f"{path}, line 3" in caplog.text
@@ -131,7 +131,7 @@ def test_a_step_that_was_played_again_after_a_crash_counts_once(tmp_path):
     "broken", [{}, {"id": "a", "question": "?", "protocol": "x", "turns": [{"txt": ""}]}]
 )
 def test_a_record_that_is_no_trajectory_is_refused(broken):
-    with pytest.raises(DataError, match="is no trajectory"):
+    with pytest.raises(DataError, match="is not a trajectory"):
         trajectory_of(broken)
 
 
@@ -144,7 +144,7 @@ def test_the_summary_tells_how_an_episode_went_with_the_same_keys_for_all():
     ]
     turns[0].calls[0].status = "failed"
     record = Trajectory("a", "?", "rag_r1_mq", turns, "x", "answered", seconds=2.5, retries=1)
-    record.failed("retriever", "away")
+    record.add_failure("retriever", "away")
     report = summary(record)
     expected = {
         "turns": 4,

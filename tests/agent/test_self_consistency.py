@@ -66,7 +66,7 @@ def test_one_path_is_the_record_itself():
 
 def test_a_path_that_failed_stands_for_all_if_its_failure_is_masked():
     records = answered("Rome", "Rome", None)
-    records[2].failed("retriever", "away")
+    records[2].add_failure("retriever", "away")
     assert majority_vote(records, ("retriever",)).path == 2
     assert majority_vote(answered("Rome", "Rome", None)).path == 0
     records[2].paths, records[2].path = [], 0

@@ -26,8 +26,8 @@ def played(turns, logprob=lambda character: -1.0, size: int = 1) -> tuple[list[T
     """Turns whose tokens are their characters, with an observation after each."""
     ledger = Ledger([1])
     for number, turn in enumerate(turns):
-        ledger.generated([ord(c) for c in turn.text], [logprob(c) for c in turn.text], number)
-        ledger.observed([65, 66], number)
+        ledger.append_generated([ord(c) for c in turn.text], [logprob(c) for c in turn.text], number)
+        ledger.append_observed([65, 66], number)
     return turns, ledger
 
 
@@ -51,7 +51,7 @@ def test_a_turn_that_does_nothing_is_a_thought_as_a_whole():
 
 def test_a_token_that_crosses_the_tag_belongs_to_the_block():
     ledger = Ledger([1])
-    ledger.generated([0, 1, 2], [-1.0, -2.0, -4.0], 0)
+    ledger.append_generated([0, 1, 2], [-1.0, -2.0, -4.0], 0)
     texts = ["think ", "it <sea", "rch> Ada </search>"]
     turns = [Turn.searched("".join(texts), ["Ada"])]
     parts = part_logprobs(turns, ledger.spans(), PROTOCOL, lambda ids: "".join(texts[i] for i in ids))
@@ -60,7 +60,7 @@ def test_a_token_that_crosses_the_tag_belongs_to_the_block():
 
 def test_without_log_probs_of_the_engine_there_are_none():
     ledger = Ledger([1])
-    ledger.generated([65, 66], None, 0)
+    ledger.append_generated([65, 66], None, 0)
     assert part_logprobs([Turn(ANSWER, "answer")], ledger.spans(), PROTOCOL, decode) == {}
 
 

@@ -37,7 +37,7 @@ def test_it_survives_json():
 
 def test_its_data_have_every_field_and_share_nothing_with_it():
     record = Trajectory.from_dict(RECORD.to_dict())
-    record.failed("tool", "gone")
+    record.add_failure("tool", "gone")
     data = record.to_dict()
     assert data == asdict(record)
     data["turns"][0]["calls"][0]["arguments"].clear()

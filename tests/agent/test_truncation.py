@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent.truncation import fit_documents, fit_observation
+from rag_r1.agent.truncation import Truncation, fit_observation
 from rag_r1.protocols import Document, Failure, load_protocol
 
 SQ, MQ = load_protocol("rag_r1_sq"), load_protocol("rag_r1_mq")
@@ -19,6 +19,10 @@ class Counting:
     def __call__(self, text):
         self.calls += 1
         return [ord(character) for character in text if character not in self.free]
+
+
+def fit_documents(protocol, matches, encode, max_tokens):
+    return Truncation(protocol, encode).fit_query(matches, max_tokens)
 
 
 def documents(*sizes):

@@ -20,7 +20,7 @@ from data_process.sources.source_kind import HubSplit
 from rag_r1.data.files.questions import Question
 from rag_r1.data.rows import SOURCE_METADATA, QuestionRow, RowWriter, read_rows, row_fault
 from rag_r1.io.errors import DataError
-from rag_r1.rewards.terms.choice import is_choice
+from rag_r1.rewards.terms.choice import choice_score
 
 from .conftest import DATA, needs_data
 
@@ -93,8 +93,8 @@ def test_of_a_multiple_choice_the_right_letter_and_its_text_are_right_and_no_oth
     for question in read(FILES[name][0], SAMPLES / name):
         _, *options = question.question.rsplit("\n", 4)
         letters = [option.partition(". ") for option in options]
-        right = [letter for letter, _, text in letters if is_choice(letter, list(question.golds))]
-        assert [letter for letter, _, text in letters if is_choice(text, list(question.golds))] == right
+        right = [letter for letter, _, text in letters if choice_score(letter, list(question.golds))]
+        assert [letter for letter, _, text in letters if choice_score(text, list(question.golds))] == right
         assert len(right) == 1 and f"{right[0]}." in question.golds[2]
 
 

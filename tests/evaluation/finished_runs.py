@@ -47,7 +47,7 @@ def record(
     played.prompt_tokens, played.generated_tokens, played.observed_tokens = 100, 20, 50
     played.seconds, played.rewards = seconds, rewards or {}
     if failure:
-        played.failed(failure, "made to fail")
+        played.add_failure(failure, "made to fail")
     run = {"step": 0, "split": "test", "data_source": source, "golds": list(golds)}
     return {**run, "question_id": question_id, "sample": sample, **context, **played.to_dict()}
 

@@ -117,7 +117,7 @@ def test_what_is_no_small_file_is_not_read_whole(tmp_path, kind):
     else:
         with path.open("wb") as file:
             file.truncate(1 << 40)  # a hole
-    with pytest.raises((OSError, TooLargeError), match="no ordinary file|more than 16,777,216 bytes"):
+    with pytest.raises((OSError, TooLargeError), match="not an ordinary file|more than 16,777,216 bytes"):
         read_json_file(path)
 
 

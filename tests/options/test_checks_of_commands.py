@@ -463,7 +463,7 @@ def test_a_pipe_into_which_nobody_writes_is_no_file_and_holds_no_command_up(word
         status = main(shlex.split(words.format(url=f"{DEAD}/v1")))
     except SystemExit as end:
         status = end.code
-    assert status in (1, 2) and "no ordinary file" in capsys.readouterr().err
+    assert status in (1, 2) and "not an ordinary file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

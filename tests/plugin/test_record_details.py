@@ -18,8 +18,8 @@ CODEC = Characters()
 def detailed(details: RecordDetails, question: str, prompt: str = "Answer: {question}") -> Trajectory:
     """A record with what `details` adds to it."""
     ledger = Ledger(CODEC.encode(prompt.format(question=PROTOCOL.neutralise(question))))
-    ledger.generated(CODEC.encode("ab"), [-0.5, -1.0])
-    ledger.observed(CODEC.encode("c"))
+    ledger.append_generated(CODEC.encode("ab"), [-0.5, -1.0])
+    ledger.append_observed(CODEC.encode("c"))
     record = Trajectory("q#0", question, PROTOCOL.name)
     details.add(record, ledger, PROTOCOL, CODEC)
     return record

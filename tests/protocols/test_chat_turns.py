@@ -136,7 +136,7 @@ NO_TOOLS = (
         (PLAIN.replace(CONTENT, LAST_ONLY), "rewrites earlier turns"),
         (PLAIN.replace(CONTENT, LATER), "rewrites earlier turns"),
         (QUOTING.replace("m.content | tojson", "m.content | upper"), "changes results"),
-        (PLAIN.replace("<|im_end|>\n", "\n\n"), "which is no token"),
+        (PLAIN.replace("<|im_end|>\n", "\n\n"), "which is not a control token"),
         (
             PLAIN.replace("{% for m in messages %}", NO_TOOLS),
             "refuses .* user, assistant, tool: must alternate",

@@ -7,8 +7,11 @@ test_agentic_rag.py.
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rag_r1.protocols import Document, Failure, load_protocol, protocol_names
+from rag_r1.protocols.actions import has_lone_surrogate, well_formed
 
 SHIPPED = ["rag_r1_mq", "rag_r1_sq", "search_r1"]
 
@@ -171,6 +174,13 @@ def test_lone_surrogates_of_a_json_corpus_can_be_written_as_utf_8():
     visible = load_protocol("rag_r1_mq").observation(["q"], [[document]])
     assert "half ? a face" in visible.encode("utf-8").decode()
     assert Failure("\udfff").reason == document.id == "?"
+
+
+@given(st.text(st.characters() | st.sampled_from("\ud800\udfff")))
+def test_a_text_is_changed_if_it_has_a_lone_surrogate_and_has_none_afterwards(text):
+    halves = [character for character in text if "\ud800" <= character <= "\udfff"]
+    assert has_lone_surrogate(text) == bool(halves)
+    assert well_formed(text).count("?") == text.count("?") + len(halves)
 
 
 def test_a_protocol_can_show_the_ids_of_documents_so_that_their_pages_can_be_opened(tmp_path):

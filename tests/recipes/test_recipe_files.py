@@ -86,7 +86,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_one(name, nearest):
 
 
 def test_a_file_that_is_no_yaml_is_no_recipe():
-    with pytest.raises(RunError, match=r"run\.sh is no recipe"):
+    with pytest.raises(RunError, match=r"run\.sh is not a recipe"):
         Recipe.find("r1_searcher/run.sh")
     assert find_file("r1_searcher/run.sh") == RECIPES / "r1_searcher" / "run.sh"
 

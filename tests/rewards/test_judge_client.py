@@ -107,10 +107,10 @@ MANY_VALUES = b'{"choices": [{"message": {"content": "correct"}}], "x": [' + b"[
     [
         (500, "HTTP 500"),
         (429, "HTTP 429"),
-        (b"<html>Paris</html>", "an answer that is no chat completion"),
-        (b'{"choices": []}', "an answer that is no chat completion"),
-        (b"[" * 100_000, "an answer that is no chat completion"),
-        (MANY_VALUES, "an answer that is no chat completion"),
+        (b"<html>Paris</html>", "an answer that is not a chat completion"),
+        (b'{"choices": []}', "an answer that is not a chat completion"),
+        (b"[" * 100_000, "an answer that is not a chat completion"),
+        (MANY_VALUES, "an answer that is not a chat completion"),
         (b'"' + b"x" * (1 << 20) + b'"', "a useless answer: it has more than 1048576 bytes"),
     ],
 )
@@ -223,7 +223,7 @@ def test_the_limit_of_requests_counts_what_was_sent_and_holds_in_the_next_loop_t
         assert asyncio.run(replies(judge, "a")) == ["correct"]  # two requests
         assert asyncio.run(replies(judge, "b")) == ["correct"]
         [outcome] = asyncio.run(replies(judge, "c"))
-    assert reason(outcome) == "the judge is asked no more: max_requests (3) have been sent"
+    assert reason(outcome) == "max_requests (3) were sent to the judge: raise max_requests"
     assert len(server.bodies) == 3
 
 
@@ -360,7 +360,7 @@ def test_whatever_a_server_says_is_an_allowed_word_or_a_refusal_with_a_fixed_rea
         assert outcome in WORDS and outcome in said.lower()
     else:
         assert reason(outcome) in (
-            "the judge failed: an answer that is no chat completion (attempt 1, the last)",
+            "the judge failed: an answer that is not a chat completion (attempt 1, the last)",
             "the judge's reply is none of: correct, incorrect",
             "the judge declined",
         )

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from rag_r1.agent import Trajectory
+from rag_r1.agent import Trajectory, Turn
 from rag_r1.protocols import load_protocol
 from rag_r1.rewards import RewardError, RewardSum, register, term_names
 from rag_r1.rewards.registry import find_term
@@ -96,12 +96,12 @@ def test_the_list_may_come_from_hydra():
         ([{"term": "em", "weight": math.inf}], r"\[0\]\.weight"),
         ([{"term": "em", "wieght": 1}], r"\[0\]\.wieght: .*no such option"),
         ([{"term": "em"}, {"term": "cover_em", "order": 1}], r"\[1\]\.order: .*ordered"),
-        ([{"term": "cover_em", "ordered": "yes"}], r"\[0\]\.ordered must be bool"),
+        ([{"term": "cover_em", "ordered": "yes"}], r"\[0\]\.ordered must be true or false"),
         (
             [{"term": "f1", "normaliser": "x"}],
             r"\[0\]\.normaliser must be one of squad, r1_searcher, not 'x'",
         ),
-        ([{"term": "em", "normaliser": 1}], r"\[0\]\.normaliser must be str"),
+        ([{"term": "em", "normaliser": 1}], r"\[0\]\.normaliser must be a text"),
         ([{"term": "search_r1_format", "structure": "big"}], r"\[0\]\.structure must be a finite"),
         ([{"term": "search_r1_format", "final": math.nan}], r"\[0\]\.final"),
         ([{"term": "search_r1_format", "protocol": "x"}], r"\[0\]\.protocol: .*no such option"),
@@ -135,8 +135,9 @@ def test_a_term_of_ones_own_may_check_its_options(own_module):
 
 
 def test_the_normaliser_is_an_option_of_the_answer_terms():
-    answer = Trajectory("t", "?", "r1_searcher", answer="Jean Luc Godard")
-    for term in ("em", "f1", "cover_em"):
+    turn = Turn("", "answer", repeated_queries=1)
+    answer = Trajectory("t", "?", "r1_searcher", turns=[turn], answer="Jean Luc Godard")
+    for term in ("em", "f1", "cover_em", "each_answer", "turn_cost", "repeat_cost"):
         scores = [
             RewardSum.from_config([{"term": term, **option}])(answer, "Jean-Luc Godard")[term]
             for option in ({"normaliser": "r1_searcher"}, {})

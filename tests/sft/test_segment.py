@@ -130,7 +130,7 @@ def test_a_turn_with_what_only_the_environment_writes_is_left_out(text):
 
 def test_a_search_that_failed_is_left_out():
     record, _ = played([SEARCH, ANSWER])
-    record.failed("retriever", "connection refused")
+    record.add_failure("retriever", "connection refused")
     assert refused(record) == "failure"
     record, _ = played([SEARCH, ANSWER])
     record.turns[0].calls[0].status = "refused"

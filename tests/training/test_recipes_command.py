@@ -78,7 +78,7 @@ def test_a_key_that_does_not_exist_is_told_as_by_the_training(capsys, words, ove
     assert output.out == "" and f"error: {override.partition('=')[0]}: {told}" in output.err
 
 
-NO_TEXT = "mine.yaml is no recipe: it is not text in UTF-8"
+NO_TEXT = "mine.yaml is not a recipe: it is not text in UTF-8"
 
 
 @pytest.mark.parametrize(

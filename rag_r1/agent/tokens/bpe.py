@@ -39,17 +39,19 @@ class FastBpe:
     """Encodes and decodes as the tokenizer does; created by `of`."""
 
     def __init__(self, tokenizer: Any, encoding: Any):
-        self._tokenizer, self._encoding = tokenizer, encoding
+        self._tokenizer = tokenizer
+        self._encoding = encoding
 
     @classmethod
     def of(cls, tokenizer: Any) -> FastBpe | None:
-        """For a Hugging Face tokenizer; None if tiktoken would give other ids, or is not installed. Takes
-        a second for a vocabulary of 150,000."""
+        """Makes the encoder of a Hugging Face tokenizer, which takes a second for a vocabulary of 150,000;
+        None if tiktoken would give other ids, or is not installed."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None or tiktoken is None or not _inherits_encoding(type(tokenizer)):
             return None
         spec = json.loads(backend.to_str())
-        pattern, special = _pattern(spec), _added_ids(spec["added_tokens"])
+        pattern = _pattern(spec)
+        special = _added_ids(spec["added_tokens"])
         ranks = None if pattern is None or special is None else _ranks(spec["model"], backend.model)
         if ranks is None:
             return None
@@ -59,7 +61,7 @@ class FastBpe:
         )
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, without special tokens added."""
+        """Returns the ids of a text, without special tokens added."""
         if unicodedata.is_normalized("NFC", text):
             ids = self._encoding.encode(text, allowed_special="all", disallowed_special=())
             if self._encoding.decode_bytes(ids) == text.encode("utf-8", "replace"):
@@ -67,7 +69,8 @@ class FastBpe:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids without special tokens; bypasses transformers' conversion of other types of ids."""
+        """Returns the text of ids without special tokens; bypasses transformers' conversion of other types of
+        ids."""
         return self._tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True)
 
 
@@ -111,7 +114,8 @@ def _ranks(spec: dict[str, Any], model: Any) -> dict[bytes, int] | None:
         spec[option] for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
     ):
         return None
-    vocabulary, byte_of = spec["vocab"], dict(_byte_letters())
+    vocabulary = spec["vocab"]
+    byte_of = dict(_byte_letters())
     if any(letter not in vocabulary for letter in byte_of):
         return None
     ranks = {bytes([byte]): vocabulary[letter] for letter, byte in byte_of.items()}
@@ -140,8 +144,8 @@ def _has_all_merges(merges: Counter[str], vocabulary: dict[str, int]) -> bool:
 
 
 def _byte_letters() -> Iterator[tuple[str, int]]:
-    """The characters that stand for bytes in a byte-level vocabulary (GPT-2, `bytes_to_unicode`): a printable
-    byte stands for itself, characters from 256 on stand for the others."""
+    """Yields the characters that stand for bytes in a byte-level vocabulary, each with its byte (GPT-2's
+    `bytes_to_unicode`): a printable byte stands for itself, characters from 256 on stand for the others."""
     printable = {
         *range(ord("!"), ord("~") + 1),
         *range(ord("¡"), ord("¬") + 1),

@@ -40,12 +40,13 @@ class TokenizerCodec:
         return list(self.tokenizer.encode(""))
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text on its own, without special tokens added. The caller may modify the list."""
+        """Returns the ids of a text on its own, without special tokens added. The caller may modify the
+        list."""
         return self._cached_ids(text).tolist()
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of generated ids; all special tokens are left out. Raises UnknownTokenError unless all ids are
-        in the vocabulary."""
+        """Returns the text of generated ids, without special tokens. Raises UnknownTokenError unless all ids
+        are in the vocabulary."""
         if len(ids) and max(ids) >= self.vocabulary_size:
             raise UnknownTokenError(f"the id {max(ids)} is not in the vocabulary of {self.vocabulary_size}")
         try:
@@ -56,7 +57,7 @@ class TokenizerCodec:
             raise UnknownTokenError(f"the id {min(ids)} is not in any vocabulary") from error
 
     def clear_cache(self) -> None:
-        """Empty the cache, for a measurement: to make another codec can take a second."""
+        """Empty the cache, for a measurement: making another codec can take a second."""
         self._cached_ids.cache_clear()
 
     def _encode_uncached(self, text: str) -> array[int]:

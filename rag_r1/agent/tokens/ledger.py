@@ -18,11 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """What the trainer gets. The response lists have equal length; log-probs of observed tokens are 0."""
+    """One row for the trainer. The response lists have equal length. `response_mask`: 1 for a generated
+    token, 0 for an observed one; `response_logprobs`: in nats, 0 for an observed token; None if a generation
+    has none."""
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -57,35 +60,32 @@ class Span:
 
 @dataclass
 class _Row:
+    """A row that is being filled."""
+
     prompt_ids: list[int]
     spans: list[Span] = field(default_factory=list)
 
     def training_row(self) -> TrainingRow:
-        ids: list[int] = []
-        mask: list[int] = []
-        logprobs: list[float] | None = []
-        for span in self.spans:
-            ids += span.ids
-            mask += [int(span.generated)] * len(span.ids)
-            if not span.generated:
-                values: Sequence[float] | None = [0.0] * len(span.ids)
-            else:
-                values = span.logprobs if span.ids else ()
-            if logprobs is None or values is None:
-                logprobs = None
-            else:
-                logprobs += values
+        """The row for the trainer, as a copy."""
+        ids = [*chain.from_iterable(span.ids for span in self.spans)]
+        mask = [*chain.from_iterable([int(span.generated)] * len(span.ids) for span in self.spans)]
+        logprobs = None
+        if not any(span.generated and span.ids and span.logprobs is None for span in self.spans):
+            values = (span.logprobs or [0.0] * len(span.ids) for span in self.spans)
+            logprobs = [*chain.from_iterable(values)]
         return TrainingRow(list(self.prompt_ids), ids, mask, logprobs)
 
 
 class Ledger:
-    """Spans are only appended. A row has no log-probs if one of its generations has none."""
+    """The rows of a trajectory, to which spans are appended. A row has no log-probs if one of its generations
+    has none."""
 
     def __init__(self, prompt_ids: Sequence[int], capacity: Capacity | None = None):
         self.capacity = capacity or Capacity()
         self._rows = [_Row(list(prompt_ids))]
         self._context = list(prompt_ids)
-        self._room = self.capacity.room(len(self._context))
+        #: Tokens that the open row can still take; None: no limit.
+        self.room = self.capacity.room(len(self._context))
         #: Tokens of all rows' responses, by origin.
         self.generated_tokens = 0
         self.observed_tokens = 0
@@ -93,17 +93,18 @@ class Ledger:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ledger) and self._rows == other._rows
 
-    def generated(self, ids: Sequence[int], logprobs: Sequence[float] | None = None, turn: int = 0) -> Span:
+    def append_generated(
+        self, ids: Sequence[int], logprobs: Sequence[float] | None = None, turn: int = 0
+    ) -> Span:
         """Append ids sampled by the policy, with their log-probs (nats) if the engine gave them. Raises
         ValueError if they do not fit into the row, or if there are more or fewer log-probs than ids."""
         if logprobs is not None and len(logprobs) != len(ids):
             raise ValueError(f"{len(ids)} generated tokens but {len(logprobs)} log-probs")
-        values = None if logprobs is None else tuple(logprobs)
-        span = self._append(Span(tuple(ids), True, turn, values))
+        span = self._append(Span(tuple(ids), True, turn, None if logprobs is None else tuple(logprobs)))
         self.generated_tokens += len(ids)
         return span
 
-    def observed(self, ids: Sequence[int], turn: int = 0) -> Span:
+    def append_observed(self, ids: Sequence[int], turn: int = 0) -> Span:
         """Append ids inserted by the environment. Raises ValueError if they do not fit into the row."""
         span = self._append(Span(tuple(ids), False, turn))
         self.observed_tokens += len(ids)
@@ -117,19 +118,14 @@ class Ledger:
             raise ValueError(f"a context of {len(context_ids)} tokens leaves no room in {self.capacity}")
         self._rows.append(_Row(list(context_ids)))
         self._context = list(context_ids)
-        self._room = room
+        self.room = room
 
     def context(self) -> list[int]:
-        """What the engine continues from: prompt and response of the open row.
+        """Returns the tokens that the engine continues: prompt and response of the open row.
 
         This is the ledger's own list, which later appends extend: copy it to keep it.
         """
         return self._context
-
-    @property
-    def room(self) -> int | None:
-        """Tokens that the open row can still take; None: no limit."""
-        return self._room
 
     @property
     def row_number(self) -> int:
@@ -147,12 +143,12 @@ class Ledger:
         return self._rows[-1].prompt_ids
 
     def spans(self) -> Iterator[Span]:
-        """All spans of all rows, in order."""
+        """Yields all spans of all rows, in order."""
         return (span for row in self._rows for span in row.spans)
 
     def turn_ends(self, turns: int) -> list[tuple[int, int] | None]:
-        """Where the last generated token of each of `turns` turns stands: the number of its row in `rows`,
-        and its position in the response there; None for a turn without one."""
+        """Returns the place of the last generated token of each of `turns` turns: the number of its row in
+        `rows` and its position in the response there; None for a turn without a generated token."""
         ends: list[tuple[int, int] | None] = [None] * turns
         for number, row in enumerate(self._trained_rows()):
             position = 0
@@ -163,24 +159,27 @@ class Ledger:
         return ends
 
     def rows(self) -> list[TrainingRow]:
-        """The training rows with a generated token, as copies; if none has one, the first row."""
+        """Returns the training rows with a generated token, as copies; if none has one, the first row."""
         return [row.training_row() for row in self._trained_rows()]
 
     def _trained_rows(self) -> list[_Row]:
+        """The rows with a generated token; if none has one, the first row."""
         rows = [row for row in self._rows if any(span.generated and span.ids for span in row.spans)]
         return rows or self._rows[:1]
 
     def row(self) -> TrainingRow:
-        """The only training row. Raises ValueError if the context was rewritten: then there are several."""
+        """Returns the only training row. Raises ValueError if the context was rewritten: then there are
+        several."""
         if len(self._rows) > 1:
             raise ValueError(f"the context was rewritten: there are {len(self._rows)} rows, see `rows`")
         return self._rows[0].training_row()
 
     def _append(self, span: Span) -> Span:
-        if self._room is not None:
-            if len(span.ids) > self._room:
-                raise ValueError(f"{len(span.ids)} tokens where the row can take {self._room}")
-            self._room -= len(span.ids)
+        """Append a span to the open row, and return it. Raises ValueError if it does not fit."""
+        if self.room is not None:
+            if len(span.ids) > self.room:
+                raise ValueError(f"{len(span.ids)} tokens where the row can take {self.room}")
+            self.room -= len(span.ids)
         self._rows[-1].spans.append(span)
         self._context.extend(span.ids)
         return span

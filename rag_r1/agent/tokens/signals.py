@@ -1,4 +1,4 @@
-"""Signals of a trajectory that tell early when a training goes wrong: log-probs by part of a turn, and more.
+"""Signals of a trajectory that show early that a training goes wrong: log-probs by part of a turn, and more.
 
 **Parts.** A turn is a thought and then the block that acts: the tokens before its opening tag are the
 `thought`, the others are the `call` (a search or another tool) or the `answer`. A turn without such a block
@@ -22,15 +22,15 @@ from rag_r1.protocols import Document, Protocol
 
 PARTS = ("thought", "call", "answer")
 #: The part of the block that acts, by the kind of the turn's action; other turns are thoughts.
-_PART_OF = {"search": "call", "call": "call", "answer": "answer"}
+_PART_OF_ACTION = {"search": "call", "call": "call", "answer": "answer"}
 Logprobs = dict[str, list[float]]
 
 
 def part_logprobs(
     turns: Sequence[Turn], spans: Iterable[Span], protocol: Protocol, decode: Callable[[Sequence[int]], str]
 ) -> Logprobs:
-    """The sum of the log-probs (nats) and the number of tokens of each part that has any: {part: [sum,
-    tokens]}. Empty if a generation has no log-probs."""
+    """Returns the sum of the log-probs (nats) and the number of tokens of each part that has any: {part:
+    [sum, tokens]}; {} if a generation has no log-probs."""
     opening_tags = [block.open for block in protocol.blocks if block.role != "think"]
     sums = {part: [0.0, 0.0] for part in PARTS}
     for span in spans:
@@ -39,12 +39,12 @@ def part_logprobs(
         if span.logprobs is None:
             return {}
         turn = turns[span.turn] if span.turn < len(turns) else None
-        part = _PART_OF.get(turn.action) if turn else None
+        part = _PART_OF_ACTION.get(turn.action) if turn else None
         start = _block_start(span.ids, turn.text, opening_tags, decode) if turn and part else len(span.ids)
-        for name, values in (("thought", span.logprobs[:start]), (part, span.logprobs[start:])):
-            if name and values:
-                sums[name][0] += sum(values)
-                sums[name][1] += len(values)
+        for name, logprobs in (("thought", span.logprobs[:start]), (part, span.logprobs[start:])):
+            if name and logprobs:
+                sums[name][0] += sum(logprobs)
+                sums[name][1] += len(logprobs)
     return {part: values for part, values in sums.items() if values[1]}
 
 
@@ -60,30 +60,31 @@ def _block_start(
 
 
 def signals(
-    record: Trajectory, recall: Callable[[Sequence[Document]], float] | None = None
+    trajectory: Trajectory, recall: Callable[[Sequence[Document]], float] | None = None
 ) -> dict[str, float | None]:
-    """The signals of a trajectory, the same names for all; what is not known is None. `recall`: the share of
-    the gold passages among documents. `logprob` is over all generated tokens; its negative is an estimate of
-    the entropy."""
-    totals = [sum(column) for column in zip(*record.logprobs.values(), strict=True)] or [0.0, 0.0]
-    tokens = record.generated_tokens + record.observed_tokens
-    search_turns = sum(bool(turn.queries) for turn in record.turns)
-    documents = [doc for turn in record.turns for call in turn.calls for doc in call.documents or ()]
-    cached = [call.cached for turn in record.turns for call in turn.calls if call.status == "ok"]
+    """Returns the signals of a trajectory, the same names for all; None for one that is not known. `recall`
+    gives the share of the gold passages that are among documents. `logprob` is over all generated tokens; its
+    negative is an estimate of the entropy."""
+    totals = [sum(column) for column in zip(*trajectory.logprobs.values(), strict=True)]
+    tokens = trajectory.generated_tokens + trajectory.observed_tokens
+    search_turns = sum(bool(turn.queries) for turn in trajectory.turns)
+    calls = [call for turn in trajectory.turns for call in turn.calls]
+    documents = [document for call in calls for document in call.documents or ()]
+    cached = [call.cached for call in calls if call.status == "ok"]
     return {
-        **{f"logprob_{part}": _mean(record.logprobs.get(part, ())) for part in PARTS},
+        **{f"logprob_{part}": _mean(trajectory.logprobs.get(part, ())) for part in PARTS},
         "logprob": _mean(totals),
-        "queries_per_search": record.n_searches / search_turns if search_turns else None,
-        "generated_tokens": float(record.generated_tokens) if tokens else None,
-        "observed_share": record.observed_tokens / tokens if tokens else None,
+        "queries_per_search": trajectory.n_searches / search_turns if search_turns else None,
+        "generated_tokens": float(trajectory.generated_tokens) if tokens else None,
+        "observed_share": trajectory.observed_tokens / tokens if tokens else None,
         "cached_calls": sum(cached) / len(cached) if cached else None,
         "retrieval_recall": recall(documents) if recall else None,
     }
 
 
 def group_signals(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Of the rewards of each group: the mean of their standard deviations, and the share of groups whose
-    rewards are all equal, which teach nothing. {} without a group of two."""
+    """Returns the mean of the standard deviations of each group's rewards, and the share of groups whose
+    rewards are all equal, which teach nothing; {} without a group of two."""
     compared = [rewards for rewards in groups.values() if len(rewards) > 1]
     if not compared:
         return {}
@@ -93,11 +94,12 @@ def group_signals(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
     }
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    """The mean, from a sum and a number of tokens."""
-    return values[0] / values[1] if values and values[1] else None
+def _mean(sum_and_count: Sequence[float]) -> float | None:
+    """The mean of a [sum, count]; None if it is empty, or the count is 0."""
+    return sum_and_count[0] / sum_and_count[1] if sum_and_count and sum_and_count[1] else None
 
 
 def _deviation(values: Sequence[float]) -> float:
+    """The standard deviation."""
     mean = sum(values) / len(values)
     return (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5

@@ -11,12 +11,12 @@ anything but text.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rag_r1.data.files.row_files import short_text
+from rag_r1.protocols.actions import has_lone_surrogate
 
 ANSWER_KEYS = ("golden_answers", "answers", "answer")
 _ID_KEYS = ("id", "_id", "idx")
@@ -24,7 +24,6 @@ _ID_KEYS = ("id", "_id", "idx")
 _TITLES = "supporting_titles"
 #: All keys of a row.
 KEYS = ("question", *ANSWER_KEYS, *_ID_KEYS, _TITLES)
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def clean_question(
     if not golds:
         raise ValueError(empty)
     metadata = {key: value for key, value in (metadata or {}).items() if value is not None}
-    if _SURROGATE.search("\n".join((full_text, *golds, row_id or "", *_texts_in(list(metadata.values()))))):
+    if any(map(has_lone_surrogate, (full_text, *golds, row_id or "", *_texts_in(list(metadata.values()))))):
         raise ValueError("holds half of a character (a lone surrogate): make the file UTF-8")
     return Question(full_text, golds, row_id, metadata=metadata)
 

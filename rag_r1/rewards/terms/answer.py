@@ -1,8 +1,9 @@
 """The shipped terms on the final answer, and on how it was found.
 
 They read `trajectory.answer`, which the agent core takes from an answer turn of the policy itself, so neither
-a prompt's example nor an `<answer>` inside a document can earn anything. `normaliser` sets how answers are
-compared (rag_r1/rewards/normalise.py): `squad`, or `r1_searcher` as in that project's rewards and figures.
+a prompt's example nor an `<answer>` inside a document can earn anything. In all terms here that compare
+answers, `normaliser` sets how they are compared (rag_r1/rewards/normalise.py): `squad`, or `r1_searcher` as
+in that project's rewards and figures.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from rag_r1.rewards.registry import register
 
 @register("em")
 def em(trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad") -> float:
-    """1 or 0: RAG-R1's only reward."""
+    """1 if the answer equals a gold answer (exact match), else 0; RAG-R1's only reward."""
     return exact_match(trajectory.answer, golds, normaliser=normaliser)
 
 
 @register("f1")
 def f1(trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad") -> float:
-    """Token F1 in [0, 1], yes / no as a whole."""
+    """The token F1 of the answer and the gold answer that is most like it, from 0 to 1; yes and no count as a
+    whole."""
     return token_f1(trajectory.answer, golds, normaliser=normaliser)
 
 
@@ -34,7 +36,8 @@ def cover_em(
     wrong: float = 0.0,
     normaliser: NormaliserName = "squad",
 ) -> float:
-    """1 or `wrong`: does the answer contain a gold? Long answers cover anything, so keep the weight small."""
+    """1 if the answer contains a gold answer, else `wrong`, the score of any other. Long answers contain
+    anything, so keep the weight small."""
     return cover_exact_match(trajectory.answer, golds, ordered=ordered, normaliser=normaliser) or wrong
 
 
@@ -42,18 +45,20 @@ def cover_em(
 def each_answer(
     trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad", separator: str = ";"
 ) -> float:
-    """Share of right answers to a row of N questions, `a1; a2; ...`: each is compared, at its place, with
-    all aliases that the gold answers have there; 0 for another number of answers.
+    """The share of right answers to a row of N questions, `a1; a2; ...`. Each answer is compared with all
+    aliases that the gold answers have at its position; with another number of answers the score is 0.
+
+        golds ["Rome; Paris"], answer "Rome; Lyon" -> 0.5
 
     With one question whose gold answers have no separator it is `em`. Of several questions, gold answers in
     which an alias contains the separator are not used, unless all do.
     """
-    aliases = [[part.strip() for part in gold.split(separator)] for gold in golds]
+    gold_parts = [[part.strip() for part in gold.split(separator)] for gold in golds]
     answers = [part.strip() for part in (trajectory.answer or "").split(separator)]
-    n_answers = min(map(len, aliases), default=0)
+    n_answers = min(map(len, gold_parts), default=0)
     if len(answers) != n_answers:
         return 0.0
-    aliases_by_position = zip(*(gold for gold in aliases if len(gold) == n_answers), strict=True)
+    aliases_by_position = zip(*(parts for parts in gold_parts if len(parts) == n_answers), strict=True)
     scores = [
         exact_match(answer, list(dict.fromkeys(aliases_of_answer)), normaliser=normaliser)
         for answer, aliases_of_answer in zip(answers, aliases_by_position, strict=True)
@@ -63,24 +68,25 @@ def each_answer(
 
 @register("searched")
 def searched(trajectory: Trajectory, golds: list[str]) -> float:
-    """1 or 0: was a search carried out? R1-Searcher's retrieval reward, which teaches to search at all."""
+    """1 if a search was carried out, else 0: R1-Searcher's retrieval reward, which teaches to search at
+    all."""
     return float(trajectory.n_searches > 0)
 
 
 @register("turn_cost")
-def turn_cost(trajectory: Trajectory, golds: list[str]) -> float:
-    """Turns of a trajectory whose answer is right (EM), else 0: give it a small negative weight.
+def turn_cost(trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad") -> float:
+    """The number of turns if the answer is right (EM), else 0: give it a small negative weight.
 
     Of two right trajectories the shorter one then scores higher, which rewards several queries in one turn.
     The cost does not apply to wrong ones, so that giving up early never pays.
     """
-    return float(len(trajectory.turns)) if exact_match(trajectory.answer, golds) else 0.0
+    return len(trajectory.turns) * exact_match(trajectory.answer, golds, normaliser=normaliser)
 
 
 @register("repeat_cost")
-def repeat_cost(trajectory: Trajectory, golds: list[str]) -> float:
-    """Repeated queries of a trajectory whose answer is right (EM), else 0: give it a small negative weight.
+def repeat_cost(trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad") -> float:
+    """The number of repeated queries if the answer is right (EM), else 0: give it a small negative weight.
 
     A query that was asked before finds nothing new. As with `turn_cost`, wrong trajectories cost nothing.
     """
-    return float(trajectory.n_repeated_queries) if exact_match(trajectory.answer, golds) else 0.0
+    return trajectory.n_repeated_queries * exact_match(trajectory.answer, golds, normaliser=normaliser)

@@ -9,8 +9,8 @@ them. Exact match alone is wrong about letters: it is too strict (`option B`), a
   `答案：B`, `选B`, also in full-width characters;
 - the right letter and then the text of its option, `B. text`.
 
-A letter with another text, or several letters, are no answer to the question: they are wrong. So is a small
-letter, which is a word in several languages.
+A letter with another text and several letters are wrong. So is a small letter, which is a word in several
+languages.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _LETTER = re.compile(rf"(?:{_LEAD})*([A-Z])(?![A-Za-z])[^\w]*(.*)", re.DOTALL)
 
 @register("choice")
 def choice(trajectory: Trajectory, golds: list[str]) -> float:
-    """1 or 0: see the top of the module. Without a letter among the gold answers it is exact match."""
-    return is_choice(trajectory.answer, golds)
+    """1 if the answer is the text or the letter of the right option, else 0. Without a letter among the gold
+    answers it is exact match."""
+    return choice_score(trajectory.answer, golds)
 
 
-def is_choice(answer: str | None, golds: list[str]) -> float:
-    """As `choice`, for an answer; 0 for None."""
+def choice_score(answer: str | None, golds: list[str]) -> float:
+    """Returns 1.0 for the text or the letter of the right option, else 0.0; also for None, no answer."""
     letters = {gold for gold in golds if re.fullmatch("[A-Z]", gold)}
     if not letters:
         return exact_match(answer, golds)

@@ -59,7 +59,7 @@ async def judged_accuracy(
     trajectory: Trajectory, golds: list[str], *, timeout_s: float = DEFAULT_TIMEOUT_S, **judge: Any
 ) -> float:
     """1 if the judge says that the answer means the same as a gold answer, else 0; 0 without an answer, for
-    which no request is sent. A policy can learn to persuade the judge: see the top of the module.
+    which no request is sent. A policy can learn to persuade the judge.
 
     `judge`: the keys of JudgeOptions. Raises CannotJudgeError without a verdict.
     """
@@ -73,7 +73,7 @@ async def judged_accuracy(
 def _at_searches(
     trajectory: Trajectory, value: float, *, protocol: Protocol | None = None, **judge: Any
 ) -> list[SpanValue]:
-    """The value at the policy's search blocks, which have earned it."""
+    """The parts of a value that the policy's search blocks have earned: all of it, at these blocks."""
     search = trajectory_protocol(trajectory, protocol).tags.search
     return [SpanValue(value, tuple(whole_blocks(search, trajectory.generated_text)))]
 
@@ -82,9 +82,9 @@ def _at_searches(
 async def context_relevance(
     trajectory: Trajectory, golds: list[str], *, timeout_s: float = DEFAULT_TIMEOUT_S, **judge: Any
 ) -> float:
-    """How far the documents that were shown to the policy, all together, answer the question: 0 to 1. RAGAS's
-    ContextRelevance (ragas 0.4, metrics/collections/context_relevance), with prompts of our own. The gold
-    answers are not used. A policy can learn to find what persuades the judge: see the top of the module.
+    """How far the documents that were shown to the policy, all together, answer the question, from 0 to 1:
+    RAGAS's ContextRelevance (ragas 0.4, metrics/collections/context_relevance), with prompts of our own. The
+    gold answers are not used. A policy can learn to find what persuades the judge.
 
     Two prompts in different words are graded 0, 1 or 2; the value is half their mean. If one has no usable
     grade, the other counts alone. The value is 0, without a request, if nothing was found, or nothing but
@@ -103,11 +103,12 @@ async def context_relevance(
     return sum(grades) / len(grades)
 
 
-def _query_options(options: Mapping[str, Any], key: str) -> list[str]:
+def _query_option_faults(options: Mapping[str, Any], key: str) -> list[str]:
+    """The faults of the options but `baseline`, which is none of JudgeOptions."""
     return option_faults({name: value for name, value in options.items() if name != "baseline"}, key)
 
 
-@register("query_relevance", check=_query_options)
+@register("query_relevance", check=_query_option_faults)
 async def query_relevance(
     trajectory: Trajectory,
     golds: list[str],
@@ -116,9 +117,9 @@ async def query_relevance(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     **judge: Any,
 ) -> list[float]:
-    """For each turn that searched: how much its queries help to answer the question, 0 to 1 in steps of 0.1,
-    less `baseline`; 0 for all other turns. All queries of a turn are one search. The documents and the gold
-    answers are not used.
+    """A score for each turn: how much its queries help to answer the question, from 0 to 1 in steps of 0.1,
+    less `baseline`; 0 for a turn without a search. All queries of a turn are one search. The documents and
+    the gold answers are not used.
 
     Every search that the judge finds better than `baseline` adds to the reward, so `max_turns` is its only
     bound. `judge`: the keys of JudgeOptions. Raises CannotJudgeError if one search got no grade: as 0 it
@@ -137,7 +138,7 @@ async def query_relevance(
 
 
 async def _gather_replies(requests: Iterable[Awaitable[str]]) -> list[str | CannotJudgeError]:
-    """The replies to requests that are made at the same time, or why there is none."""
+    """Makes requests at the same time; returns their replies, or the reason why a request has none."""
     replies = await asyncio.gather(*requests, return_exceptions=True)
     for reply in replies:
         if isinstance(reply, BaseException) and not isinstance(reply, CannotJudgeError):
@@ -146,6 +147,7 @@ async def _gather_replies(requests: Iterable[Awaitable[str]]) -> list[str | Cann
 
 
 def observed_text(trajectory: Trajectory) -> str:
-    """The text of all documents that were shown to the policy, in their order, one below the other."""
+    """Returns the text of all documents that were shown to the policy, in their order, one below the
+    other."""
     calls = (call for turn in trajectory.turns for call in turn.calls)
     return "\n".join(document.contents for call in calls for document in call.documents or ())

@@ -1,6 +1,6 @@
 """R1-Searcher's format rules as terms; with `searched`, `f1` and `cover_em` they make up its rewards.
 
-(`f1` and `cover_em` with `normaliser: r1_searcher`, as in these rewards.)
+In these rewards, `f1` and `cover_em` have `normaliser: r1_searcher`.
 
 The paper describes two stages; the published code has three reward servers, which differ from the paper and
 from each other. Each is available as a list of terms in recipes/r1_searcher/reward/:
@@ -41,9 +41,10 @@ _ASSISTANT = re.compile(r"[Aa]ssistant")
 def r1_searcher_blocks(
     trajectory: Trajectory, golds: list[str], *, least: int = 0, protocol: Protocol | None = None
 ) -> float:
-    """1 or 0: every query was opened, closed and answered, at least `least` of them, and no documents were
-    made up."""
-    tags, text = trajectory_protocol(trajectory, protocol).tags, trajectory.generated_text
+    """1 if every query was opened, closed and answered, there are at least `least`, and no documents were
+    made up; else 0."""
+    tags = trajectory_protocol(trajectory, protocol).tags
+    text = trajectory.generated_text
     searches = sum(bool(turn.queries) for turn in trajectory.turns)
     is_balanced = text.count(tags.search.open) == text.count(tags.search.close) == searches
     has_made_up_documents = tags.information.open in text or tags.information.close in text
@@ -54,8 +55,10 @@ def r1_searcher_blocks(
 def r1_searcher_ending(
     trajectory: Trajectory, golds: list[str], *, protocol: Protocol | None = None
 ) -> float:
-    """1 or 0: one thought, which the prompt may have opened, is closed; one answer is opened and closed."""
-    dialect, text = trajectory_protocol(trajectory, protocol), trajectory.generated_text
+    """1 if one thought, which the prompt may have opened, is closed, and one answer is opened and closed;
+    else 0."""
+    dialect = trajectory_protocol(trajectory, protocol)
+    text = trajectory.generated_text
     think, answer = dialect.tags.think, dialect.tags.answer
     thoughts = dialect.opening.count(think.open) + text.count(think.open)
     return float(
@@ -78,8 +81,8 @@ def r1_searcher_format(
 ) -> float:
     """`right` if blocks and ending are right and the enabled rules hold, else `wrong`.
 
-    `no_chinese`, `no_assistant`: in the policy's text; a base model that writes "assistant" has begun to
-    write the whole conversation. `no_tags_in_answer`: tags of a search or of documents, also without their
+    `no_chinese`, `no_assistant`: not in the policy's text; a base model that writes "assistant" has begun to
+    write the whole conversation. `no_tags_in_answer`: no tags of a search or of documents, also without their
     `<|` and `|>`. `most_answer_words`: 0 is no limit.
     """
     dialect = trajectory_protocol(trajectory, protocol)
@@ -97,6 +100,6 @@ def r1_searcher_format(
 
 
 def _tag_names(blocks: Iterable[Tag]) -> list[str]:
-    """The tags' strings; of `<|name|>` only the name, which is no ordinary word."""
+    """The strings of the tags; of `<|name|>` only the name, which is not an ordinary word."""
     parts = [part for tag in blocks for part in (tag.open, tag.close)]
     return [part.removeprefix("<|").removesuffix("|>") if part.startswith("<|") else part for part in parts]

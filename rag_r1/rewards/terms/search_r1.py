@@ -39,8 +39,8 @@ def search_r1_format(
     retrieval: float = 0.0,
     protocol: Protocol | None = None,
 ) -> float:
-    """The table above. Without `protocol`, the tags are those of the shipped one that the trajectory
-    names."""
+    """The reward in the table at the top of the module. Without `protocol`, the tags are those of the shipped
+    protocol that the trajectory names."""
     if trajectory.answer is None:
         return 0.0
     is_well_formed = is_valid(trajectory, trajectory_protocol(trajectory, protocol).tags)
@@ -52,7 +52,7 @@ def search_r1_format(
 
 
 def is_valid(trajectory: Trajectory, tags: Tags) -> bool:
-    """Does every turn think, then search, and the last one think, then answer?"""
+    """Whether every turn thinks, then searches, and the last one thinks, then answers."""
     *searches, last = trajectory.turns or [None]
     return (
         last is not None
@@ -63,13 +63,14 @@ def is_valid(trajectory: Trajectory, tags: Tags) -> bool:
 
 
 def found_gold(trajectory: Trajectory, golds: list[str]) -> bool:
-    """Does a document shown to the policy contain a gold answer, as consecutive whole words?"""
+    """Whether a document shown to the policy contains a gold answer, as consecutive whole words."""
     documents = (doc for turn in trajectory.turns for result in turn.documents for doc in result)
     return any(cover_exact_match(doc.contents, golds, ordered=True) for doc in documents)
 
 
 def _is_pair(text: str, tags: Tags, action: Tag) -> bool:
-    """Is `text` a think block and an action block, with only white space around and no tag inside them?"""
+    """Whether `text` is a think block and an action block, with only white space around and no tag inside
+    them."""
     parts = _tag_pattern(tags).split(text)  # text, tag, text, tag, ..., text
     expected = [tags.think.open, tags.think.close, action.open, action.close]
     return parts[1::2] == expected and not any(part.strip() for part in parts[0::4])
@@ -77,5 +78,6 @@ def _is_pair(text: str, tags: Tags, action: Tag) -> bool:
 
 @lru_cache(maxsize=64)
 def _tag_pattern(tags: Tags) -> re.Pattern[str]:
+    """A pattern that splits a text at all tags, and keeps them."""
     strings = [string for tag in vars(tags).values() for string in (tag.open, tag.close)]
     return re.compile("(" + "|".join(re.escape(string) for string in strings) + ")")

@@ -9,9 +9,9 @@ from rag_r1.agent import Capacity, Ledger, TrainingRow
 
 def test_spans_are_appended_with_their_mask_and_log_probs():
     ledger = Ledger([1, 2])
-    ledger.generated([3, 4], [-0.3, -0.4])
-    ledger.observed([5])
-    ledger.generated([6], [-0.6])
+    ledger.append_generated([3, 4], [-0.3, -0.4])
+    ledger.append_observed([5])
+    ledger.append_generated([6], [-0.6])
     assert ledger.context() == [1, 2, 3, 4, 5, 6]
     row = ledger.row()
     assert (row.prompt_ids, row.response_ids) == ([1, 2], [3, 4, 5, 6])
@@ -20,33 +20,33 @@ def test_spans_are_appended_with_their_mask_and_log_probs():
 
 def test_the_mask_does_not_look_at_ids():
     ledger = Ledger([0])
-    ledger.generated([0, 0])
-    ledger.observed([0])
+    ledger.append_generated([0, 0])
+    ledger.append_observed([0])
     assert ledger.row().response_mask == [1, 1, 0]
 
 
 def test_one_generation_without_log_probs_leaves_the_row_without():
     ledger = Ledger([1])
-    ledger.generated([2], [-0.2])
-    ledger.generated([], None)
+    ledger.append_generated([2], [-0.2])
+    ledger.append_generated([], None)
     assert ledger.row().response_logprobs == [-0.2]
-    ledger.generated([3], None)
-    ledger.observed([4])
-    ledger.generated([5], [-0.5])
+    ledger.append_generated([3], None)
+    ledger.append_observed([4])
+    ledger.append_generated([5], [-0.5])
     assert ledger.row().response_logprobs is None
 
 
 @pytest.mark.parametrize("logprobs", [[], [-0.1], [-0.1, -0.2, -0.3]])
 def test_log_probs_that_do_not_match_the_tokens_are_an_error(logprobs):
     with pytest.raises(ValueError, match="2 generated tokens but"):
-        Ledger([1]).generated([2, 3], logprobs)
+        Ledger([1]).append_generated([2, 3], logprobs)
 
 
 def test_the_row_that_was_handed_out_does_not_change_later():
     ledger = Ledger([1])
-    ledger.generated([2])
+    ledger.append_generated([2])
     row = ledger.row()
-    ledger.observed([3])
+    ledger.append_observed([3])
     assert (row.prompt_ids, row.response_ids, row.response_mask) == ([1], [2], [1])
 
 
@@ -54,20 +54,20 @@ def test_the_context_grows_in_place_and_leaves_the_prompt_alone():
     prompt = [1]
     ledger = Ledger(prompt)
     context = ledger.context()
-    ledger.generated([2])
-    ledger.observed([3])
+    ledger.append_generated([2])
+    ledger.append_observed([3])
     assert ledger.context() is context and context == [1, 2, 3], "a copy a turn would cost tokens times turns"
     assert prompt == ledger.row().prompt_ids == [1]
 
 
 def test_a_rewritten_context_opens_a_row_of_its_own():
     ledger = Ledger([1, 2])
-    ledger.generated([3], [-0.3], turn=0)
-    ledger.observed([4], turn=0)
-    ledger.generated([5], [-0.5], turn=1)
+    ledger.append_generated([3], [-0.3], turn=0)
+    ledger.append_observed([4], turn=0)
+    ledger.append_generated([5], [-0.5], turn=1)
     ledger.rewrite([1, 2, 5])
     assert ledger.context() == [1, 2, 5] and ledger.first_prompt == [1, 2]
-    ledger.generated([6], [-0.6], turn=2)
+    ledger.append_generated([6], [-0.6], turn=2)
     first, second = ledger.rows()
     assert first == TrainingRow([1, 2], [3, 4, 5], [1, 0, 1], [-0.3, 0.0, -0.5])
     assert second == TrainingRow([1, 2, 5], [6], [1], [-0.6])
@@ -83,9 +83,9 @@ def test_a_rewritten_context_opens_a_row_of_its_own():
 
 def test_a_row_in_which_nothing_was_generated_is_not_trained_on():
     ledger = Ledger([1])
-    ledger.generated([2])
+    ledger.append_generated([2])
     ledger.rewrite([1, 2])
-    ledger.observed([3])
+    ledger.append_observed([3])
     assert [row.response_ids for row in ledger.rows()] == [[2]]
     untouched = Ledger([1])
     assert untouched.rows() == [TrainingRow([1], [], [], [])], "unless there is no other"
@@ -98,11 +98,11 @@ def test_a_row_takes_no_more_than_it_can_hold(capacity, room):
     ledger = Ledger([1, 2], capacity)
     assert ledger.room == room
     with pytest.raises(ValueError, match="the row can take"):
-        ledger.observed([0] * (room + 1))
-    ledger.generated([0] * room)
+        ledger.append_observed([0] * (room + 1))
+    ledger.append_generated([0] * room)
     assert (ledger.room, len(ledger.context())) == (0, 2 + room)
     with pytest.raises(ValueError, match="the row can take"):
-        ledger.generated([0])
+        ledger.append_generated([0])
     if capacity.context_tokens:
         with pytest.raises(ValueError, match="leaves no room"):
             ledger.rewrite([0] * capacity.context_tokens)
@@ -127,7 +127,7 @@ def test_every_generated_token_is_trained_on_once_in_the_context_in_which_it_was
             logprobs = [-float(len(sampled) + i) for i in range(len(ids))]
             contexts += [[*ledger.context(), *ids[:i]] for i in range(len(ids))]
             sampled += zip(ids, logprobs, strict=True)
-            ledger.generated(ids, logprobs if with_logprobs or ids else None)
+            ledger.append_generated(ids, logprobs if with_logprobs or ids else None)
         else:
             getattr(ledger, kind)(ids)
     trained, prefixes = [], []
@@ -146,16 +146,16 @@ def test_every_generated_token_is_trained_on_once_in_the_context_in_which_it_was
 
 def test_the_last_generated_token_of_each_turn_is_found_where_the_row_has_it():
     ledger = Ledger([1, 2])
-    ledger.generated([3, 4], turn=0)
-    ledger.observed([5, 6, 7], turn=0)
-    ledger.generated([], turn=1)
-    ledger.generated([8], turn=2)
-    ledger.observed([9], turn=2)
+    ledger.append_generated([3, 4], turn=0)
+    ledger.append_observed([5, 6, 7], turn=0)
+    ledger.append_generated([], turn=1)
+    ledger.append_generated([8], turn=2)
+    ledger.append_observed([9], turn=2)
     assert ledger.turn_ends(4) == [(0, 1), None, (0, 5), None]
     assert ledger.turn_ends(1) == [(0, 1)]
     ledger.rewrite([1])
-    ledger.observed([2], turn=2)  # a row in which nothing is generated is not trained
+    ledger.append_observed([2], turn=2)  # a row in which nothing is generated is not trained
     ledger.rewrite([1])
-    ledger.observed([2, 3], turn=2)
-    ledger.generated([4, 5, 6], turn=3)
+    ledger.append_observed([2, 3], turn=2)
+    ledger.append_generated([4, 5, 6], turn=3)
     assert ledger.turn_ends(4) == [(0, 1), None, (0, 5), (1, 4)] and len(ledger.rows()) == 2

@@ -255,4 +255,4 @@ def test_a_record_without_an_id_is_named_by_its_file_and_line(tmp_path, capsys):
     with file.open("a") as lines:
         lines.write('{"question": "Who?"}\n')
     assert main(list(map(str, folders))) == 1
-    assert f"{file}, line 3: a record is no trajectory: it has no id, protocol" in capsys.readouterr().err
+    assert f"{file}, line 3: a record is not a trajectory: it has no id, protocol" in capsys.readouterr().err

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rag_r1.agent import Trajectory
 from rag_r1.rewards import RewardSum
-from rag_r1.rewards.terms.choice import is_choice
+from rag_r1.rewards.terms.choice import choice_score
 
 GOLDS = ["急性肺炎", "A", "A. 急性肺炎"]
 ENGLISH = ["acute pneumonia", "B", "B. acute pneumonia"]
@@ -27,16 +27,16 @@ ENGLISH = ["acute pneumonia", "B", "B. acute pneumonia"]
     ids=["letter or text", "English words around", "another text", "several letters"],
 )
 def test_the_right_letter_its_text_or_both_are_right_and_other_answers_wrong(golds, value, answers):
-    scores = {answer: is_choice(answer, golds) for answer in answers.split("|")}
+    scores = {answer: choice_score(answer, golds) for answer in answers.split("|")}
     assert scores == dict.fromkeys(scores, value)
 
 
 def test_no_answer_is_wrong():
-    assert is_choice(None, ENGLISH) == 0.0
+    assert choice_score(None, ENGLISH) == 0.0
 
 
 def test_an_english_article_is_not_the_letter_a():
-    assert is_choice("A fever", ["pneumonia", "A", "A. pneumonia"]) == 0.0
+    assert choice_score("A fever", ["pneumonia", "A", "A. pneumonia"]) == 0.0
 
 
 def test_without_a_letter_among_the_golds_it_is_exact_match_and_it_is_a_term():
@@ -48,10 +48,10 @@ def test_without_a_letter_among_the_golds_it_is_exact_match_and_it_is_a_term():
 
 @given(st.text(max_size=12) | st.text("ABCDab .:()、选", max_size=5))
 def test_no_answer_is_two_letters(answer):
-    assert sum(is_choice(answer, [letter]) for letter in "ABCDE") <= 1.0
+    assert sum(choice_score(answer, [letter]) for letter in "ABCDE") <= 1.0
 
 
 def test_the_text_of_an_option_may_begin_like_a_letter():
     golds = ["B. cereus", "B", "B. B. cereus"]
-    assert [is_choice(answer, golds) for answer in ("B. cereus", "B", "B. B. cereus")] == [1.0, 1.0, 1.0]
-    assert is_choice("B. anthracis", golds) == 0.0
+    assert [choice_score(answer, golds) for answer in ("B. cereus", "B", "B. B. cereus")] == [1.0, 1.0, 1.0]
+    assert choice_score("B. anthracis", golds) == 0.0

@@ -1,0 +1,75 @@
+"""Checks that the keys of a protocol go together, once each of them has been read (loader.py)."""
+
+from __future__ import annotations
+
+from rag_r1.protocols.key_reader import ProtocolError
+from rag_r1.protocols.protocol import Protocol
+
+
+def check_protocol(protocol: Protocol, source: str) -> None:
+    """Raises ProtocolError, with the file `source` and the key, for keys that do not go together."""
+    _check_tags(protocol, source)
+    _check_template(protocol, source)
+    _check_max_queries(protocol, source)
+    _check_opening(protocol, source)
+    if protocol.turns == "chat":
+        _check_chat(protocol, source)
+    else:
+        _check_nothing_found(protocol, source)
+
+
+def _check_tags(protocol: Protocol, source: str) -> None:
+    """No two tags may be the same: the parser knows a block by its tags alone."""
+    strings = [string for block in protocol.blocks for string in (block.open, block.close)]
+    for string in strings:
+        if strings.count(string) > 1:
+            raise ProtocolError(f"{source}: tags: {string!r} is used for two tags")
+
+
+def _check_template(protocol: Protocol, source: str) -> None:
+    """The template must have the tags around the documents: the policy must see where they begin and end."""
+    information = protocol.tags.information
+    opening, _, closing = protocol.format.template.partition("{body}")
+    if information.open not in opening or information.close not in closing:
+        raise ProtocolError(f"{source}: observation.template must put {{body}} between the tags.information")
+
+
+def _check_nothing_found(protocol: Protocol, source: str) -> None:
+    """The text must have both tags, as it replaces a whole observation. (With chat turns it is the text of a
+    message, which has no tags.)"""
+    text, information = protocol.format.nothing_found, protocol.tags.information
+    if text is not None and not 0 <= text.find(information.open) < text.find(information.close):
+        raise ProtocolError(f"{source}: observation.nothing_found must contain both tags.information")
+
+
+def _check_max_queries(protocol: Protocol, source: str) -> None:
+    """The limit must be 1 with the syntax `single`, which cannot write a second query."""
+    if protocol.max_queries < 1 or (protocol.queries.syntax == "single" and protocol.max_queries != 1):
+        raise ProtocolError(
+            f"{source}: max_queries is {protocol.max_queries}; `single` takes 1, `list` 1 or more"
+        )
+
+
+def _check_opening(protocol: Protocol, source: str) -> None:
+    """The opening may hold no action, which would be the environment's and not the policy's."""
+    if any(block.close in protocol.opening for block in protocol.acting):
+        raise ProtocolError(
+            f"{source}: prompt.opening must not contain an action: the policy has to write it"
+        )
+
+
+def _check_chat(protocol: Protocol, source: str) -> None:
+    """Turns in the model's chat template need these values of other keys."""
+    requirements = {
+        "prompt.form": (protocol.prompt_form, "chat"),
+        "prompt.opening": (protocol.opening, ""),
+        "observation.body": (protocol.format.body, "text"),
+        "own_observations": (protocol.own_observations, False),
+    }
+    for key, (value, required) in requirements.items():
+        if value != required:
+            raise ProtocolError(f"{source}: {key} must be {required!r} with `turns: chat`, not {value!r}")
+    for block in protocol.blocks:
+        if block.call is not None and block.call.syntax != "json":
+            key = "query_syntax" if block.name == "search" else f"blocks.{block.name}.syntax"
+            raise ProtocolError(f"{source}: {key} must be json with `turns: chat`")
