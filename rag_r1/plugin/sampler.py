@@ -69,7 +69,8 @@ class _SearchSamplerMixin(GroupFilter):
         super().__init__(*args, options=options, sampler_kwargs=sampler_kwargs, **kwargs)
 
     def sample(self, *args: Any, partition_id: str, batch_size: int, **kwargs: Any) -> tuple[Any, dict]:
-        """veRL's batch of `batch_size` prompts, changed as described at the top of the module. Raises
+        """Returns veRL's batch of `batch_size` prompts and its metrics: without masked trajectories, with the
+        search metrics, and in training with another batch in place of one that is wholly masked. Raises
         RuntimeError if every trajectory of `refills` + 1 batches is masked."""
         failures: Counter[str] = Counter()
         for attempt in range(self.refills + 1):
@@ -81,8 +82,8 @@ class _SearchSamplerMixin(GroupFilter):
             keys = trainable_keys(batch.keys, masked, self.group_size)
             n_left_out = len(infos_by_session) - len(group_by_session(keys))
             keys = rows_to_train(keys, partition_id)
-            remaining = set(keys)
-            if removed_keys := [key for key in batch.keys if key not in remaining]:
+            kept_keys = set(keys)
+            if removed_keys := [key for key in batch.keys if key not in kept_keys]:
                 remove_rows(removed_keys, partition_id)
             infos = [*infos_by_session.values(), *self.dropped_infos]
             if keys:
@@ -107,7 +108,7 @@ class _SearchSamplerMixin(GroupFilter):
 
 
 def reward_infos(batch: KVBatchMeta) -> dict[str, dict[str, Any]]:
-    """What the reward manager returned for each trajectory of a batch."""
+    """What the reward manager returned for each trajectory of a batch, by session."""
     rows = last_rows(batch.keys)
     if not rows:
         return {}
@@ -142,7 +143,7 @@ def trainable_keys(keys: Sequence[str], masked: Sequence[bool], group_size: int 
     excluded = {session_of(key) for key, is_masked in zip(keys, masked, strict=True) if is_masked}
     groups: dict[str, set[str]] = defaultdict(set)
     for key in keys:
-        groups[session_of(session_of(key))].add(session_of(key))
+        groups[prompt_of(key)].add(session_of(key))
     for members in groups.values():
         if len(members - excluded) == 1 < max(len(members), group_size or 1):
             excluded |= members
@@ -150,10 +151,10 @@ def trainable_keys(keys: Sequence[str], masked: Sequence[bool], group_size: int 
 
 
 def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Means of what the reward manager returned for each trajectory, as `search/<name>`; of the scores of
-    each data source, as `search/score/<source>`; of the log-probs of trajectories with a score above 0 and of
-    the others, as `search/logprob_right` and `search/logprob_wrong`; and the share of turns that are a
-    search, a call or an answer, as `search/valid_actions`."""
+    """Returns means of what the reward manager returned for each trajectory, as `search/<name>`; of the
+    scores of each data source, as `search/score/<source>`; of the log-probs of trajectories with a score
+    above 0 and of the others, as `search/logprob_right` and `search/logprob_wrong`; and the share of turns
+    that are a search, a call or an answer, as `search/valid_actions`."""
     values: dict[str, list[float]] = defaultdict(list)
     for info in infos:
         for name, value in info.items():
@@ -170,12 +171,12 @@ def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {**means, "search/samples": float(len(infos))}
 
 
-def group_metrics(judged: Mapping[str, dict[str, Any]]) -> dict[str, float]:
-    """How much the rewards of a prompt's trajectories differ, as `search/group_deviation` and
-    `search/groups_without_signal`; masked ones have none. `judged`: what the reward manager returned for each
-    trajectory."""
+def group_metrics(infos_by_session: Mapping[str, dict[str, Any]]) -> dict[str, float]:
+    """Says how much the rewards of a prompt's trajectories differ, as `search/group_deviation` and
+    `search/groups_without_signal`; masked ones have none. `infos_by_session`: what the reward manager
+    returned for each trajectory."""
     groups: dict[str, list[float]] = defaultdict(list)
-    for session, info in judged.items():
+    for session, info in infos_by_session.items():
         if isinstance(info.get("score"), int | float):
             groups[prompt_of(session)].append(float(info["score"]))
     return {f"search/{name}": value for name, value in group_signals(groups).items()}

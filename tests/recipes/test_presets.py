@@ -192,7 +192,7 @@ def test_a_recipe_without_room_takes_a_preset_in_a_file_of_ones_own(tmp_path):
 def test_a_wrong_coefficient_is_named_by_verls_validation(compose):
     key = f"{LOSS}.llds_coef"
     (problem,) = refusals(compose("demo/grpo", "preset=llds", f"{key}=-1"))
-    assert f"{key} is -1, but must be a number from 0 on" in problem
+    assert f"{key} is -1, but must be a number of at least 0" in problem
 
 
 @pytest.mark.parametrize("preset", CLAIMS)
