@@ -31,18 +31,11 @@ from verl.trainer.ppo.v1 import (
     register_trainer,
 )
 
+from rag_r1.plugin import sessions
 from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
 from rag_r1.plugin.algorithms.turn_loo import turn_loo_of_sessions
 from rag_r1.plugin.recording_trainer import RecordingMixin
 from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, unpadded_keys, write_rows
-from rag_r1.plugin.sessions import (
-    group_by_session,
-    last_rows,
-    mini_batches,
-    padded_row_count,
-    prompt_of,
-    rank_shares,
-)
 
 
 class WholeSessionMixin(RecordingMixin):
@@ -53,25 +46,27 @@ class WholeSessionMixin(RecordingMixin):
         """veRL's batch, padded, in the order in which the ranks take whole trajectories from it."""
         policy = self.config.actor_rollout_ref
         keys = list(batch.keys)
-        self._mini_batches = mini_batches(keys, policy.actor.ppo_mini_batch_size * policy.rollout.n)
+        self._mini_batches = sessions.mini_batches(keys, policy.actor.ppo_mini_batch_size * policy.rollout.n)
         batch = super()._balance_batch(batch, metrics, *args, **kwargs)  # pads to the size returned below
         real_keys = set(keys)
         padding = [key for key in batch.keys if key not in real_keys]
         lengths = {key: int(tag["seq_len"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
-        shares = rank_shares(self._mini_batches, padding, self._ranks, lengths)
+        shares = sessions.rank_shares(self._mini_batches, padding, self._ranks, lengths)
         position = {key: i for i, key in enumerate(batch.keys)}
         batch.reorder([position[key] for share in shares for key in share])
         tokens = [sum(lengths[key] for key in share) for share in shares]
         prefix = kwargs.get("logging_prefix", "global_seqlen")
         metrics.update({f"{prefix}/balanced_min": min(tokens), f"{prefix}/balanced_max": max(tokens)})
-        metrics["sessions/rows"] = len(keys) / len(last_rows(keys))
+        metrics["sessions/rows"] = len(keys) / len(sessions.last_rows(keys))
         metrics["sessions/padding"] = len(padding) / len(batch)
         return batch
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """The size of this batch with its padding; veRL rounds the batch up to a multiple of it."""
         self._ranks = dp_size
-        self._mini_batch_rows = padded_row_count(self._mini_batches, dp_size * self._micro_batch_rows())
+        self._mini_batch_rows = sessions.padded_row_count(
+            self._mini_batches, dp_size * self._micro_batch_rows()
+        )
         return self._mini_batch_rows * len(self._mini_batches)
 
     def _micro_batch_rows(self) -> int:
@@ -126,21 +121,21 @@ class SessionAdvantages:
 def write_turn_advantages(batch: KVBatchMeta) -> None:
     """Replaces advantages and returns in veRL's store by those of `turn_loo` for whole trajectories."""
     keys = unpadded_keys(batch)
-    sessions = group_by_session(keys)
-    if len(sessions) == len(keys):
+    rows_by_session = sessions.group_by_session(keys)
+    if len(rows_by_session) == len(keys):
         return  # each trajectory is one row, as veRL has computed it
     fields = ("response_mask", "rm_scores")
     data = read_rows(keys, batch.partition_id, fields)
     masks, rewards = (dict(zip(keys, data[name].unbind(), strict=True)) for name in fields)
     results = turn_loo_of_sessions(
-        [[rewards[key] for key in rows] for rows in sessions.values()],
-        [[masks[key] for key in rows] for rows in sessions.values()],
-        index=[prompt_of(name) for name in sessions],
+        [[rewards[key] for key in rows] for rows in rows_by_session.values()],
+        [[masks[key] for key in rows] for rows in rows_by_session.values()],
+        index=[sessions.prompt_of(name) for name in rows_by_session],
     )
     write_rows(
         {
             key: {"advantages": advantages, "returns": returns}
-            for rows, values in zip(sessions.values(), results, strict=True)
+            for rows, values in zip(rows_by_session.values(), results, strict=True)
             for key, (advantages, returns) in zip(rows, values, strict=True)
         },
         batch.partition_id,

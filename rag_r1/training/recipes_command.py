@@ -90,7 +90,7 @@ def show_recipe(arguments: Sequence[str]) -> int:
         raise RunError(f"{args.name} builds on nothing: leave out --composed")
     from omegaconf import OmegaConf
 
-    from rag_r1.training.command import check_composition
+    from rag_r1.training.composition import check_composition
 
     print(OmegaConf.to_yaml(check_composition(recipe, args.overrides)), end="")
     return 0
@@ -123,7 +123,7 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
     args = read_arguments(TableArguments, arguments, prog="rag-r1 recipes table", **texts)
     if args.recipe is None and (args.overrides or args.size):
         raise RunError("changes and --size are for one recipe: name it with --recipe")
-    from rag_r1.training.command import check_composition, check_training, compose_recipe
+    from rag_r1.training.composition import check_composition, check_training, compose_recipe
     from rag_r1.training.preflight.memory.shape import SHAPES
     from rag_r1.training.preflight.memory.table import memory_table
     from rag_r1.training.recipe_table import memory_for, recipe_row, recipe_table, recipe_tables, size_for

@@ -32,6 +32,8 @@ from rag_r1.options.problems import Problem, error, plain
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import MARK, run_child_until, stop_leftovers
+from rag_r1.training import metrics_files
+from rag_r1.training.checkpoint_steps import last_whole_step
 from rag_r1.training.guard.attempts import PAGE, SUPERVISOR_LOCK, Attempts
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.guard.checkpoints import Checkpoints
@@ -39,15 +41,7 @@ from rag_r1.training.guard.guard import Guard
 from rag_r1.training.guard.signs import Sign, Verdict
 from rag_r1.training.guard.watch import report
 from rag_r1.training.guard.watched_run import WatchedRun
-from rag_r1.training.metrics_files import (
-    MetricsFile,
-    StartMetrics,
-    earlier_files,
-    log_variable,
-    logs_to_file,
-    next_metrics_file,
-)
-from rag_r1.training.time_limit import TimeLimit, check_resume, last_checkpoint
+from rag_r1.training.time_limit import TimeLimit, check_resume
 
 LEARNING_RATE = "actor_rollout_ref.actor.optim.lr"
 #: The command of an attempt, from its changed settings and its file of metrics.
@@ -57,9 +51,9 @@ Command = Callable[[Sequence[str], Path], Sequence[str]]
 def check_supervision(config: Any) -> Iterator[Problem]:
     """What a supervised training needs: checkpoints that it can go back to."""
     yield from check_resume(config)
-    if not logs_to_file(config):
+    if not metrics_files.logs_to_file(config):
         yield error("trainer.logger", "lacks `file`, whose lines are followed", "set it to [console,file]")
-    if variable := log_variable(config):
+    if variable := metrics_files.log_variable(config):
         yield error(variable, "is set, but each attempt needs a file of its own", "unset it")
     if (config.trainer.get("save_freq") or 0) <= 0:
         yield error(
@@ -94,7 +88,7 @@ class Supervisor:
             failures = 0
             while True:
                 self._prepare(attempts)
-                last_step = last_checkpoint(self.folder)
+                last_step = last_whole_step(self.folder)
                 attempt = _Attempt(self, attempts, limit)
                 status = attempt.run()
                 if attempt.sign is not None:
@@ -105,7 +99,7 @@ class Supervisor:
                     return status
                 else:
                     ending = "it hung" if status is None else f"it ended with status {status}"
-                    failures = 0 if last_checkpoint(self.folder) != last_step else failures + 1
+                    failures = 0 if last_whole_step(self.folder) != last_step else failures + 1
                     self._after_crash(ending, failures, attempts)
 
     def changes(self, rollbacks: int) -> list[str]:
@@ -124,12 +118,12 @@ class Supervisor:
 
     def _read_earlier(self, attempts: Attempts) -> None:
         """What is known of the steps before the checkpoint from which the run goes on."""
-        for path in earlier_files(self.folder):
-            for step, metrics in MetricsFile(path).new_lines():
+        for path in metrics_files.earlier_files(self.folder):
+            for step, metrics in metrics_files.MetricsFile(path).new_lines():
                 self.guard.see(step, metrics)
         if attempts.all and not attempts.all[-1].ending:
             attempts.end("the supervisor was ended", self.guard.step)
-        self.guard.back_to(last_checkpoint(self.folder) or 0)
+        self.guard.back_to(last_whole_step(self.folder) or 0)
 
     def _after_sign(self, sign: Sign, attempts: Attempts) -> None:
         """Prepares the next attempt. Raises RunError if there is none."""
@@ -174,7 +168,7 @@ class Supervisor:
                 f"the training was given up: {ending}, and {failures} attempts in a row saved no "
                 f"checkpoint; its last lines are above, and all attempts in {self.folder / PAGE}"
             )
-        step = last_checkpoint(self.folder) or 0
+        step = last_whole_step(self.folder) or 0
         self.guard.back_to(step)
         self._print(f"{ending}; it goes on from step {step}")
 
@@ -200,7 +194,7 @@ class _Attempt:
         self.supervisor, self.attempts, self.limit = supervisor, attempts, limit
         self.sign: Sign | None = None
         self.is_limit = False
-        self.metrics = StartMetrics(next_metrics_file(supervisor.folder))
+        self.metrics = metrics_files.StartMetrics(metrics_files.next_metrics_file(supervisor.folder))
         #: When the last line came, the longest time between two, and whether there was one.
         self._progress, self._longest, self._has_begun = time.monotonic(), 0.0, False
 
@@ -208,7 +202,7 @@ class _Attempt:
         """The exit status; None if it had to be ended."""
         supervisor = self.supervisor
         changes = supervisor.changes(self.attempts.rollbacks)
-        attempt = self.attempts.begin(last_checkpoint(supervisor.folder) or 0, changes, self.metrics.path)
+        attempt = self.attempts.begin(last_whole_step(supervisor.folder) or 0, changes, self.metrics.path)
         supervisor._print(f"attempt {attempt.number} begins after step {attempt.first}")
         environment = {**os.environ, MARK: str(supervisor.folder)}
         status = run_child_until(self._is_over, supervisor.command(changes, self.metrics.path), environment)

@@ -112,7 +112,7 @@ def test_a_number_that_nothing_can_be_trained_with_is_named_by_its_key(recipe, k
         ),
         (
             "defaults: [rag_r1/grpo, _self_]\ntrainer: [\n",
-            "mine.yaml, line 3: no YAML (expected the node content",
+            "mine.yaml, line 3: not YAML (expected the node content",
         ),
     ],
 )

@@ -14,14 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.training.preflight.adapters import adapter_rank, is_nf4
 from rag_r1.training.preflight.cluster import gpu_count, needs_reference
-from rag_r1.training.preflight.memory.formulas import (
-    CONTEXT,
-    HELD,
-    RoleMemory,
-    cached_contexts,
-    dtype_bytes,
-    vllm_parts,
-)
+from rag_r1.training.preflight.memory import formulas
+from rag_r1.training.preflight.memory.formulas import RoleMemory
 from rag_r1.training.preflight.memory.shape import ModelShape
 from rag_r1.training.preflight.sessions import needs_critic
 
@@ -78,7 +72,9 @@ def memory_of(
     rollout = config.actor_rollout_ref.rollout
     context_tokens = int(rollout.max_model_len or row_tokens)
     generation, *other_phases = _phases(config, shape, actor, critic, row_tokens, gpu_bytes)
-    contexts = cached_contexts(shape, _tensor_parallel(rollout), generation.parts["cache"], context_tokens)
+    contexts = formulas.cached_contexts(
+        shape, _tensor_parallel(rollout), generation.parts["cache"], context_tokens
+    )
     return MemoryEstimate((generation, *other_phases), contexts, context_tokens, host_bytes, gpu_bytes)
 
 
@@ -94,7 +90,9 @@ def sft_memory_of(config: DictConfig, shape: ModelShape, gpu_bytes: float = H100
     }
     if config.trainer.device == "cpu":
         return MemoryEstimate((), 0, tokens, sum(parts.values()), gpu_bytes)
-    return MemoryEstimate((Phase("update", {"contexts": CONTEXT, **parts}),), 0, tokens, 0, gpu_bytes)
+    return MemoryEstimate(
+        (Phase("update", {"contexts": formulas.CONTEXT, **parts}),), 0, tokens, 0, gpu_bytes
+    )
 
 
 def _actor_memory(config: DictConfig, shape: ModelShape) -> RoleMemory:
@@ -128,7 +126,7 @@ def _role_memory(
     """The memory of a role whose block `model` and `model_dtype` these are."""
     return RoleMemory(
         shape,
-        value_bytes=dtype_bytes(dtype),
+        value_bytes=formulas.dtype_bytes(dtype),
         gpus=gpu_count(config),
         adapters=adapters,
         nf4=nf4,
@@ -152,8 +150,12 @@ def _phases(
     idle_actor_bytes = _idle_bytes(policy.actor, actor)
     idle_critic_bytes = _idle_bytes(config.critic, critic) if critic else 0.0
     # What is on the GPU while no role computes, the actor, and the critic.
-    idle_parts = {"contexts": HELD, "kept by other roles": idle_actor_bytes + idle_critic_bytes}
-    actor_parts = {"contexts": HELD, "kept by other roles": idle_critic_bytes, **actor.parameter_parts}
+    idle_parts = {"contexts": formulas.HELD, "kept by other roles": idle_actor_bytes + idle_critic_bytes}
+    actor_parts = {
+        "contexts": formulas.HELD,
+        "kept by other roles": idle_critic_bytes,
+        **actor.parameter_parts,
+    }
     vllm = _engine_parts(rollout, shape)
     cache_bytes = max(0.0, float(rollout.gpu_memory_utilization) * gpu_bytes - sum(vllm.values()))
     yield Phase("generation", {**idle_parts, **vllm, "cache": cache_bytes})
@@ -171,7 +173,11 @@ def _phases(
         tokens = _micro_batch_tokens(policy.ref, row_tokens, "log_prob_")
         yield Phase("reference", {**idle_parts, **actor.computing_parts(tokens, backward=False)})
     if critic:
-        critic_parts = {"contexts": HELD, "kept by other roles": idle_actor_bytes, **critic.parameter_parts}
+        critic_parts = {
+            "contexts": formulas.HELD,
+            "kept by other roles": idle_actor_bytes,
+            **critic.parameter_parts,
+        }
         yield _update_phase("critic", critic_parts, critic, config.critic, row_tokens)
     yield _update_phase("update", actor_parts, actor, policy.actor, row_tokens)
 
@@ -186,7 +192,7 @@ def _update_phase(
 
 def _engine_parts(rollout: DictConfig, shape: ModelShape) -> dict[str, float]:
     """Bytes of vLLM's weights and values on a GPU, with its own defaults for what the recipe leaves open."""
-    return vllm_parts(
+    return formulas.vllm_parts(
         shape,
         _tensor_parallel(rollout),
         step_tokens=int(rollout.max_num_batched_tokens or 8192),
@@ -220,7 +226,7 @@ def _host_bytes(config: DictConfig, shape: ModelShape, actor: RoleMemory, critic
     trains = not config.trainer.get("val_only")
     host_bytes = 0.0
     if trains and _has_reference_model(config, actor):
-        host_bytes = float(parameters * dtype_bytes(_model_dtype(policy.ref)))
+        host_bytes = float(parameters * formulas.dtype_bytes(_model_dtype(policy.ref)))
     if config.trainer.device == "cpu":
         return host_bytes + 4 * parameters
     for role in [actor, critic] if trains else [actor]:
