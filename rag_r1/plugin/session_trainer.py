@@ -64,9 +64,8 @@ class WholeSessionMixin(RecordingMixin):
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """The size of this batch with its padding; veRL rounds the batch up to a multiple of it."""
         self._ranks = dp_size
-        self._mini_batch_rows = sessions.padded_row_count(
-            self._mini_batches, dp_size * self._micro_batch_rows()
-        )
+        multiple = dp_size * self._micro_batch_rows()
+        self._mini_batch_rows = sessions.padded_row_count(self._mini_batches, multiple)
         return self._mini_batch_rows * len(self._mini_batches)
 
     def _micro_batch_rows(self) -> int:

@@ -2,7 +2,10 @@
 
 Hydra composes. Its errors become one sentence that names the key or the file and the remedy. A wrong override
 is left out and reported, so that one run of the checks finds all of them.
-"""
+
+`check_overrides` is for a command that starts the training later, when it has made its data. The training's
+own preflight needs that data, and the training of `rag-r1 demo` has no preflight. So such a command checks
+what the recipe and the overrides say by themselves: keys, types, numbers, and the block `rag_r1`."""
 
 from __future__ import annotations
 
@@ -93,6 +96,25 @@ def check_composition(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
     config, problems = compose_valid(recipe, overrides)
     if problems:
         raise StartError(PreflightReport(problems).sentences)
+    return config
+
+
+def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
+    """Returns the whole configuration. Raises StartError with all wrong overrides, also with those of a wrong
+    type, or RunError if the recipe does not compose without them. A recipe without overrides is only
+    composed: types are veRL's, whose import takes half a minute on a busy machine."""
+    config = check_composition(recipe, overrides)
+    if not overrides:
+        return config
+    from rag_r1.training.preflight import NUMBERS, sft
+    from rag_r1.training.preflight.settings import check_rag_r1_keys, wrong_types
+
+    if "rag_r1" in config:
+        problems = [*wrong_types(config, NUMBERS), *check_rag_r1_keys(config)[1]]
+    else:
+        problems = wrong_types(config, sft.NUMBERS)
+    if sentences := PreflightReport(problems).sentences:
+        raise StartError(sentences)
     return config
 
 

@@ -25,7 +25,7 @@ from rag_r1.training.composition import compose_recipe
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.guard.guard import Guard
 from rag_r1.training.guard.supervisor import Supervisor
-from rag_r1.training.guard.watch import Watch
+from rag_r1.training.guard.watch import print_signs
 from rag_r1.training.guard.watched_run import WatchedRun
 from rag_r1.training.metrics_files import StartMetrics, metrics_override
 from rag_r1.training.next_steps import after_training
@@ -92,18 +92,19 @@ def _watch(
 ) -> int | None:
     """Trains once, and prints the signs in the file of metrics, if there is one. Returns the exit status;
     None if the limit ended the training."""
-    watch = None
-    if metrics is not None:
-        watch = Watch(StartMetrics(metrics), Guard(run.options, run.facts), band)
+    source = None if metrics is None else StartMetrics(metrics)
+    guard = Guard(run.options, run.facts)
+
+    def print_new_signs() -> None:
+        for entry in source.new_lines() if source is not None else ():
+            print_signs(entry, guard, band, remedies=True)
 
     def is_over() -> bool:
-        if watch is not None:
-            watch.look()
+        print_new_signs()
         return limit is not None and limit.is_over()
 
     status = run_child_until(is_over, recipe.command(overrides))
-    if watch is not None:
-        watch.look()
+    print_new_signs()
     return status
 
 

@@ -11,16 +11,14 @@ checkpoints. What it does then:
                             `max_restarts` times in a row without a new one
 
 A process that is started again from a checkpoint has no memory of what went wrong: its weights, optimizer and
-place in the data are those of the checkpoint, in every trainer mode. So all of this needs nothing inside of
-veRL. The supervisor may be killed as well: all its state is in the run's folder, and the next command ends
-what is left of the training and goes on.
-"""
+position in the data are those of the checkpoint, in every trainer mode. So all of this needs nothing inside
+of veRL. The supervisor may be killed as well: all its state is in the run's folder, and the next command ends
+what is left of the training and goes on."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -39,7 +37,7 @@ from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.guard.checkpoints import Checkpoints
 from rag_r1.training.guard.guard import Guard
 from rag_r1.training.guard.signs import Sign, Verdict
-from rag_r1.training.guard.watch import report
+from rag_r1.training.guard.watch import print_signs
 from rag_r1.training.guard.watched_run import WatchedRun
 from rag_r1.training.time_limit import TimeLimit, check_resume
 
@@ -49,7 +47,7 @@ Command = Callable[[Sequence[str], Path], Sequence[str]]
 
 
 def check_supervision(config: Any) -> Iterator[Problem]:
-    """What a supervised training needs: checkpoints that it can go back to."""
+    """Problems with what a supervised training needs: metrics to follow, checkpoints to go back to."""
     yield from check_resume(config)
     if not metrics_files.logs_to_file(config):
         yield error("trainer.logger", "lacks `file`, whose lines are followed", "set it to [console,file]")
@@ -71,17 +69,20 @@ class Supervisor:
     """Supervises a run; `command` makes the command of an attempt."""
 
     def __init__(self, run: WatchedRun, command: Command, band: BandCheck | None = None):
-        self.folder, self.options, self.rate, self.records = run.folder, run.options, run.rate, run.records
-        self.command, self.band, self.guard = command, band, Guard(run.options, run.facts)
+        self.folder, self.records = run.folder, run.records
+        self.options, self.rate = run.options, run.rate
+        self.command = command
+        self.band = band
+        self.guard = Guard(run.options, run.facts)
         self.checkpoints = Checkpoints(self.folder, self.options.kept_checkpoints)
 
     def run(self, limit: TimeLimit | None = None) -> int | None:
-        """Train to the end. Returns 0, the status of a training that cannot be started again, or None if
+        """Trains to the end. Returns 0, the status of a training that cannot be started again, or None if
         `limit` ended it. Raises RunError with the cause if a sign ended it for good."""
         error = RunError(f"another command supervises {self.folder}: wait for it or end it")
         with hold_lock(self.folder, error, name=SUPERVISOR_LOCK):
             if n_leftovers := stop_leftovers(self.folder):
-                self._print(f"ended {n_leftovers} processes of an earlier start")
+                _print(f"ended {n_leftovers} processes of an earlier start")
             self.checkpoints.mend_tracker()
             attempts = Attempts(self.folder)
             self._read_earlier(attempts)
@@ -89,13 +90,13 @@ class Supervisor:
             while True:
                 self._prepare(attempts)
                 last_step = last_whole_step(self.folder)
-                attempt = _Attempt(self, attempts, limit)
+                attempt = _AttemptRun(self, attempts, limit)
                 status = attempt.run()
                 if attempt.sign is not None:
                     self._after_sign(attempt.sign, attempts)
                     failures = 0
-                elif attempt.is_limit or status == 0:
-                    attempts.end("the time limit" if attempt.is_limit else "finished", self.guard.step)
+                elif attempt.reached_limit or status == 0:
+                    attempts.end("the time limit" if attempt.reached_limit else "finished", self.guard.step)
                     return status
                 else:
                     ending = "it hung" if status is None else f"it ended with status {status}"
@@ -117,7 +118,8 @@ class Supervisor:
         return rate
 
     def _read_earlier(self, attempts: Attempts) -> None:
-        """What is known of the steps before the checkpoint from which the run goes on."""
+        """Reads the metrics of the steps before the checkpoint from which the run goes on, and records that
+        an attempt of a killed supervisor has ended."""
         for path in metrics_files.earlier_files(self.folder):
             for step, metrics in metrics_files.MetricsFile(path).new_lines():
                 self.guard.see(step, metrics)
@@ -126,7 +128,8 @@ class Supervisor:
         self.guard.back_to(last_whole_step(self.folder) or 0)
 
     def _after_sign(self, sign: Sign, attempts: Attempts) -> None:
-        """Prepares the next attempt. Raises RunError if there is none."""
+        """Records to which step the run goes back. Raises RunError if a restart would not help, or if there
+        were enough of them."""
         step, page = self.guard.history.step, self.folder / PAGE
         self.checkpoints.keep(sign.since - self.options.margin)
         good_step = self.checkpoints.newest_up_to(sign.since - self.options.margin)
@@ -146,8 +149,8 @@ class Supervisor:
         attempts.end(f"rolled back to step {good_step or 0}: {sign.cause}", step, back_to=good_step or 0)
 
     def _prepare(self, attempts: Attempts) -> None:
-        """Makes the folder what the next attempt begins with. After a rollback it may be done twice: if the
-        supervisor is killed meanwhile, the record says what is to be done."""
+        """After a rollback, brings the folder into the state with which the next attempt begins. It may be
+        done twice: if the supervisor is killed meanwhile, the record says what is to be done."""
         step = attempts.all[-1].back_to if attempts.all else None
         if step is None:
             return
@@ -158,9 +161,11 @@ class Supervisor:
             self.checkpoints.set_learning_rate(step, rate)
         self.guard.back_to(step)
         changes = ", ".join(self.changes(attempts.rollbacks)) or "no change"
-        self._print(f"back to step {step}, with {changes}")
+        _print(f"back to step {step}, with {changes}")
 
     def _after_crash(self, ending: str, failures: int, attempts: Attempts) -> None:
+        """Records the ending, so that the run goes on from its last checkpoint. Raises RunError after too
+        many `failures` in a row."""
         attempts.end(ending, self.guard.step)
         stop_leftovers(self.folder)
         if failures >= max(1, self.options.max_restarts):
@@ -170,10 +175,10 @@ class Supervisor:
             )
         step = last_whole_step(self.folder) or 0
         self.guard.back_to(step)
-        self._print(f"{ending}; it goes on from step {step}")
+        _print(f"{ending}; it goes on from step {step}")
 
     def _move_records(self, step: int, attempt: int) -> None:
-        """Trajectories of steps that are given up are the attempt's, not the run's."""
+        """Moves the trajectories of steps that are given up from the run's folder into the attempt's."""
         if self.records is None:
             return
         for path in sorted(self.records.rglob("step_*")):
@@ -183,27 +188,33 @@ class Supervisor:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.move(path, target)
 
-    def _print(self, text: str) -> None:
-        print(f"supervisor: {text}", flush=True)
+
+def _print(text: str) -> None:
+    print(f"supervisor: {text}", flush=True)
 
 
-class _Attempt:
-    """One start of the training, until it ends or has to be ended."""
+class _AttemptRun:
+    """One start of the training, until it ends or has to be ended; then `sign` is the sign that ended it, and
+    `reached_limit` says whether the time was over."""
 
     def __init__(self, supervisor: Supervisor, attempts: Attempts, limit: TimeLimit | None):
-        self.supervisor, self.attempts, self.limit = supervisor, attempts, limit
+        self.supervisor = supervisor
+        self.attempts = attempts
+        self.limit = limit
         self.sign: Sign | None = None
-        self.is_limit = False
+        self.reached_limit = False
         self.metrics = metrics_files.StartMetrics(metrics_files.next_metrics_file(supervisor.folder))
-        #: When the last line came, the longest time between two, and whether there was one.
-        self._progress, self._longest, self._has_begun = time.monotonic(), 0.0, False
+        #: When the last step ended (before the first one: the start), and the longest time between two.
+        self._last_step_time = time.monotonic()
+        self._longest_step_s = 0.0
+        self._has_begun = False
 
     def run(self) -> int | None:
-        """The exit status; None if it had to be ended."""
+        """Trains. Returns the exit status; None if the training had to be ended."""
         supervisor = self.supervisor
         changes = supervisor.changes(self.attempts.rollbacks)
         attempt = self.attempts.begin(last_whole_step(supervisor.folder) or 0, changes, self.metrics.path)
-        supervisor._print(f"attempt {attempt.number} begins after step {attempt.first}")
+        _print(f"attempt {attempt.number} begins after step {attempt.first}")
         environment = {**os.environ, MARK: str(supervisor.folder)}
         status = run_child_until(self._is_over, supervisor.command(changes, self.metrics.path), environment)
         self._read_metrics()
@@ -213,35 +224,35 @@ class _Attempt:
         return status
 
     def _is_over(self) -> bool:
+        """Whether the attempt has to be ended: for a sign, the time limit, or because it hangs."""
         if self._read_metrics():
             return True
         if self.limit is not None and self.limit.is_over():
-            self.is_limit = True
+            self.reached_limit = True
             return True
         options = self.supervisor.options
-        return time.monotonic() - self._progress > max(options.hang_s, options.hang_factor * self._longest)
+        max_wait_s = max(options.hang_s, options.hang_factor * self._longest_step_s)
+        return time.monotonic() - self._last_step_time > max_wait_s
 
     def _read_metrics(self) -> bool:
-        """Read new metrics and checkpoints; whether a sign ends the attempt."""
+        """Reads new metrics, and keeps new checkpoints. Returns whether a sign ends the attempt."""
         supervisor = self.supervisor
-        for step, metrics, is_whole in self.metrics.new_lines():
-            if is_whole:
-                self._note_progress()
-            for sign in supervisor.guard.see(step, metrics, is_whole=is_whole):
-                self.attempts.sign(sign, step)
-                print(report(sign, step), file=sys.stderr, flush=True)
+        for entry in self.metrics.new_lines():
+            if entry.is_whole:
+                self._note_step()
+            for sign in print_signs(entry, supervisor.guard, supervisor.band):
+                self.attempts.sign(sign, entry.step)
                 if sign.verdict > Verdict.WARN and self.sign is None:
                     self.sign = sign
-            for line in supervisor.band.see(step, metrics) if supervisor.band and is_whole else ():
-                print(f"band: {line}", flush=True)
             if self.sign is not None:
                 return True
         # A checkpoint is written before the metrics of its step are.
         supervisor.checkpoints.keep(supervisor.guard.step)
         return False
 
-    def _note_progress(self) -> None:
+    def _note_step(self) -> None:
         now = time.monotonic()
         if self._has_begun:
-            self._longest = max(self._longest, now - self._progress)
-        self._has_begun, self._progress = True, now
+            self._longest_step_s = max(self._longest_step_s, now - self._last_step_time)
+        self._has_begun = True
+        self._last_step_time = now

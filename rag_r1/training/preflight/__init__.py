@@ -10,21 +10,11 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from rag_r1.options.problems import PreflightReport, Problem
-from rag_r1.training.preflight import (
-    cluster,
-    data,
-    model,
-    nf4,
-    probes,
-    resume,
-    sampler,
-    sessions,
-    settings,
-    weight_transfer,
-)
+from rag_r1.training.preflight import cluster, data, model, nf4, probes, resume, sampler, sessions, settings
 from rag_r1.training.preflight.memory.check import check_memory
 from rag_r1.training.preflight.retriever import check_retriever
 from rag_r1.training.preflight.sft import preflight_sft
+from rag_r1.training.preflight.weight_transfer import check_bucket
 
 __all__ = ["Problem", "PreflightReport", "check_retriever", "preflight", "preflight_sft"]
 
@@ -60,7 +50,7 @@ def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
     if wrong := settings.wrong_types(config, NUMBERS):
         report.problems += wrong
         return  # the other checks calculate with these
-    for check in (model.check_quantisation, nf4.check_nf4, weight_transfer.check_bucket):
+    for check in (model.check_quantisation, nf4.check_nf4, check_bucket):
         report.problems += check(config)
     report.problems += (critic_problems := model.check_critic(config))
     has_models = tokenizer is not None and not critic_problems
