@@ -52,7 +52,7 @@ def check_batch_sizes(config: DictConfig) -> Iterator[Problem]:
 
 
 def gpu_count(config: DictConfig) -> int:
-    """GPUs that train."""
+    """The number of GPUs that train."""
     return int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
 
 
@@ -61,7 +61,8 @@ def _product(node: DictConfig, names: Iterable[str]) -> int:
 
 
 def _model_parallel(config: DictConfig, node: DictConfig, fsdp: str) -> int | None:
-    """GPUs that together process one part of a batch; None for an engine that is not known here."""
+    """The number of GPUs that together process one part of a batch; None for an engine that is not known
+    here."""
     if node.strategy == "megatron":
         dynamic = node.megatron.get("dynamic_context_parallel")
         return gpu_count(config) if dynamic else _product(node.megatron, _MEGATRON_SIZES)
@@ -73,46 +74,50 @@ def _sequence_parallel(node: DictConfig, fsdp: str) -> int:
     return max(int(part.get("ulysses_sequence_parallel_size") or 1) for part in nodes)
 
 
-def _check_update(config: DictConfig, role: str, node: DictConfig, size: int) -> Iterator[Problem]:
+def _check_update(config: DictConfig, role: str, node: DictConfig, ranks: int) -> Iterator[Problem]:
+    """An update divides over the data-parallel ranks."""
     n, prompts = int(config.actor_rollout_ref.rollout.n), int(node.ppo_mini_batch_size)
-    if prompts * n % size == 0:
+    if prompts * n % ranks == 0:
         return
-    step = size // math.gcd(size, n)
+    step = ranks // math.gcd(ranks, n)
     text = (
-        f"an update of {prompts} x {n} = {prompts * n} trajectories cannot be shared by {size} data-parallel"
+        f"an update of {prompts} x {n} = {prompts * n} trajectories cannot be shared by {ranks} data-parallel"
         f" ranks ({gpu_count(config)} GPUs)"
     )
-    lower, upper = prompts // step * step, -(-prompts // step) * step
+    lower, upper = prompts // step * step, math.ceil(prompts / step) * step
     nearest = f"{lower} or {upper}" if lower else f"{upper}"
     yield error(f"{role}.ppo_mini_batch_size", text, f"set it to a multiple of {step}, e.g. {nearest}")
 
 
 def _check_micro_batches(
-    config: DictConfig, role: str, node: DictConfig, fsdp: str, size: int
+    config: DictConfig, role: str, node: DictConfig, fsdp: str, ranks: int
 ) -> Iterator[Problem]:
+    """Micro-batches hold the longest row and, if they are counted in rows, divide a data-parallel rank's."""
     rollout = config.actor_rollout_ref.rollout
-    row = config.data.max_prompt_length + config.data.max_response_length
-    rows = int(node.ppo_mini_batch_size) * int(rollout.n)
-    ranks = _sequence_parallel(node, fsdp)
+    row_tokens = config.data.max_prompt_length + config.data.max_response_length
+    update_rows = int(node.ppo_mini_batch_size) * int(rollout.n)
     # Rows of a rank in a forward pass: veRL pads a batch to a multiple of both.
-    padded = math.lcm(size, rows) // size
-    forwards = [(role, node, "ppo_", "use_dynamic_bsz", rows // size)]
+    padded = math.lcm(ranks, update_rows) // ranks
+    forwards = [(role, node, "ppo_", "use_dynamic_bsz", update_rows // ranks)]
     if role == _ACTOR:
         forwards.append((_ROLLOUT, rollout, "log_prob_", "log_prob_use_dynamic_bsz", padded))
         if needs_reference(config):
             reference = config.actor_rollout_ref.ref
             forwards.append((_REFERENCE, reference, "log_prob_", "log_prob_use_dynamic_bsz", padded))
-    for section, options, prefix, dynamic, share in forwards:
+    for section, options, prefix, dynamic, rank_rows in forwards:
         if options.get(dynamic):
             limit = options.get(f"{prefix}max_token_len_per_gpu")
-            if limit is not None and limit * ranks < row:
-                text = f"{limit} tokens are fewer than the longest row has, {row}"
-                yield error(f"{section}.{prefix}max_token_len_per_gpu", text, f"set it to at least {row}")
-        elif rows % size == 0:
-            micro = options.get(f"{prefix}micro_batch_size_per_gpu")
-            if micro and share % micro:
-                text = f"{micro} does not divide the {share} rows of a rank"
-                remedy = f"set it to a divisor of {share}, or actor_rollout_ref.actor.use_dynamic_bsz=true"
+            if limit is not None and limit * _sequence_parallel(node, fsdp) < row_tokens:
+                text = f"{limit} tokens are fewer than the longest row has, {row_tokens}"
+                remedy = f"set it to at least {row_tokens}"
+                yield error(f"{section}.{prefix}max_token_len_per_gpu", text, remedy)
+        elif update_rows % ranks == 0:
+            micro_rows = options.get(f"{prefix}micro_batch_size_per_gpu")
+            if micro_rows and rank_rows % micro_rows:
+                text = f"{micro_rows} does not divide the {rank_rows} rows of a rank"
+                remedy = (
+                    f"set it to a divisor of {rank_rows}, or actor_rollout_ref.actor.use_dynamic_bsz=true"
+                )
                 yield error(f"{section}.{prefix}micro_batch_size_per_gpu", text, remedy)
 
 

@@ -22,7 +22,7 @@ _ACTOR = "actor_rollout_ref.actor"
 _CORRECTION = "algorithm.rollout_correction"
 REWARD_POOL = "reward.reward_model.enable_resource_pool"
 #: Keys of the critic that must equal the actor's: mini-batches, and what determines the number of ranks.
-_SHARED = (
+_SHARED_KEYS = (
     "ppo_mini_batch_size",
     "strategy",
     "ulysses_sequence_parallel_size",
@@ -77,7 +77,7 @@ def _check_trainer(config: DictConfig) -> Iterator[Problem]:
         yield _refusal(_MODE, mode, reason, [_PREFIX + verls_mode(mode)])
     for role in _trained_roles(config):
         yield from _only(config, f"{role}.shuffle", (False,), "shuffles rows, which splits trajectories")
-    for key in _SHARED if needs_critic(config) else ():
+    for key in _SHARED_KEYS if needs_critic(config) else ():
         actor_value = OmegaConf.select(config, f"{_ACTOR}.{key.replace('fsdp.', 'fsdp_config.')}")
         reason = "differs from the actor's, but both get the same rows in the same order"
         yield from _only(config, f"critic.{key}", (actor_value,), reason)
