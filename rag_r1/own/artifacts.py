@@ -14,7 +14,7 @@ from rag_r1.own.plan import OwnPlan
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.documents.corpus import CORPUS
 from rag_r1.tools.retrieval.local_server import retrieval_process
-from rag_r1.training.next_steps import finished_model
+from rag_r1.training.stages import finished_model
 
 #: The steps in their order; the evaluations have names of their own below `evaluation`.
 STEP_NAMES = ("documents", "index", "questions", "traces", "sft_data", "sft", "filter", "grpo", "evaluation")

@@ -41,6 +41,8 @@ from rag_r1.plugin.sessions import last_rows, prompt_of
 
 logger = logging.getLogger(__name__)
 
+#: Requests so many further prompts.
+Refill = Callable[[int], Any]
 #: Groups that are counted in a step; each is logged as `search/<name>`.
 COUNTED = ("filtered_groups", "unusable_groups", "refilled_groups", "short_groups")
 
@@ -54,13 +56,7 @@ class GroupFilter:
     the limit of generated batches, and counts them. Raises ValueError if `options` lacks the size of a batch,
     which filtering needs."""
 
-    def __init__(
-        self,
-        *args: Any,
-        options: SamplerOptions,
-        refill_fn: Callable[[int], Any] | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, *args: Any, options: SamplerOptions, refill_fn: Refill | None = None, **kwargs: Any):
         filter_options = options.filter_groups
         metric = (filter_options.metric or FILTER_GROUPS_REWARD_METRIC) if filter_options.enable else None
         refills_failed = options.sync_refill_failed_groups

@@ -121,4 +121,4 @@ def log_variable(config: Any) -> str | None:
 def metrics_override(path: Path) -> str:
     """Returns the override that makes veRL write its metrics to `path`, and makes its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return f"++{RAY_VARIABLES}.{_LOG_VARIABLES[0]}={hydra_quoted(path)}"
+    return f"++{RAY_VARIABLES}.{FILE_VARIABLE}={hydra_quoted(path)}"

@@ -77,14 +77,6 @@ def after_demo(out: Path, checkpoint: Path | None, base: Path | None = None) -> 
     ]
 
 
-def finished_model(stage: Path) -> Path:
-    """The folder of the model that a finished stage of `rag-r1 stages` has exported; the stage's folder may
-    have been moved since. Raises OSError if the stage is not finished, or ValueError if its file `finished`
-    does not name a folder below `checkpoints`."""
-    recorded = Path((stage / "finished").read_text(encoding="utf-8").strip())
-    return stage.joinpath(*recorded.parts[recorded.parts.index("checkpoints") :])
-
-
 def _evaluation_arguments(config: Any, checkpoint: Path, folder: Path) -> list[str]:
     """The arguments that evaluate a model as the training's own validation does: the training's folder alone,
     if its configuration is there."""

@@ -88,23 +88,21 @@ def turn_loo_of_sessions(
     """Returns advantages and returns of trajectories of several rows: for each trajectory and each of its
     rows a pair, each of shape (tokens,). `rewards`, `masks`: the rows of each trajectory in order, of that
     shape; `index`: the question of each trajectory."""
-    padded_rewards, padded_masks = (
-        torch.nn.utils.rnn.pad_sequence([_joined(rows) for rows in values], batch_first=True)
-        for values in (rewards, masks)
-    )
-    results = turn_loo_advantage(padded_rewards, padded_masks, index)
+    results = turn_loo_advantage(_padded(rewards), _padded(masks), index)
     pairs = []
     for number, rows in enumerate(masks):
-        # As in `_joined`: one more for each row.
+        # As in `_padded`: one more for each row.
         lengths = [len(row) + 1 for row in rows]
         parts = [result[number, : sum(lengths)].split(lengths) for result in results]
         pairs.append([(advantages[:-1], returns[:-1]) for advantages, returns in zip(*parts, strict=True)])
     return pairs
 
 
-def _joined(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Joins rows to one, with a token of the environment after each, which ends its last turn."""
-    return torch.cat([part for row in rows for part in (row, row.new_zeros(1))])
+def _padded(sessions: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
+    """One row for each trajectory, of shape (trajectories, tokens): its rows, with a token of the environment
+    after each, which ends its last turn."""
+    joined = [torch.cat([part for row in rows for part in (row, row.new_zeros(1))]) for rows in sessions]
+    return torch.nn.utils.rnn.pad_sequence(joined, batch_first=True)
 
 
 def place_turn_scores(

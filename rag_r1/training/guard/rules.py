@@ -76,13 +76,8 @@ def searches_vanish(history: History, options: GuardOptions, facts: TrainingFact
     if change := _below_best(history["search/searches"], history, options):
         before, now, since = change
         if now < options.searches_left * before:
-            yield sign_by_right_answers(
-                "searches",
-                f"searches a question fell from {before:.2f} to {now:.2f}",
-                since,
-                history,
-                options,
-            )
+            text = f"searches a question fell from {before:.2f} to {now:.2f}"
+            yield sign_by_right_answers("searches", text, since, history, options)
 
 
 def actions_become_invalid(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
@@ -94,9 +89,7 @@ def actions_become_invalid(history: History, options: GuardOptions, facts: Train
             yield sign_by_right_answers("valid_actions", text, since, history, options)
 
 
-def right_answers_become_unlikely(
-    history: History, options: GuardOptions, facts: TrainingFacts
-) -> Iterator[Sign]:
+def likelihood_falls(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
     """The likelihood of right answers is displaced, which precedes a collapse (arXiv 2512.04220)."""
     if change := _below_best(history["search/logprob_right"], history, options):
         before, now, since = change
@@ -165,9 +158,7 @@ def gradient_jumps(history: History, options: GuardOptions, facts: TrainingFacts
         yield Sign("gradient", Verdict.WARN, text, history.step)
 
 
-def environment_is_trained_on(
-    history: History, options: GuardOptions, facts: TrainingFacts
-) -> Iterator[Sign]:
+def observations_are_trained(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
     """The loss is computed on tokens that the policy did not generate."""
     trained, generated = history.now("search/trained_tokens"), history.now("search/generated_tokens")
     if trained is not None and generated and trained > options.trained_excess * generated:
@@ -199,12 +190,12 @@ def answers_are_cut_off(history: History, options: GuardOptions, facts: Training
 
 RULES: tuple[Rule, ...] = (
     metrics_are_not_finite,
-    environment_is_trained_on,
+    observations_are_trained,
     held_out_falls,
     right_answers_fall,
     searches_vanish,
     actions_become_invalid,
-    right_answers_become_unlikely,
+    likelihood_falls,
     entropy_explodes,
     exploration_ends,
     engine_disagrees,

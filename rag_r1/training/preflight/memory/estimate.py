@@ -62,16 +62,16 @@ def memory_of(
 ) -> MemoryEstimate:
     """Estimates the memory of a composed recipe of `rag-r1 train`, with a model of this shape, on GPUs of
     `gpu_bytes`. `critic_shape`: the critic's shape, if it differs."""
-    row_tokens = int(config.data.max_prompt_length + config.data.max_response_length)
+    row_tokens = _row_tokens(config)
     actor = _actor_memory(config, shape)
     critic = _critic_memory(config, critic_shape or shape)
     host_bytes = _host_bytes(config, shape, actor, critic)
     if config.trainer.device == "cpu":
-        host_bytes += _cpu_bytes(config, actor, critic, row_tokens)
+        host_bytes += _cpu_bytes(config, actor, critic)
         return MemoryEstimate((), 0, row_tokens, host_bytes, gpu_bytes)
     rollout = config.actor_rollout_ref.rollout
     context_tokens = int(rollout.max_model_len or row_tokens)
-    generation, *other_phases = _phases(config, shape, actor, critic, row_tokens, gpu_bytes)
+    generation, *other_phases = _phases(config, shape, actor, critic, gpu_bytes)
     contexts = formulas.cached_contexts(
         shape, _tensor_parallel(rollout), generation.parts["cache"], context_tokens
     )
@@ -97,14 +97,9 @@ def sft_memory_of(config: DictConfig, shape: ModelShape, gpu_bytes: float = H100
 
 def _actor_memory(config: DictConfig, shape: ModelShape) -> RoleMemory:
     model, rank = config.actor_rollout_ref.model, adapter_rank(config)
-    return _role_memory(
-        config,
-        shape,
-        model,
-        _model_dtype(config.actor_rollout_ref.actor),
-        adapters=shape.adapters(rank, model.target_modules) if rank else 0,
-        nf4=is_nf4(config),
-    )
+    adapters = shape.adapters(rank, model.target_modules) if rank else 0
+    dtype = _model_dtype(config.actor_rollout_ref.actor)
+    return _role_memory(config, shape, model, dtype, adapters=adapters, nf4=is_nf4(config))
 
 
 def _critic_memory(config: DictConfig, shape: ModelShape) -> RoleMemory | None:
@@ -137,16 +132,17 @@ def _role_memory(
     )
 
 
+def _row_tokens(config: DictConfig) -> int:
+    """Tokens of the longest row of a training."""
+    return int(config.data.max_prompt_length + config.data.max_response_length)
+
+
 def _phases(
-    config: DictConfig,
-    shape: ModelShape,
-    actor: RoleMemory,
-    critic: RoleMemory | None,
-    row_tokens: int,
-    gpu_bytes: float,
+    config: DictConfig, shape: ModelShape, actor: RoleMemory, critic: RoleMemory | None, gpu_bytes: float
 ) -> Iterator[Phase]:
-    """Generation first, then the phases of a step in their order."""
+    """Yields generation first, then the phases of a step in their order."""
     policy, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
+    row_tokens = _row_tokens(config)
     idle_actor_bytes = _idle_bytes(policy.actor, actor)
     idle_critic_bytes = _idle_bytes(config.critic, critic) if critic else 0.0
     # What is on the GPU while no role computes, the actor, and the critic.
@@ -192,12 +188,9 @@ def _update_phase(
 
 def _engine_parts(rollout: DictConfig, shape: ModelShape) -> dict[str, float]:
     """Bytes of vLLM's weights and values on a GPU, with its own defaults for what the recipe leaves open."""
-    return formulas.vllm_parts(
-        shape,
-        _tensor_parallel(rollout),
-        step_tokens=int(rollout.max_num_batched_tokens or 8192),
-        sequences=int(rollout.max_num_seqs or 256),
-    )
+    step_tokens = int(rollout.max_num_batched_tokens or 8192)
+    sequences = int(rollout.max_num_seqs or 256)
+    return formulas.vllm_parts(shape, _tensor_parallel(rollout), step_tokens=step_tokens, sequences=sequences)
 
 
 def _idle_bytes(role_config: DictConfig, role: RoleMemory) -> float:
@@ -239,11 +232,11 @@ def _host_bytes(config: DictConfig, shape: ModelShape, actor: RoleMemory, critic
     return host_bytes / int(config.trainer.nnodes)
 
 
-def _cpu_bytes(config: DictConfig, actor: RoleMemory, critic: RoleMemory | None, row_tokens: int) -> float:
+def _cpu_bytes(config: DictConfig, actor: RoleMemory, critic: RoleMemory | None) -> float:
     """Bytes of policy and critic on a CPU, at the peaks of their updates."""
     roles = [(actor, config.actor_rollout_ref.actor), *([(critic, config.critic)] if critic else [])]
     return sum(
-        _update_phase("update", role.parameter_parts, role, role_config, row_tokens).total_bytes
+        _update_phase("update", role.parameter_parts, role, role_config, _row_tokens(config)).total_bytes
         for role, role_config in roles
     )
 
