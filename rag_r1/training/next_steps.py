@@ -14,6 +14,7 @@ from typing import Any
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.run_defaults import SEARCH_URL, config_file, validation_arguments
 from rag_r1.inference.model_folders import newest_checkpoint
+from rag_r1.training.config_facts import is_nf4
 
 #: A file of trajectory records (rag_r1/agent/records.py).
 _RECORDS = re.compile(r"step_(\d+)-\d+\.jsonl")
@@ -23,7 +24,6 @@ _EVALUATE = "evaluate it (with --card: does it search, or does it already know?)
 def after_training(config: Any) -> list[str]:
     """Returns the last lines of a reinforcement learning; `config`: the composed one (composition.py), with
     the paths as seen from the working directory."""
-    from rag_r1.training.preflight.adapters import is_nf4  # imports OmegaConf, which the demo's help has not
 
     folder = Path(config.trainer.default_local_dir).expanduser()
     checkpoint = newest_checkpoint(folder)

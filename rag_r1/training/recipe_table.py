@@ -13,11 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config.recipes import shipped_names
 from rag_r1.runs.markdown import table
-from rag_r1.training.preflight.adapters import adapter_rank, is_nf4
-from rag_r1.training.preflight.cluster import gpu_count
+from rag_r1.training.config_facts import adapter_rank, gpu_count, is_nf4, needs_critic
 from rag_r1.training.preflight.memory.estimate import MemoryEstimate, memory_of, sft_memory_of
 from rag_r1.training.preflight.memory.shape import SHAPES
-from rag_r1.training.preflight.sessions import needs_critic
 
 _COLUMNS = (
     "recipe", "model", "`model_dtype`", "LoRA", "learning rate", "GPUs", "update, GB", "generation, GB",

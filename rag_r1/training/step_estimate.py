@@ -34,8 +34,8 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import table
 from rag_r1.system.cores import trainer_threads
 from rag_r1.training.added_overrides import vllm_threads
+from rag_r1.training.config_facts import needs_critic
 from rag_r1.training.preflight.data import files_of
-from rag_r1.training.preflight.sessions import needs_critic
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

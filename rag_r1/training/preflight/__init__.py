@@ -10,6 +10,7 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from rag_r1.options.problems import PreflightReport, Problem
+from rag_r1.training.config_facts import needs_critic
 from rag_r1.training.preflight import cluster, data, model, nf4, probes, resume, sampler, sessions, settings
 from rag_r1.training.preflight.memory.check import check_memory
 from rag_r1.training.preflight.retriever import check_retriever
@@ -61,7 +62,7 @@ def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
     ):
         report.problems += check(config)
     report.problems += check_memory(config, report)
-    report.problems += resume.check_resumed_rates(config, critic=sessions.needs_critic(config))
+    report.problems += resume.check_resumed_rates(config, critic=needs_critic(config))
     report.problems += resume.check_run_folder(config)
     report.problems += sampler.check_sampler(config)
     for check in (sampler.check_filtering, sessions.check_sessions, probes.check_probes):

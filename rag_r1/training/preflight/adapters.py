@@ -15,25 +15,11 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from rag_r1.options.problems import Problem, error, warning
-from rag_r1.training.preflight.sessions import is_separate
+from rag_r1.training.config_facts import adapter_rank, is_separate
 
 _MODEL = "actor_rollout_ref.model"
 _MERGE = f"{_MODEL}.lora.merge"
 _ROLLOUT = "actor_rollout_ref.rollout"
-#: The module that registers the engine for weights in nf4.
-NF4_ENGINE = "rag_r1.plugin.nf4.register"
-
-
-def adapter_rank(config: DictConfig) -> int:
-    """The rank of the policy's adapters; 0 if all weights are trained."""
-    model = config.actor_rollout_ref.model
-    return int((model.get("lora") or {}).get("rank") or 0) or int(model.get("lora_rank") or 0)
-
-
-def is_nf4(config: DictConfig) -> bool:
-    """Whether adapters are trained over weights in nf4 (rag_r1/plugin/nf4/register.py)."""
-    model = config.actor_rollout_ref.get("model") or {}
-    return NF4_ENGINE in str(model.get("external_lib") or "")
 
 
 def check_adapters(config: DictConfig) -> Iterator[Problem]:

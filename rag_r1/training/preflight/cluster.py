@@ -19,8 +19,8 @@ from rag_r1.options.problems import Problem, error, is_unset, warning
 from rag_r1.options.server_address import is_server_address
 from rag_r1.system import gpu_driver
 from rag_r1.system.installation import flash_attn_command
+from rag_r1.training.config_facts import gpu_count, is_separate, needs_critic, needs_reference
 from rag_r1.training.preflight.adapters import check_adapters
-from rag_r1.training.preflight.sessions import is_separate, needs_critic
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -49,11 +49,6 @@ def check_batch_sizes(config: DictConfig) -> Iterator[Problem]:
             continue
         yield from _check_update(config, role, node, gpus // group)
         yield from _check_micro_batches(config, role, node, fsdp, gpus // group)
-
-
-def gpu_count(config: DictConfig) -> int:
-    """The number of GPUs that train."""
-    return int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
 
 
 def _product(node: DictConfig, names: Iterable[str]) -> int:
@@ -196,8 +191,3 @@ def is_loopback(url: str) -> bool:
     except ValueError:
         return False
     return address.is_loopback or address.is_unspecified
-
-
-def needs_reference(config: DictConfig) -> bool:
-    """Whether a KL term needs the reference policy."""
-    return bool(config.algorithm.get("use_kl_in_reward") or config.actor_rollout_ref.actor.use_kl_loss)

@@ -34,13 +34,12 @@ def check_data(
         template = plain(config.data.get("apply_chat_template_kwargs")) or {}
         setup = AgentSetup.of(settings, tokenizer, RowLimits(_ANY_LENGTH, 1), template=template)
         count_tokens = partial(_count_tokens, setup)
-    train_counts, _ = (
-        [
-            _check_file(path, config.data, settings, count_tokens, report)
-            for path in files_of(config.data, key)
-        ]
-        for key in ("train_files", "val_files")
-    )
+    train_counts = [
+        _check_file(path, config.data, settings, count_tokens, report)
+        for path in files_of(config.data, "train_files")
+    ]
+    for path in files_of(config.data, "val_files"):
+        _check_file(path, config.data, settings, count_tokens, report)
     return None if not train_counts or None in train_counts else sum(train_counts)
 
 

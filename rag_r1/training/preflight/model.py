@@ -26,8 +26,7 @@ from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_
 from rag_r1.protocols import ChatTemplateError, Protocol
 from rag_r1.runs.errors import RunError
 from rag_r1.sandbox.chat_template import refuse_empty_tokenizer, refuse_endless_files, refuse_endless_template
-from rag_r1.training.preflight.adapters import NF4_ENGINE
-from rag_r1.training.preflight.sessions import needs_critic
+from rag_r1.training.config_facts import NF4_ENGINE, needs_critic
 
 _CRITIC = "critic.model"
 #: Keys by which transformers and PEFT load weights in 4 or 8 bits.

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.inference.model_folders.model_config import model_config
 from rag_r1.options.problems import Problem, error, is_unset
 from rag_r1.system.installation import pip_command
-from rag_r1.training.preflight.adapters import NF4_ENGINE, adapter_rank, is_nf4
+from rag_r1.training.config_facts import NF4_ENGINE, adapter_rank, is_nf4
 
 _MODEL = "actor_rollout_ref.model"
 _ACTOR = "actor_rollout_ref.actor"

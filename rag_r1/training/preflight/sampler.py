@@ -13,7 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.config.schema import RagR1Config, SamplerOptions, find_faults
 from rag_r1.options.problems import Problem, error, plain, problem_of_fault, warning
 from rag_r1.rewards import RewardSum
-from rag_r1.training.preflight.sessions import REWARD_POOL, shares_reward_model, verls_mode
+from rag_r1.training.config_facts import verls_mode
+from rag_r1.training.preflight.sessions import REWARD_POOL, shares_reward_model
 
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
 _KWARGS = "trainer.v1.sampler.sampler_kwargs"

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config.schema import RagR1Config
 from rag_r1.options.problems import Problem, error
+from rag_r1.training.config_facts import needs_critic, verls_mode
 
 _PREFIX = "sessions_"
 _MODE = "trainer.v1.trainer_mode"
@@ -43,22 +44,6 @@ EXACT_ESTIMATORS = ("grpo", "gae", "reinforce_plus_plus", "turn_loo")
 def splits_sessions(settings: RagR1Config | None) -> bool:
     """Whether trajectories can have several rows, because the protocol rewrites its context."""
     return bool(getattr(getattr(settings, "protocol", None), "rewrites_context", False))
-
-
-def verls_mode(mode: str) -> str:
-    """veRL's own name of a trainer mode: `sync` for `search_sync` and `sessions_sync`."""
-    return mode.removeprefix(_PREFIX).removeprefix("search_")
-
-
-def is_separate(config: DictConfig) -> bool:
-    """Whether training and generation have GPUs of their own."""
-    return verls_mode(config.trainer.v1.trainer_mode) == "separate_async"
-
-
-def needs_critic(config: DictConfig) -> bool:
-    """Whether a critic is trained."""
-    enabled = config.critic.enable
-    return bool(enabled) if enabled is not None else config.algorithm.adv_estimator == "gae"
 
 
 def check_sessions(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:

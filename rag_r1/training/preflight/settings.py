@@ -24,7 +24,7 @@ from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
 from rag_r1.tools.registry import make_tool
-from rag_r1.training.preflight.sessions import is_separate
+from rag_r1.training.config_facts import is_separate
 
 _ACTOR = "actor_rollout_ref.actor"
 _LOSS = f"{_ACTOR}.policy_loss"

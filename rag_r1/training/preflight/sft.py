@@ -15,7 +15,7 @@ from tqdm import tqdm
 from rag_r1.data.sft_rows import SftRow, SftTokens, protocol_of_rows, read_sft_rows
 from rag_r1.io.errors import DataError
 from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, plain, warning
-from rag_r1.training.preflight.cluster import gpu_count
+from rag_r1.training.config_facts import gpu_count
 from rag_r1.training.preflight.model import check_model, check_tags
 from rag_r1.training.preflight.resume import check_resumed_sft_rate
 from rag_r1.training.preflight.settings import check_verls_keys, wrong_types

@@ -20,7 +20,7 @@ from rag_r1.inference.model_folders import tensors_of
 from rag_r1.inference.model_folders.model_config import model_config
 from rag_r1.io.errors import DataError
 from rag_r1.options.problems import Problem, error, is_unset, warning
-from rag_r1.training.preflight.adapters import adapter_rank, is_nf4
+from rag_r1.training.config_facts import adapter_rank, is_nf4
 from rag_r1.training.preflight.memory.formulas import dtype_bytes
 
 _KEY = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.training.preflight.adapters import adapter_rank, is_nf4
-from rag_r1.training.preflight.cluster import gpu_count, needs_reference
+from rag_r1.training.config_facts import adapter_rank, gpu_count, is_nf4, needs_critic, needs_reference
 from rag_r1.training.preflight.memory import formulas
 from rag_r1.training.preflight.memory.formulas import RoleMemory
 from rag_r1.training.preflight.memory.shape import ModelShape
-from rag_r1.training.preflight.sessions import needs_critic
 
 #: Bytes of the GPU for which memory is estimated if nothing names another one.
 H100_BYTES = 80e9
