@@ -134,8 +134,7 @@ class SearchOutput(AgentLoopOutput):
 
 
 class _ProcessAgent:
-    """The agent of a process, for training, for validation and under probes. It is created once, although
-    veRL creates a loop for each trajectory."""
+    """The agent of a process for training, validation and probes; made once, not for each loop of veRL."""
 
     _instance: tuple[DictConfig, _ProcessAgent] | None = None
 
@@ -155,8 +154,7 @@ class _ProcessAgent:
         self.probe_agent = _probe_agent(settings, self.validation, limits)
 
     def of_row(self, row: Mapping[str, Any], info: Mapping[str, Any]) -> AgentSetup:
-        """The agent that plays a row of the data set, whose `extra_info` is `info`: that of training, of
-        validation, or of the row's probe."""
+        """The agent for a row with this `extra_info`: of training, of validation, or of the row's probe."""
         if str(info.get("split", "train")) == "train":
             return self.training
         probe = probe_of(row)
@@ -237,11 +235,6 @@ class SearchAgentLoop(AgentLoopBase):
         # No log-probs, not even the zeros of a row without generations, if the rest of the batch has none.
         wants_logprobs = engine.sampling_params.get("logprobs")
         fields = {"turn_scores": [], "tool_rewards": [], **engine.extra_fields, **_versions(engine, row)}
-        metrics = AgentLoopMetrics(
-            generate_sequences=sum(turn.generate_s for turn in record.turns),
-            tool_calls=sum(turn.tool_s for turn in record.turns),
-            num_preempted=engine.preempted,
-        )
         rows = [self._with_tokens(training) for training in ledger.rows()]
         last_number = len(rows) - 1
         by_turn = (self.config.get("algorithm") or {}).get("adv_estimator") == TURN_LOO
@@ -257,7 +250,7 @@ class SearchAgentLoop(AgentLoopBase):
                 response_logprobs=training.response_logprobs if wants_logprobs else None,
                 # veRL counts messages: the user's, one for each generation, one for each observation.
                 num_turns=1 + len(record.turns) + sum(turn.observed_tokens > 0 for turn in record.turns),
-                metrics=metrics if i == last_number else AgentLoopMetrics(),
+                metrics=_metrics(record, engine) if i == last_number else AgentLoopMetrics(),
                 extra_fields={
                     **fields,
                     **({"row_number": i} if by_turn else {}),
@@ -274,6 +267,15 @@ class SearchAgentLoop(AgentLoopBase):
         if not row.response_ids:
             row = TrainingRow(row.prompt_ids, [eos], [0], [0.0])
         return row if row.prompt_ids else replace(row, prompt_ids=[eos])
+
+
+def _metrics(record: Trajectory, engine: VerlEngine) -> AgentLoopMetrics:
+    """Seconds of generation and of tools in a trajectory, and how often it was preempted."""
+    return AgentLoopMetrics(
+        generate_sequences=sum(turn.generate_s for turn in record.turns),
+        tool_calls=sum(turn.tool_s for turn in record.turns),
+        num_preempted=engine.preempted,
+    )
 
 
 def _versions(engine: VerlEngine, row: dict[str, Any]) -> dict[str, int]:

@@ -65,6 +65,7 @@ def _model_parallel(config: DictConfig, node: DictConfig, fsdp: str) -> int | No
 
 
 def _sequence_parallel(node: DictConfig, fsdp: str) -> int:
+    """The number of GPUs that share the tokens of a row."""
     nodes = (node, node.get(fsdp) or {})
     return max(int(part.get("ulysses_sequence_parallel_size") or 1) for part in nodes)
 
@@ -110,15 +111,14 @@ def _check_micro_batches(
             micro_rows = options.get(f"{prefix}micro_batch_size_per_gpu")
             if micro_rows and rank_rows % micro_rows:
                 text = f"{micro_rows} does not divide the {rank_rows} rows of a rank"
-                remedy = (
-                    f"set it to a divisor of {rank_rows}, or actor_rollout_ref.actor.use_dynamic_bsz=true"
-                )
+                remedy = f"set it to a divisor of {rank_rows}, or {_ACTOR}.use_dynamic_bsz=true"
                 yield error(f"{section}.{prefix}micro_batch_size_per_gpu", text, remedy)
 
 
 def check_engines(config: DictConfig) -> Iterator[Problem]:
     """The engines for generation and training work with the agent loop, and their packages are installed."""
-    rollout, strategy = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor.strategy
+    rollout = config.actor_rollout_ref.rollout
+    strategy = config.actor_rollout_ref.actor.strategy
     if rollout.name != "vllm":
         text = (
             f"{rollout.name} does not work here: a turn must end with its stop string, which vLLM keeps if"

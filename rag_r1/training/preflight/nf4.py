@@ -25,6 +25,8 @@ _FSDP = f"{_ACTOR}.fsdp_config"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _CONTENTS = f"{_ACTOR}.checkpoint.save_contents"
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+#: veRL's names of 16-bit floats with five bits of exponent.
+_HALF = ("16", "fp16", "float16")
 #: Switches that must be off -> why.
 _OFF = {
     f"{_FSDP}.offload_policy": "moves sharded weights, and those in nf4 are whole: use param_offload",
@@ -62,11 +64,10 @@ def _check_engine(config: DictConfig) -> Iterator[Problem]:
     if strategy not in ("fsdp", "fsdp2"):
         text = f"is {strategy}, and weights in nf4 are for veRL's FSDP engine"
         yield error(f"{_ACTOR}.strategy", text, "train with platform=gpu or platform=gpu_sdpa")
-    if "16" in str(OmegaConf.select(config, f"{_FSDP}.mixed_precision.param_dtype") or "bf16").removeprefix(
-        "bf16"
-    ):
+    dtype_key = f"{_FSDP}.mixed_precision.param_dtype"
+    if str(OmegaConf.select(config, dtype_key)) in _HALF:
         text = "is fp16, whose gradients would need a scale"
-        yield error(f"{_FSDP}.mixed_precision.param_dtype", text, "set it to bf16 or fp32")
+        yield error(dtype_key, text, "set it to bf16 or fp32")
     for key, reason in _OFF.items():
         if OmegaConf.select(config, key):
             yield error(key, f"does not go with weights in nf4: it {reason}", f"set {key}=null")

@@ -57,7 +57,7 @@ COMPONENTS = (
 
 def dtype_bytes(dtype: object) -> int:
     """Bytes of a value of this `model_dtype`: 4 for 32 bits and for none, veRL's default, else 2."""
-    return 4 if str(dtype) in ("fp32", "float32", "None") else 2
+    return 4 if str(dtype) in ("32", "fp32", "float32", "None") else 2
 
 
 @dataclass(frozen=True)
