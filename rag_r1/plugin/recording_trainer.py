@@ -74,6 +74,7 @@ class RecordingMixin:
         super().__init__(config)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """As veRL's; then writes the advantages and adds to `metrics`."""
         batch = super()._compute_advantage(batch, metrics)
         started = time.perf_counter()
         estimator = (self.config.get("algorithm") or {}).get("adv_estimator")

@@ -33,7 +33,7 @@ def read_rows(keys: Sequence[str], partition: str, fields: Sequence[str]) -> Ten
 
 
 def write_rows(rows: Mapping[str, Mapping[str, Any]], partition: str) -> None:
-    """Replace fields of rows that are there: key -> field -> value. All rows name the same fields."""
+    """Replaces fields of rows that are there: key -> field -> value. All rows name the same fields."""
     values = list_of_dict_to_tensordict([dict(row) for row in rows.values()])
     tq.kv_batch_put(keys=list(rows), partition_id=partition, fields=values)
 
@@ -44,5 +44,5 @@ def plain_value(value: Any) -> Any:
 
 
 def remove_rows(keys: Sequence[str], partition: str) -> None:
-    """Remove rows with all their fields."""
+    """Removes rows with all their fields."""
     tq.kv_clear(keys=list(keys), partition_id=partition)

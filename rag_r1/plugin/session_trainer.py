@@ -73,10 +73,8 @@ class WholeSessionMixin(RecordingMixin):
         policy, critic = self.config.actor_rollout_ref, self.config.critic
         sizes = []
         if not policy.actor.use_dynamic_bsz:
-            sizes += [
-                policy.actor.ppo_micro_batch_size_per_gpu,
-                policy.rollout.log_prob_micro_batch_size_per_gpu,
-            ]
+            sizes.append(policy.actor.ppo_micro_batch_size_per_gpu)
+            sizes.append(policy.rollout.log_prob_micro_batch_size_per_gpu)
         if self.use_reference_policy and not policy.ref.log_prob_use_dynamic_bsz:
             sizes.append(policy.ref.log_prob_micro_batch_size_per_gpu)
         if self.use_critic and not critic.use_dynamic_bsz:

@@ -18,6 +18,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import stop_session
 from rag_r1.system.child_processes import last_lines, start
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
+from rag_r1.training.guard.history import is_held_out
 
 
 def train(command: Sequence[str], out: Path, timeout_s: float = math.inf) -> None:
@@ -64,16 +65,12 @@ def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
 def _show(bar: tqdm, entry: dict[str, Any]) -> None:
     """Shows what a line of metrics says of a validation and of a step."""
     metrics = entry["data"]
-    held_out = [
-        value
-        for key, value in metrics.items()
-        if key.startswith("val-") and key.endswith("/em/mean@1") and "/probe_" not in key
-    ]
-    if held_out:
+    if held_out := [value for key, value in metrics.items() if is_held_out(key, "/em/mean@1")]:
         bar.write(f"  step {entry['step']:>3}  held-out exact match {fmean(held_out):.2f}")
     if "search/score" in metrics:
-        reward, searches = metrics["search/score"], metrics["search/searches"]
-        progress = f"reward {reward:.2f}, {searches:.1f} searches per question"
+        progress = (
+            f"reward {metrics['search/score']:.2f}, {metrics['search/searches']:.1f} searches per question"
+        )
         bar.set_description_str(f"step {entry['step']}")
         bar.set_postfix_str(progress)
         if bar.disable:

@@ -128,13 +128,14 @@ class History:
 def _held_out(metrics: Mapping[str, float]) -> Iterator[tuple[str, float]]:
     """Yields name and value of our own series of a validation: means over its data sources."""
     for series, ends in _HELD_OUT.items():
-        candidates = ([value for name, value in metrics.items() if _is_held_out(name, end)] for end in ends)
+        candidates = ([value for name, value in metrics.items() if is_held_out(name, end)] for end in ends)
         values = next(filter(None, candidates), [])
         if values and not any(map(math.isnan, values)):
             yield series, fmean(values)
 
 
-def _is_held_out(name: str, end: str) -> bool:
+def is_held_out(name: str, end: str) -> bool:
+    """Whether a metric of this ending is of a validation's own questions, not of a probe's."""
     return name.startswith("val-") and name.endswith(end) and "/probe_" not in name
 
 

@@ -77,10 +77,10 @@ class Supervisor:
         self.checkpoints = Checkpoints(self.folder, self.options.kept_checkpoints)
 
     def run(self, limit: TimeLimit | None = None) -> int | None:
-        """Trains to the end. Returns 0, the status of a training that cannot be started again, or None if
-        `limit` ended it. Raises RunError with the cause if a sign ended it for good."""
-        error = RunError(f"another command supervises {self.folder}: wait for it or end it")
-        with hold_lock(self.folder, error, name=SUPERVISOR_LOCK):
+        """Trains to the end. Returns 0, or None if `limit` ended the training. Raises RunError with the cause
+        if a sign ended it for good, if it crashed too often, or if another command supervises it."""
+        busy_error = RunError(f"another command supervises {self.folder}: wait for it or end it")
+        with hold_lock(self.folder, busy_error, name=SUPERVISOR_LOCK):
             if n_leftovers := stop_leftovers(self.folder):
                 _print(f"ended {n_leftovers} processes of an earlier start")
             self.checkpoints.mend_tracker()

@@ -18,13 +18,13 @@ from rag_r1.inference.model_folders.model_config import model_config
 from rag_r1.options.problems import Problem, error, is_unset
 from rag_r1.system.installation import pip_command
 from rag_r1.training.config_facts import NF4_ENGINE, adapter_rank, is_nf4
+from rag_r1.training.preflight.memory.shape import EXPERT_KEYS
 
 _MODEL = "actor_rollout_ref.model"
 _ACTOR = "actor_rollout_ref.actor"
 _FSDP = f"{_ACTOR}.fsdp_config"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _CONTENTS = f"{_ACTOR}.checkpoint.save_contents"
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 #: veRL's names of 16-bit floats with five bits of exponent.
 _HALF = ("16", "fp16", "float16")
 #: Switches that must be off -> why.
@@ -106,6 +106,6 @@ def _check_model(config: DictConfig) -> Iterator[Problem]:
     if keys.get("quantization_config"):
         text = f"{path} is quantised already"
         yield error(f"{_MODEL}.path", text, "give the model with weights of 16 or 32 bits")
-    if any(keys.get(key) for key in _EXPERTS):
+    if any(keys.get(key) for key in EXPERT_KEYS):
         text = f"{path} has experts, which are not linear layers and would not be quantised"
         yield error(f"{_MODEL}.path", text, "give a model without experts, or train without nf4")

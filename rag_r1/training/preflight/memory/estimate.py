@@ -139,17 +139,12 @@ def _phases(
     config: DictConfig, shape: ModelShape, actor: RoleMemory, critic: RoleMemory | None, gpu_bytes: float
 ) -> Iterator[Phase]:
     """Yields generation first, then the phases of a step in their order."""
-    policy, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
-    row_tokens = _row_tokens(config)
+    policy = config.actor_rollout_ref
     idle_actor_bytes = _idle_bytes(policy.actor, actor)
     idle_critic_bytes = _idle_bytes(config.critic, critic) if critic else 0.0
-    # What is on the GPU while no role computes, the actor, and the critic.
-    idle_parts = {"contexts": formulas.HELD, "kept by other roles": idle_actor_bytes + idle_critic_bytes}
-    actor_parts = {
-        "contexts": formulas.HELD,
-        "kept by other roles": idle_critic_bytes,
-        **actor.parameter_parts,
-    }
+    idle_parts = _held_parts(idle_actor_bytes + idle_critic_bytes)
+    actor_parts = _held_parts(idle_critic_bytes, actor)
+    rollout = policy.rollout
     vllm = _engine_parts(rollout, shape)
     cache_bytes = max(0.0, float(rollout.gpu_memory_utilization) * gpu_bytes - sum(vllm.values()))
     yield Phase("generation", {**idle_parts, **vllm, "cache": cache_bytes})
@@ -158,20 +153,35 @@ def _phases(
     sender_parts = idle_parts if actor.nf4 else actor_parts
     transfer_parts = {"vLLM's weights": vllm["vLLM's weights"], "bucket": bucket_bytes}
     yield Phase("weights to vLLM", {**sender_parts, **transfer_parts})
-    if config.trainer.get("val_only"):
-        return
+    if not config.trainer.get("val_only"):
+        yield from _training_phases(config, actor, critic, idle_parts, actor_parts)
+
+
+def _held_parts(others_bytes: float, role: RoleMemory | None = None) -> dict[str, float]:
+    """Bytes on a GPU whatever is computed, with `others_bytes` of idle roles and the weights of `role`."""
+    weights = role.parameter_parts if role is not None else {}
+    return {"contexts": formulas.HELD, "kept by other roles": others_bytes, **weights}
+
+
+def _training_phases(
+    config: DictConfig,
+    actor: RoleMemory,
+    critic: RoleMemory | None,
+    idle_parts: dict[str, float],
+    actor_parts: dict[str, float],
+) -> Iterator[Phase]:
+    """Yields the phases of a step after generation. `idle_parts`: what is on the GPU while no role computes;
+    `actor_parts`: while the actor does."""
+    policy, row_tokens = config.actor_rollout_ref, _row_tokens(config)
     moments_bytes = 0.0 if _offloads(policy.actor, "optimizer") else actor.optimizer_bytes
-    log_probs = actor.computing_parts(_micro_batch_tokens(rollout, row_tokens, "log_prob_"), backward=False)
+    tokens = _micro_batch_tokens(policy.rollout, row_tokens, "log_prob_")
+    log_probs = actor.computing_parts(tokens, backward=False)
     yield Phase("log-probs", {**actor_parts, "optimizer": moments_bytes, **log_probs})
     if _has_reference_model(config, actor):
         tokens = _micro_batch_tokens(policy.ref, row_tokens, "log_prob_")
         yield Phase("reference", {**idle_parts, **actor.computing_parts(tokens, backward=False)})
     if critic:
-        critic_parts = {
-            "contexts": formulas.HELD,
-            "kept by other roles": idle_actor_bytes,
-            **critic.parameter_parts,
-        }
+        critic_parts = _held_parts(_idle_bytes(policy.actor, actor), critic)
         yield _update_phase("critic", critic_parts, critic, config.critic, row_tokens)
     yield _update_phase("update", actor_parts, actor, policy.actor, row_tokens)
 

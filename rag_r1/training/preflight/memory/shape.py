@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Keys by which a config.json names experts.
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ SHAPES = {
 
 def shape_of(keys: Mapping[str, Any], name: str = "model") -> ModelShape | None:
     """The shape that the keys of a config.json describe; None if it lacks a size, or has experts."""
-    if any(keys.get(key) for key in _EXPERTS):
+    if any(keys.get(key) for key in EXPERT_KEYS):
         return None
     try:
         heads, hidden = int(keys["num_attention_heads"]), int(keys["hidden_size"])
