@@ -62,7 +62,7 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
     """Trains the stages that are not finished yet; returns the folder of the last stage's model. Raises
     RunError if a training fails or leaves no model, or if another one is running in a stage's folder."""
     out = out.resolve()
-    check_overrides(overrides, len(recipes))
+    check_stage_overrides(overrides, len(recipes))
     model: Path | None = None
     for number, recipe in enumerate(recipes, 1):
         folder = out / f"stage{number}"
@@ -94,15 +94,15 @@ def finished_model(stage: Path) -> Path:
     return stage.joinpath(*recorded.parts[recorded.parts.index("checkpoints") :])
 
 
-def check_overrides(overrides: Sequence[str], stages: int) -> None:
+def check_stage_overrides(overrides: Sequence[str], stages: int) -> None:
     """Raises StartError for overrides of a stage that does not exist, and for those that are not
     key=value."""
     with StartChecks() as checks:
         for override in overrides:
-            checks.run(_check_override, override, stages)
+            checks.run(_check_stage_override, override, stages)
 
 
-def _check_override(override: str, stages: int) -> None:
+def _check_stage_override(override: str, stages: int) -> None:
     match = _ONE_STAGE.fullmatch(override)
     if match and not 1 <= int(match[1]) <= stages:
         raise RunError(f"{override}: there is no stage {match[1]}, only 1 to {stages}")
@@ -228,7 +228,7 @@ def check_start(args: StagesArguments) -> None:
         checks.run(check_out, args.out, "rag-r1 stages")
         for recipe in args.recipe:
             checks.run(Recipe.find, recipe)
-        checks.run(check_overrides, args.overrides, len(args.recipe))
+        checks.run(check_stage_overrides, args.overrides, len(args.recipe))
 
 
 if __name__ == "__main__":
