@@ -22,7 +22,8 @@ must not depend on its number of rows. In veRL 0.9.1 these places conflict with 
 each mini-batch has the same trajectories as with one row each, and all have the same number of rows, with
 masked rows as padding (session_trainer.py adds it). `trained_rows` and `move_rewards` prepare the rows for
 the advantages (sampler.py). Losses and estimators that count rows in other ways are refused before the run
-(rag_r1/training/preflight/sessions.py)."""
+(rag_r1/training/preflight/sessions.py).
+"""
 
 from __future__ import annotations
 

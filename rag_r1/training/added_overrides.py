@@ -4,7 +4,8 @@ They name the module with our trainers and the folder of the composed configurat
 of vLLM's threads. Ray gives each of its workers one OpenMP thread (its function
 `set_omp_num_threads_if_unset`), and vLLM, which a worker starts, would inherit that. It is best for the
 demo's policy; a model of 135 million parameters would use a single core of the machine. The trainer sets its
-own number (rag_r1/plugin/cpu/engines.py)."""
+own number (rag_r1/plugin/cpu/engines.py).
+"""
 
 from __future__ import annotations
 

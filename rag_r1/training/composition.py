@@ -5,7 +5,8 @@ is left out and reported, so that one run of the checks finds all of them.
 
 `check_overrides` is for a command that starts the training later, when it has made its data. The training's
 own preflight needs that data, and the training of `rag-r1 demo` has no preflight. So such a command checks
-what the recipe and the overrides say by themselves: keys, types, numbers, and the block `rag_r1`."""
+what the recipe and the overrides say by themselves: keys, types, numbers, and the block `rag_r1`.
+"""
 
 from __future__ import annotations
 

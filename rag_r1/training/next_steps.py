@@ -1,7 +1,8 @@
 """The next steps after a training, as lines to print: its newest checkpoint and the commands that use it.
 
 The lines are made from the composed configuration and from what is in the folder of the checkpoints, so they
-can be pasted as they are. Commands stand on lines of their own."""
+can be pasted as they are. Commands stand on lines of their own.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import table
 from rag_r1.system.cores import trainer_threads
 from rag_r1.training.added_overrides import vllm_threads
-from rag_r1.training.config_facts import needs_critic
+from rag_r1.training.config_facts import needs_critic, needs_reference
 from rag_r1.training.preflight.data import files_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def step_parts(config: DictConfig, probe: Probe) -> dict[str, float]:
     parts = {"generating": probe.rollout_s * trajectories / probe.trajectories}
     if not (config.algorithm.get("rollout_correction") or {}).get("bypass_mode"):
         parts["log-probs"] = tokens / probe.log_prob_rate
-    if actor.use_kl_loss or config.algorithm.use_kl_in_reward:
+    if needs_reference(config):
         parts["reference"] = tokens / probe.log_prob_rate
     parts["update"] = tokens * actor.ppo_epochs / probe.update_rate
     if needs_critic(config):

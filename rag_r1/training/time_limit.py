@@ -8,7 +8,8 @@ in any case.
 The run's folder is all that the next piece needs: checkpoints, logs and records. At a restart veRL forgets
 which checkpoints it has saved and never removes those of an earlier piece, so the folder would grow: here the
 older ones are removed when a piece begins and when it is ended, as far as `trainer.max_actor_ckpt_to_keep`
-(of `rag-r1 sft`: `trainer.max_ckpt_to_keep`) says."""
+(of `rag-r1 sft`: `trainer.max_ckpt_to_keep`) says.
+"""
 
 from __future__ import annotations
 

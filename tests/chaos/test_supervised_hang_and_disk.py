@@ -1,5 +1,6 @@
 """A supervised training that hangs, and whose disk is then full, ends with all its steps, as an undisturbed
-one does: it ends the hanging processes by itself, and goes on by the same command once there is room."""
+one does: it ends the hanging processes by itself, and goes on by the same command once there is room.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Recipes with the values of a user, composed as `rag-r1 train` does, once for all tests; and what the
-preflight says of one."""
+preflight says of one.
+"""
 
 from __future__ import annotations
 

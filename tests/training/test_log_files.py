@@ -1,5 +1,6 @@
 """Where veRL's logger `file` writes when `rag-r1 train` starts it: below the run's folder, a file for each
-start."""
+start.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ checkpoints. What it does then:
 A process that is started again from a checkpoint has no memory of what went wrong: its weights, optimizer and
 position in the data are those of the checkpoint, in every trainer mode. So all of this needs nothing inside
 of veRL. The supervisor may be killed as well: all its state is in the run's folder, and the next command ends
-what is left of the training and goes on."""
+what is left of the training and goes on.
+"""
 
 from __future__ import annotations
 

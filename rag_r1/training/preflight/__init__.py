@@ -3,7 +3,8 @@
 Each `check_*` is a function from the composed configuration to Problems; its docstring says what must hold,
 and it yields a Problem where that does not. `preflight` calls them all and reports all problems at once: a
 problem found by one check does not prevent the others. Nothing is started and nothing is written. veRL's own
-`validate_config` is one of the checks."""
+`validate_config` is one of the checks.
+"""
 
 from __future__ import annotations
 

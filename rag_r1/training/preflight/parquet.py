@@ -3,7 +3,8 @@
 Each row is checked once; rag_r1/data/rows.py reads rows in batches, so the size of a file does not matter.
 `column_problems` reads the schema only; `scan_parquet` counts rows, names the faulty ones, and keeps the
 longest prompts. Counting tokens is slow, so only the `TOKENISED` longest prompts (by characters) of a file
-are tokenised: all of a small file, and of a large one those that could be too long."""
+are tokenised: all of a small file, and of a large one those that could be too long.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A supervised training goes back after a sign, goes on after a crash or a hang, and stops when neither
 helps. The trainings are processes that only pretend (pretended_training.py); real ones stand in
-test_real_supervision.py."""
+test_real_supervision.py.
+"""
 
 from __future__ import annotations
 
