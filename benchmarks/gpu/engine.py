@@ -26,7 +26,7 @@ from verl.workers.engine import EngineRegistry
 from benchmarks.gpu.plan import Plan
 from rag_r1.config.recipes import Recipe
 from rag_r1.system.child_processes import free_port
-from rag_r1.training.command import compose_recipe
+from rag_r1.training.composition import compose_recipe
 
 #: Of a step.
 PARTS = ("forward and backward", "optimizer step")

@@ -25,13 +25,13 @@ def estimate_of(config: DictConfig, shape: ModelShape, gpu: float) -> dict[str, 
     weights made for vLLM one by one; `waiting`, what is left on the GPU while others compute."""
     memory = memory_of(_as_on_gpu(config), shape, gpu)
     context = 0.0 if config.trainer.device == "cpu" else CONTEXT
-    held = sum(memory.bytes_of("update", part) for part in _HELD)
+    held = sum(memory.phase_bytes("update", part) for part in _HELD)
     of_phase = {
         "load": held,
-        "forward and backward": memory.bytes_of("update") - memory.bytes_of("update", "contexts"),
-        "optimizer step": held + memory.bytes_of("update", "optimizer"),
-        "gather": sum(memory.bytes_of("weights to vLLM", part) for part in _HELD),
-        "waiting": memory.bytes_of("generation", "kept by other roles"),
+        "forward and backward": memory.phase_bytes("update") - memory.phase_bytes("update", "contexts"),
+        "optimizer step": held + memory.phase_bytes("update", "optimizer"),
+        "gather": sum(memory.phase_bytes("weights to vLLM", part) for part in _HELD),
+        "waiting": memory.phase_bytes("generation", "kept by other roles"),
     }
     return {phase: size + context for phase, size in of_phase.items()}
 

@@ -36,9 +36,9 @@ from rag_r1.protocols import Protocol
 from rag_r1.rollouts.arguments import Above0
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from rag_r1.training.composition import check_overrides
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.next_steps import after_demo
-from rag_r1.training.override_check import check_overrides
 from rag_r1.training.progress import train
 
 #: Where runs are written, a folder for each recipe; below the working directory.
@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total.{picture_note}")
     # A changed recipe has other curves.
     recipe = Recipe.find(f"demo/{args.recipe}")
-    if not args.overrides and (summary := BandCheck.of_run(recipe, out / "metrics.jsonl")):
+    if not args.overrides and (summary := BandCheck.summary_of_run(recipe, out / "metrics.jsonl")):
         print(summary)
     model = newest_checkpoint(out / "checkpoints")
     base = policy_path(demo_protocol(protocol_of(args.recipe)).name) if is_nf4 else None

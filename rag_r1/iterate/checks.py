@@ -25,7 +25,7 @@ from rag_r1.options.command_line import is_override
 from rag_r1.rollouts.arguments import RolloutArguments, block_of
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartError
-from rag_r1.training.command import check_composition
+from rag_r1.training.composition import check_composition
 
 #: The retrieval server's address is not known yet.
 _PLACEHOLDER_URL = "http://127.0.0.1:8000"

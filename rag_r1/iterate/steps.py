@@ -33,7 +33,7 @@ from rag_r1.iterate.results import data_metrics, evaluation_metrics
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import Step
-from rag_r1.training.next_steps import finished_model
+from rag_r1.training.stages import finished_model
 
 #: Options that decide how fast a step is, what it costs or where it asks, and not what its result is.
 _SPEED_KEYS = frozenset(

@@ -18,7 +18,7 @@ from rag_r1.runs.settings import flatten, json_roundtrip
 from rag_r1.runs.steps import Step
 from rag_r1.tools.documents.corpus import CORPUS
 from rag_r1.tools.retrieval.local_server import retrieval_process
-from rag_r1.training.next_steps import finished_model
+from rag_r1.training.stages import finished_model
 
 #: Makes the results of a step in its folder, and returns facts for the report (rag_r1/runs/steps.py).
 Work = Callable[[Path], Mapping[str, Any]]

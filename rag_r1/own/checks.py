@@ -34,8 +34,7 @@ from rag_r1.runs.start_checks import StartChecks, StartError, try_servers
 from rag_r1.runs.steps import PipelineFolder
 from rag_r1.system.installation import require
 from rag_r1.tools.documents.corpus import document_files
-from rag_r1.training.command import check_composition
-from rag_r1.training.override_check import check_overrides
+from rag_r1.training.composition import check_composition, check_overrides
 
 
 def with_teacher_name(plan: OwnPlan) -> OwnPlan:

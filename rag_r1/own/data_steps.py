@@ -31,7 +31,7 @@ from rag_r1.sft.data import SftDataArguments, check_start, make
 from rag_r1.sft.traces_command import SUMMARY, TRACES, TracesArguments, make_traces
 from rag_r1.tools.documents.corpus import CORPUS, document_files, index_folder
 from rag_r1.tools.retrieval.local_server import build_index
-from rag_r1.training.command import check_composition
+from rag_r1.training.composition import check_composition
 
 #: Most seconds in which an index is built; one of many passages with an encoder takes hours.
 _INDEX_S = 86_400.0

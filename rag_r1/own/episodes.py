@@ -16,7 +16,7 @@ from rag_r1.evaluation.run_defaults import validation_arguments
 from rag_r1.options.command_line import hydra_quoted
 from rag_r1.own.plan import OwnPlan
 from rag_r1.protocols import load_protocol
-from rag_r1.training.command import check_composition
+from rag_r1.training.composition import check_composition
 
 #: Makes every checkpoint a model that the next step can use, and a training go on after a kill.
 _RESUMABLE = (

@@ -83,7 +83,7 @@ def _sft(artifacts: OwnArtifacts) -> Step:
 
 def _sft_steps(recipe: str, overrides: list[str], data: Path) -> int:
     """The number of steps of a fine-tuning."""
-    from rag_r1.training.command import compose_recipe
+    from rag_r1.training.composition import compose_recipe
 
     config = compose_recipe(Recipe.find(recipe), overrides)
     batches = _rows(data / "train.parquet") // config.data.train_batch_size

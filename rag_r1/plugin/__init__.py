@@ -41,6 +41,7 @@ FAILURES: dict[str, str] = {}
 
 
 def _load(part: str, module: str) -> None:
+    """Imports a module that registers a part; if it fails, `FAILURES` gets the traceback."""
     try:
         with warnings.catch_warnings():
             # In every process veRL warns about each engine family that is not installed.
@@ -52,6 +53,7 @@ def _load(part: str, module: str) -> None:
 
 
 def _register() -> None:
+    """Registers all parts that this process can use; the platform first, on which the others depend."""
     from rag_r1.plugin.cpu import distribution
 
     distribution.install()

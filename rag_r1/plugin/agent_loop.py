@@ -60,7 +60,7 @@ class VerlEngine:
         self.preempted = 0
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """Continue `context` until a stop string (kept), the end of sequence or `max_tokens`."""
+        """Continues `context`, token ids, until a stop string (kept), the end of sequence or `max_tokens`."""
         output = await self.client.generate(
             request_id=self.request_id,
             prompt_ids=context,
@@ -72,9 +72,10 @@ class VerlEngine:
             },
         )
         if output.token_ids:
-            self._widen(output.extra_fields)
+            self._add_fields(output.extra_fields)
         self.preempted += output.num_preempted or 0
-        ids, logprobs = output.token_ids, None
+        ids = output.token_ids
+        logprobs = None
         if self.sampling_params.get("logprobs"):  # missing ones: the generation counts as failed
             logprobs = output.log_probs or []
         if self.resumes and (logprobs is None or len(logprobs) == len(ids)):
@@ -83,8 +84,8 @@ class VerlEngine:
         aborted = output.stop_reason in ("aborted", "abort") or not ids
         return Generation(ids, logprobs, aborted, f"stop reason {output.stop_reason}" if aborted else "")
 
-    def _widen(self, fields: dict[str, Any]) -> None:
-        """Take over a turn's fields; its weight versions widen the range of the trajectory."""
+    def _add_fields(self, fields: dict[str, Any]) -> None:
+        """Adds a turn's fields to `extra_fields`; its weight versions widen the range of the trajectory."""
         extremes = {}
         for name, extreme in (("min_global_steps", min), ("max_global_steps", max)):
             versions = [self.extra_fields.get(name), fields.get(name)]
@@ -94,13 +95,13 @@ class VerlEngine:
     def _until_stop(self, ids: list[int], stop: Sequence[str]) -> list[int]:
         """The shortest beginning of `ids` whose text contains a stop string; all ids if there is none."""
 
-        def stopped(n: int) -> bool:
-            text = self.codec.decode(ids[:n])
+        def has_stop_string(length: int) -> bool:
+            text = self.codec.decode(ids[:length])
             return any(string in text for string in stop)
 
-        if not stopped(len(ids)):
+        if not has_stop_string(len(ids)):
             return ids
-        return ids[: bisect_left(range(len(ids) + 1), True, key=stopped)]
+        return ids[: bisect_left(range(len(ids) + 1), True, key=has_stop_string)]
 
 
 class SearchOutput(AgentLoopOutput):
@@ -113,25 +114,27 @@ class SearchOutput(AgentLoopOutput):
     """
 
     def as_dict(self) -> dict[str, Any]:
-        """veRL's row of this output, without the record. If the turns' scores are there (estimator
+        """Returns veRL's row of this output, without the record. If the turns' scores are there (estimator
         `turn_loo`), they are the rewards of the turns' last tokens, in place of the total on the last one."""
         row = super().as_dict()
         fields = row["extra_fields"]
         fields.pop("trajectory", None)
         info = dict(fields.get("reward_extra_info") or {})
-        turn_scores, ends = info.pop("turn_scores", None), fields.pop("turn_ends", None)
+        turn_scores = info.pop("turn_scores", None)
+        turn_ends = fields.pop("turn_ends", None)
+        row_number = fields.pop("row_number", 0)
         if turn_scores is not None:
             fields["reward_extra_info"] = info
-        number = fields.pop("row_number", 0)
-        if turn_scores and ends and len(turn_scores) == len(ends):
+        if turn_scores and turn_ends and len(turn_scores) == len(turn_ends):
             length = len(self.response_ids)
-            row["rm_scores"] = place_turn_scores(number, length, ends, turn_scores, self.reward_score)
+            row["rm_scores"] = place_turn_scores(
+                row_number, length, turn_ends, turn_scores, self.reward_score
+            )
         return row
 
 
 class _ProcessAgent:
-    """The agent of a process, for training and for validation; created once, although veRL creates
-    a loop for each trajectory."""
+    """The agent of a process for training, validation and probes; made once, not for each loop of veRL."""
 
     _instance: tuple[DictConfig, _ProcessAgent] | None = None
 
@@ -151,7 +154,7 @@ class _ProcessAgent:
         self.probe_agent = _probe_agent(settings, self.validation, limits)
 
     def of_row(self, row: Mapping[str, Any], info: Mapping[str, Any]) -> AgentSetup:
-        """The agent that plays a row of the data set: in training, in validation, or under a probe."""
+        """The agent for a row with this `extra_info`: of training, of validation, or of the row's probe."""
         if str(info.get("split", "train")) == "train":
             return self.training
         probe = probe_of(row)
@@ -164,16 +167,19 @@ class _ProcessAgent:
 
     @classmethod
     def of(cls, config: DictConfig, tokenizer: Any) -> _ProcessAgent:
+        """The process's agent for this configuration, made at the first call."""
         if cls._instance is None or cls._instance[0] is not config:
             cls._instance = (config, cls(config, tokenizer))
         return cls._instance[1]
 
 
 def _probe_agent(settings: RagR1Config, validation: AgentSetup, limits: RowLimits) -> ProbeAgent:
-    """The agent of validation under the probes of the settings. Raises DataError for the file of
-    passages, which is read once in a process, and only if a probe needs it."""
-    retriever, deep_setup, passages = settings.validation_retriever, validation, Passages()
+    """The agent of validation under the probes of the settings. The file of passages is read once in a
+    process, and only if a probe needs it; raises DataError if that fails."""
+    retriever = settings.validation_retriever
     topk = topk_of(retriever)
+    deep_setup = validation
+    passages = Passages()
     if any(probe in NEED_GOLD for probe in settings.probes):
         deep_settings = replace(settings, validation_retriever=deeper_search(retriever, topk))
         deep_setup = validation.for_validation(deep_settings, limits)
@@ -184,32 +190,33 @@ def _probe_agent(settings: RagR1Config, validation: AgentSetup, limits: RowLimit
 
 @register("search_agent")
 class SearchAgentLoop(AgentLoopBase):
-    """One trajectory of the search agent; see the top of the module."""
+    """Plays one trajectory of the search agent; made anew for each, with the agent of the process."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.settings = _ProcessAgent.of(self.config, self.tokenizer)
+        self.agent = _ProcessAgent.of(self.config, self.tokenizer)
 
     async def run(
         self, sampling_params: dict[str, Any], **row: Any
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """Run one row of the data set; `row` holds its columns. Returns the training row with the record or,
-        if the context was rewritten, a list of rows with the record in the last."""
+        """Plays one row of the data set; `row` holds its columns. Returns the training row with the record
+        or, if the context was rewritten, a list of rows with the record in the last."""
         info = row.get("extra_info")
         info = info if isinstance(info, Mapping) else {}
         question = cell_text(info.get("question"))
         record_id = f"{cell_text(info.get('id', row.get('uid')))}#{row.get('session_id', 0)}"
-        setup = self.settings.of_row(row, info)
+        setup = self.agent.of_row(row, info)
         engine = VerlEngine(self.server_manager, sampling_params, setup.codec)
         episode = setup.episode(engine)
         record = await episode.run(record_id, question, self._prompt_ids(setup, row, question))
-        self.settings.details.add(record, episode.ledger, setup.protocol, setup.codec)
+        self.agent.details.add(record, episode.ledger, setup.protocol, setup.codec)
         spans = episode.ledger.spans()
         record.logprobs = part_logprobs(record.turns, spans, setup.protocol, setup.codec.decode)
         outputs = self._outputs(episode.ledger, record, engine, row, setup.failures.mask)
         return outputs[0] if len(outputs) == 1 else outputs
 
     async def _prompt_ids(self, setup: AgentSetup, row: dict[str, Any], question: str) -> list[int]:
+        """The tokens of the prompt: of the protocol's own, or of the row's messages."""
         # Not ct_build_initial_tokens, which truncates a long prompt on the left (_cap_text_prompt_length).
         chat = self.continuous_token_builder.build_initial_tokens
         messages = None if setup.own_prompt else list(row["raw_prompt"])
@@ -228,12 +235,7 @@ class SearchAgentLoop(AgentLoopBase):
         # No log-probs, not even the zeros of a row without generations, if the rest of the batch has none.
         wants_logprobs = engine.sampling_params.get("logprobs")
         fields = {"turn_scores": [], "tool_rewards": [], **engine.extra_fields, **_versions(engine, row)}
-        metrics = AgentLoopMetrics(
-            generate_sequences=sum(turn.generate_s for turn in record.turns),
-            tool_calls=sum(turn.tool_s for turn in record.turns),
-            num_preempted=engine.preempted,
-        )
-        rows = [self._not_empty(training) for training in ledger.rows()]
+        rows = [self._with_tokens(training) for training in ledger.rows()]
         last_number = len(rows) - 1
         by_turn = (self.config.get("algorithm") or {}).get("adv_estimator") == TURN_LOO
         if by_turn and ledger.generated_tokens:
@@ -248,7 +250,7 @@ class SearchAgentLoop(AgentLoopBase):
                 response_logprobs=training.response_logprobs if wants_logprobs else None,
                 # veRL counts messages: the user's, one for each generation, one for each observation.
                 num_turns=1 + len(record.turns) + sum(turn.observed_tokens > 0 for turn in record.turns),
-                metrics=metrics if i == last_number else AgentLoopMetrics(),
+                metrics=_metrics(record, engine) if i == last_number else AgentLoopMetrics(),
                 extra_fields={
                     **fields,
                     **({"row_number": i} if by_turn else {}),
@@ -258,7 +260,7 @@ class SearchAgentLoop(AgentLoopBase):
             for i, training in enumerate(rows)
         ]
 
-    def _not_empty(self, row: TrainingRow) -> TrainingRow:
+    def _with_tokens(self, row: TrainingRow) -> TrainingRow:
         """The row with at least one token of prompt and response, which veRL's tensors need; added tokens are
         masked, so they are not trained on."""
         eos = self.tokenizer.eos_token_id
@@ -267,12 +269,22 @@ class SearchAgentLoop(AgentLoopBase):
         return row if row.prompt_ids else replace(row, prompt_ids=[eos])
 
 
+def _metrics(record: Trajectory, engine: VerlEngine) -> AgentLoopMetrics:
+    """Seconds of generation and of tools in a trajectory, and how often it was preempted."""
+    return AgentLoopMetrics(
+        generate_sequences=sum(turn.generate_s for turn in record.turns),
+        tool_calls=sum(turn.tool_s for turn in record.turns),
+        num_preempted=engine.preempted,
+    )
+
+
 def _versions(engine: VerlEngine, row: dict[str, Any]) -> dict[str, int]:
-    """veRL's trainer requires versions in every row (trainer_base.py, `_compute_metrics`). If no engine has
-    reported one, it is that of the step: the weights of step n result from step n - 1."""
-    version = max(int(row.get("global_steps", 0)) - 1, 0)
-    span = {name: engine.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
-    return {name: version if step is None else step for name, step in span.items()}
+    """The range of weight versions that played a trajectory, which veRL's trainer requires in every row
+    (trainer_base.py, `_compute_metrics`). If no engine has reported one, it is that of the step: the weights
+    of step n result from step n - 1."""
+    step_version = max(int(row.get("global_steps", 0)) - 1, 0)
+    reported = {name: engine.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
+    return {name: step_version if version is None else version for name, version in reported.items()}
 
 
 def _vocabulary_size(config: DictConfig) -> int | None:

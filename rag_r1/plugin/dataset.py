@@ -25,7 +25,8 @@ class SearchDataset(RLHFDataset):
     """RLHFDataset that leaves out rows without a usable prompt and prints how many."""
 
     def maybe_filter_out_long_prompts(self, dataframe: datasets.Dataset = None) -> datasets.Dataset:
-        """Called by veRL with all rows, before it counts tokens (if `data.filter_overlong_prompts`)."""
+        """Returns the rows with a usable prompt, without long ones if `data.filter_overlong_prompts` says so,
+        and those of the probes. veRL calls it with all rows."""
         key, rows = self.prompt_key, len(dataframe)
         dataframe = dataframe.filter(usable_prompt, input_columns=[key], desc=f"Rows with a usable {key}")
         if len(dataframe) < rows:
@@ -34,9 +35,10 @@ class SearchDataset(RLHFDataset):
         probes = list(self.config.get("probes") or ())
         if not probes or not self._is_validation():
             return dataframe
-        file = self.config.get("probe_passages") if "gold" in probes else None
-        return add_probe_rows(dataframe, probes, read_passages(file) if file else Passages())
+        path = self.config.get("probe_passages") if "gold" in probes else None
+        return add_probe_rows(dataframe, probes, read_passages(path) if path else Passages())
 
     def _is_validation(self) -> bool:
+        """Whether the files of this data set are those of the validation."""
         files = self.config.get("val_files") or ()
         return list(self.original_data_files) == ([files] if isinstance(files, str) else list(files))

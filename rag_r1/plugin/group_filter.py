@@ -41,6 +41,9 @@ from rag_r1.plugin.sessions import last_rows, prompt_of
 
 logger = logging.getLogger(__name__)
 
+#: Requests so many further prompts.
+Refill = Callable[[int], Any]
+#: Groups that are counted in a step; each is logged as `search/<name>`.
 COUNTED = ("filtered_groups", "unusable_groups", "refilled_groups", "short_groups")
 
 
@@ -49,20 +52,19 @@ class SamplesExhaustedError(Exception):
 
 
 class GroupFilter:
-    """Mixin for veRL's ReplayBuffer and ReplayBufferAsync; see the top of the module."""
+    """Mixin for veRL's ReplayBuffer and ReplayBufferAsync: replaces groups without a learning signal, within
+    the limit of generated batches, and counts them. Raises ValueError if `options` lacks the size of a batch,
+    which filtering needs."""
 
-    def __init__(
-        self,
-        *args: Any,
-        options: SamplerOptions,
-        refill_fn: Callable[[int], Any] | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, *args: Any, options: SamplerOptions, refill_fn: Refill | None = None, **kwargs: Any):
         filter_options = options.filter_groups
         metric = (filter_options.metric or FILTER_GROUPS_REWARD_METRIC) if filter_options.enable else None
         refills_failed = options.sync_refill_failed_groups
         if metric is not None and options.train_batch_size is None:
-            raise ValueError("filtering groups needs trainer.v1.sampler.sampler_kwargs.train_batch_size")
+            raise ValueError(
+                "filtering groups needs trainer.v1.sampler.sampler_kwargs.train_batch_size: set it to"
+                " ${data.train_batch_size}, as recipes/rag_r1_defaults.yaml does"
+            )
         self.group_size = options.group_size
         self.max_gen_batches = filter_options.max_num_gen_batches or 0
         self.replaces_groups = metric is not None or refills_failed
@@ -88,11 +90,14 @@ class GroupFilter:
     def sample(
         self, *args: Any, partition_id: str, batch_size: int, **kwargs: Any
     ) -> tuple[KVBatchMeta, dict]:
-        """veRL's batch of `batch_size` prompts, or of fewer at the limit. Empty if failures have left
-        nothing; raises RuntimeError if the rewards were equal in every group."""
+        """Returns veRL's batch of `batch_size` prompts, or of fewer at the limit, and its metrics. The batch
+        is empty if failures have left nothing. Raises RuntimeError if the rewards were equal in every
+        group."""
         if partition_id != "train" or not self.replaces_groups:
             return super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
-        self._counts, self.dropped_infos, self._max_replacements = Counter(), [], batch_size
+        self._counts = Counter()
+        self.dropped_infos = []
+        self._max_replacements = batch_size
         self._budget = (self.max_gen_batches - 1) * batch_size if self.max_gen_batches > 0 else None
         try:
             batch, metrics = super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
@@ -105,6 +110,7 @@ class GroupFilter:
         return batch, {**metrics, **{f"search/{name}": float(self._counts[name]) for name in COUNTED}}
 
     def _sample_remaining(self, *args: Any, batch_size: int, **kwargs: Any) -> tuple[KVBatchMeta, dict]:
+        """The batch of the groups that there are when all generations of a step have ended."""
         groups = self.finished_keys["train"] | self.failure_keys["train"]
         self._counts["short_groups"] = batch_size - len(groups)
         counts = {name: self._counts[name] for name in COUNTED}
@@ -129,12 +135,14 @@ class GroupFilter:
             self._verl_refill(allowed)
 
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
+        """As veRL's; raises SamplesExhaustedError if nothing more will arrive."""
         pending = self.pending_keys[partition_id] or self.running_keys[partition_id]
         if partition_id == "train" and self._budget is not None and self._budget <= 0 and not pending:
             raise SamplesExhaustedError
         return super()._wait_for_next_poll(partition_id, last_debug_time)
 
     def _evict_terminal_groups(self, global_steps: int, partition_id: str, eviction_reasons: tuple) -> tuple:
+        """As veRL's; counts the groups, and ends their replacement at the limit for failures."""
         _, constant, failed, _ = eviction_reasons
         self._counts["filtered_groups"] += len(constant)
         self._counts["unusable_groups"] += len(failed)
@@ -143,17 +151,20 @@ class GroupFilter:
         return super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)
 
     def _terminal_eviction_reasons(self, global_steps: int, partition_id: str) -> tuple:
+        """As veRL's, with groups of fewer than two usable trajectories among those that failed."""
         stale, constant, failed, rewards = super()._terminal_eviction_reasons(global_steps, partition_id)
         return stale, constant, failed | (self._unusable & self.finished_keys[partition_id]), rewards
 
     def _clear_groups(self, partition_id: str, uids: set[str]) -> None:
+        """As veRL's; what the reward manager returned for dropped groups is kept for the metrics."""
         for uid in uids:
             self.dropped_infos += self._infos.pop(uid, ())
             self._unusable.discard(uid)
         super()._clear_groups(partition_id, uids)
 
     def _dapo_filtered_keys(self, partition_id: str) -> tuple[set[str], Counter]:
-        # veRL classifies each group once: our results are put into the cache in which it keeps its own.
+        """As veRL's, with our own classification of groups. veRL classifies each once: our results are put
+        into the cache in which it keeps its own."""
         if partition_id == "train" and self.filter_groups_metric is not None:
             cache = self._dapo_classification_cache[partition_id]
             for uid, group in self._finished_groups(partition_id, skip=cache.keys()).items():
@@ -161,16 +172,17 @@ class GroupFilter:
         return super()._dapo_filtered_keys(partition_id)
 
     def _finished_groups(self, partition_id: str, skip: Any) -> dict[str, list[tuple[dict, float | None]]]:
-        """By finished prompt, (reward info, metric) of each trajectory; metric None: masked or unknown."""
+        """The trajectories of each finished prompt that is not in `skip`, as (reward info, metric); the
+        metric is None for one that is masked or was not judged."""
         new_keys = self.finished_keys[partition_id] - skip
         rows = last_rows([key for key in self.partitions[partition_id] if prompt_of(key) in new_keys])
         if not rows:
             return {}
-        canonical = self.filter_groups_metric == FILTER_GROUPS_REWARD_METRIC
-        fields = ["extra_fields", "rm_scores"] if canonical else ["extra_fields"]
+        is_reward = self.filter_groups_metric == FILTER_GROUPS_REWARD_METRIC
+        fields = ["extra_fields", "rm_scores"] if is_reward else ["extra_fields"]
         data = read_rows(rows, partition_id, fields)
         infos = [reward_info(value) for value in data["extra_fields"]]
-        if canonical:
+        if is_reward:
             values = [float(scores.sum()) for scores in data["rm_scores"]]
         else:
             values = [info.get(self.filter_groups_metric) for info in infos]
@@ -178,11 +190,11 @@ class GroupFilter:
         for key, info, value in zip(rows, infos, values, strict=True):
             if info.get("masked"):
                 value = None
-            elif not canonical and self.filter_groups_metric not in info:
+            elif not is_reward and self.filter_groups_metric not in info:
                 names = ", ".join(sorted(info)) or "none"
                 raise RuntimeError(
                     f"algorithm.filter_groups.metric={self.filter_groups_metric} is not a value of the reward"
-                    f" manager; its values are: {names}"
+                    f" manager: set it to one of {names}"
                 )
             groups[prompt_of(key)].append((info, value))
         return groups

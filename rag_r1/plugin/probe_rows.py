@@ -23,26 +23,27 @@ import datasets
 from rag_r1.probes.passages import Passages
 from rag_r1.probes.probes import NEED_GOLD, applies
 
+#: The column with the name of a row's probe.
 COLUMN = "rag_r1_probe"
 
 
 def add_probe_rows(rows: datasets.Dataset, probes: Sequence[str], passages: Passages) -> datasets.Dataset:
-    """The rows, and for each probe a copy of those of a validation that it can be played with. `passages`:
-    those that `gold` shows."""
+    """Returns the rows, and after them for each probe a copy of the validation rows that it can be played
+    with. `passages`: those that `gold` shows."""
     infos = [info if isinstance(info, Mapping) else {} for info in rows["extra_info"]]
     validation_rows = [i for i, info in enumerate(infos) if info.get("split", "train") != "train"]
     parts = [rows.add_column(COLUMN, [""] * len(rows))]
     for probe in probes:
-        probe_numbers = validation_rows
+        row_numbers = validation_rows
         if probe in NEED_GOLD:
             # Which gold passages are best, and how many are shown, does not matter here.
             gold_passages = {i: passages.evidence(infos[i], golds=(), topk=1) for i in validation_rows}
             with_gold = [i for i in validation_rows if gold_passages[i]]
-            probe_numbers = [i for i in with_gold if applies(probe, gold_passages[i])]
+            row_numbers = [i for i in with_gold if applies(probe, gold_passages[i])]
             print(f"probe {probe}: {len(with_gold)} of {len(validation_rows)} rows name their gold passages")
-            if len(probe_numbers) < len(with_gold):
-                print(f"probe {probe}: {len(probe_numbers)} of these are in the file rag_r1.probe_passages")
-        probe_rows = rows.select(probe_numbers)
+            if len(row_numbers) < len(with_gold):
+                print(f"probe {probe}: {len(row_numbers)} of these are in the file rag_r1.probe_passages")
+        probe_rows = rows.select(row_numbers)
         sources = [f"{source}{suffix_of(probe)}" for source in probe_rows["data_source"]]
         probe_rows = probe_rows.remove_columns("data_source").add_column("data_source", sources)
         probe_rows = probe_rows.add_column(COLUMN, [probe] * len(probe_rows))
@@ -51,7 +52,7 @@ def add_probe_rows(rows: datasets.Dataset, probes: Sequence[str], passages: Pass
 
 
 def suffix_of(probe: str) -> str:
-    """What a data source's name ends with under a probe."""
+    """The end of a data source's name under a probe."""
     return f"/probe_{probe}"
 
 

@@ -4,7 +4,7 @@ They log `search/trained_tokens`, the tokens of a trajectory on which its loss i
 `search/generated_tokens`, and the loss teaches what the environment wrote.
 
 A trajectory record is written when its reward is known; its advantage depends on the rest of its group, and
-veRL computes it later, in the trainer. These trainers are veRL's own with one method overridden: after
+veRL computes it later, in the trainer. These trainers are veRL's own but for one method: after
 `_compute_advantage` they read advantages, masks and rewards of the batch back from veRL's store and append a
 line for each trajectory to `<rag_r1.trajectory_dir>/advantages/step_<step>-<process>.ndjson`:
 
@@ -51,7 +51,7 @@ from verl.trainer.ppo.v1 import (
 
 from rag_r1.agent.records import append_records
 from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
-from rag_r1.plugin.sample_store import KVBatchMeta, read_rows
+from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, unpadded_keys
 from rag_r1.plugin.sessions import group_by_session, prompt_of
 from rag_r1.runs.rollout_metrics import rollouts_file_here
 
@@ -61,7 +61,8 @@ _FIELDS = ("advantages", "response_mask", "rm_scores")
 
 
 class RecordingMixin:
-    """Mixin for a trainer that veRL registers as `verls_mode`; see the top of the module."""
+    """Mixin for a trainer that veRL registers as `verls_mode`: writes advantages, metrics of log-probs and
+    what the guard reads, as soon as the advantages are computed."""
 
     verls_mode: str
 
@@ -73,6 +74,7 @@ class RecordingMixin:
         super().__init__(config)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        """As veRL's; then writes the advantages and adds to `metrics`."""
         batch = super()._compute_advantage(batch, metrics)
         started = time.perf_counter()
         estimator = (self.config.get("algorithm") or {}).get("adv_estimator")
@@ -94,11 +96,13 @@ class RecordingMixin:
         return batch
 
     def _has_both_log_probs(self) -> bool:
+        """Whether a batch has log-probs of the engine and of the actor."""
         correction = OmegaConf.select(self.config, "algorithm.rollout_correction") or {}
         has_rollout_log_probs = OmegaConf.select(self.config, "actor_rollout_ref.rollout.calculate_log_probs")
         return bool(has_rollout_log_probs) and not correction.get("bypass_mode")
 
     def _write_rollouts(self, metrics: dict) -> None:
+        """Writes the step's metrics for the guard, if a step trains on one whole batch."""
         path = rollouts_file_here()
         # A part of a step's batch is more easily far from the others by chance than the whole.
         if path is None or self.parameter_sync_step != 1:
@@ -111,8 +115,9 @@ class RecordingMixin:
 
 
 def logprob_gaps(batch: KVBatchMeta) -> dict[str, float]:
-    """How far the log-probs of engine and actor are apart on the generated tokens of a batch."""
-    keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")]
+    """Mean and maximum of how far the log-probs of engine and actor are apart on the generated tokens of a
+    batch, in nats; {} if nothing was generated."""
+    keys = unpadded_keys(batch)
     fields = ("response_mask", "rollout_log_probs", "old_log_probs")
     data = read_rows(keys, batch.partition_id, fields)
     masks, trained, sampled = (data[name].unbind() for name in fields)
@@ -126,9 +131,9 @@ def logprob_gaps(batch: KVBatchMeta) -> dict[str, float]:
 
 
 def advantage_lines(batch: KVBatchMeta, step: int, by_turn: bool = False) -> Iterator[dict[str, Any]]:
-    """A line for each trajectory of a batch whose advantages are in the store; see the top of the module.
-    `by_turn`: each row has the rewards of its own turns."""
-    keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")]
+    """Yields a line of the file of advantages for each trajectory of a batch, whose advantages are in the
+    store. `by_turn`: each row has the rewards of its own turns."""
+    keys = unpadded_keys(batch)
     if not keys:
         return
     data = read_rows(keys, batch.partition_id, _FIELDS)

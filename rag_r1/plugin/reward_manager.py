@@ -40,7 +40,7 @@ from rag_r1.rewards.answer_metrics import exact_match
 
 @register("search")
 class SearchRewardManager(RewardManagerBase):
-    """Scores one trajectory at a time; see the top of the module."""
+    """Scores one trajectory at a time with the terms of `rag_r1.reward`, and writes its record."""
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, **unused: Any):
         super().__init__(config, tokenizer, compute_score)
@@ -54,7 +54,8 @@ class SearchRewardManager(RewardManagerBase):
         self.dump = TrajectoryDump(settings.trajectory_dir, compressed=settings.trajectory_gzip)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Score the last row of `data` (all rows of a trajectory share its reward)."""
+        """Scores the last row of `data`, whose reward all rows of a trajectory share. Returns the reward, and
+        what veRL and the sampler average."""
         row = data[-1].non_tensor_batch
         record = Trajectory.from_dict(row["tool_extra_fields"]["trajectory"])
         golds = golds_of(row.get("reward_model"))
@@ -83,8 +84,8 @@ class SearchRewardManager(RewardManagerBase):
     async def _dump(
         self, record: Trajectory, golds: list[str], evidence: GoldEvidence, row: Mapping[str, Any]
     ) -> bool:
-        """Write the record, if there is a folder for trajectories; returns false if that failed. The
-        rows of a probe have a split of their own, `train_PROBE`, and the source of their questions."""
+        """Writes the record, if there is a folder for trajectories; returns false if that failed. The rows of
+        a probe have a split of their own, `<split>_<probe>`, and the source of their questions."""
         split = str((row.get("extra_info") or {}).get("split", "train"))
         probe = probe_of(row)
         return await self.dump.write_in_thread(
@@ -98,7 +99,8 @@ class SearchRewardManager(RewardManagerBase):
         )
 
     def _origin(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Which weights played the trajectory, in which group, and when; and the weights of its reward."""
+        """The fields of a record that say which weights played the trajectory, in which group and when, and
+        how its reward is weighted."""
         fields = row["tool_extra_fields"]
         return {
             "group": str(row.get("uid", "")),
@@ -111,7 +113,7 @@ class SearchRewardManager(RewardManagerBase):
 
 
 def round_to_grid(score: float) -> float:
-    """`score` rounded to a multiple of 2^-16, so that equal rewards equal their mean exactly in 32 bits too.
+    """Rounds `score` to a multiple of 2^-16, so that equal rewards equal their mean exactly in 32 bits too.
 
     Otherwise the mean of seven equal rewards may differ from that reward, and GRPO, which divides the
     difference by the (equally tiny) deviation of the group, turns a tie into an advantage of up to 0.2.

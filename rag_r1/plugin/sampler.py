@@ -43,16 +43,9 @@ from rag_r1.agent.tokens.signals import group_signals
 from rag_r1.config.schema import SamplerOptions
 from rag_r1.io.retry import backoff
 from rag_r1.options.problems import plain
+from rag_r1.plugin import sessions
 from rag_r1.plugin.group_filter import GroupFilter, reward_info
 from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, remove_rows, write_rows
-from rag_r1.plugin.sessions import (
-    group_by_session,
-    last_rows,
-    move_rewards,
-    prompt_of,
-    session_of,
-    trained_rows,
-)
 from rag_r1.plugin.validation_rows import drop_masked_rows
 
 logger = logging.getLogger(__name__)
@@ -69,7 +62,8 @@ class _SearchSamplerMixin(GroupFilter):
         super().__init__(*args, options=options, sampler_kwargs=sampler_kwargs, **kwargs)
 
     def sample(self, *args: Any, partition_id: str, batch_size: int, **kwargs: Any) -> tuple[Any, dict]:
-        """veRL's batch of `batch_size` prompts, changed as described at the top of the module. Raises
+        """Returns veRL's batch of `batch_size` prompts and its metrics: without masked trajectories, with the
+        search metrics, and in training with another batch in place of one that is wholly masked. Raises
         RuntimeError if every trajectory of `refills` + 1 batches is masked."""
         failures: Counter[str] = Counter()
         for attempt in range(self.refills + 1):
@@ -77,12 +71,12 @@ class _SearchSamplerMixin(GroupFilter):
             if partition_id != "train":
                 return drop_masked_rows(batch), metrics
             infos_by_session = reward_infos(batch)
-            masked = [bool(infos_by_session[session_of(key)].get("masked")) for key in batch.keys]
+            masked = [bool(infos_by_session[sessions.session_of(key)].get("masked")) for key in batch.keys]
             keys = trainable_keys(batch.keys, masked, self.group_size)
-            n_left_out = len(infos_by_session) - len(group_by_session(keys))
+            n_left_out = len(infos_by_session) - len(sessions.group_by_session(keys))
             keys = rows_to_train(keys, partition_id)
-            remaining = set(keys)
-            if removed_keys := [key for key in batch.keys if key not in remaining]:
+            kept_keys = set(keys)
+            if removed_keys := [key for key in batch.keys if key not in kept_keys]:
                 remove_rows(removed_keys, partition_id)
             infos = [*infos_by_session.values(), *self.dropped_infos]
             if keys:
@@ -107,53 +101,53 @@ class _SearchSamplerMixin(GroupFilter):
 
 
 def reward_infos(batch: KVBatchMeta) -> dict[str, dict[str, Any]]:
-    """What the reward manager returned for each trajectory of a batch."""
-    rows = last_rows(batch.keys)
+    """What the reward manager returned for each trajectory of a batch, by session."""
+    rows = sessions.last_rows(batch.keys)
     if not rows:
         return {}
     fields = read_rows(rows, batch.partition_id, ["extra_fields"])
     infos = map(reward_info, fields["extra_fields"])
-    return {session_of(key): info for key, info in zip(rows, infos, strict=True)}
+    return {sessions.session_of(key): info for key, info in zip(rows, infos, strict=True)}
 
 
 def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
     """`keys` without the rows of trajectories of several rows in which nothing was generated
     (`trained_rows`). In the store, the rewards of their other rows are moved to generated tokens
     (`move_rewards`)."""
-    session_keys = [key for rows in group_by_session(keys).values() if len(rows) > 1 for key in rows]
+    session_keys = [key for rows in sessions.group_by_session(keys).values() if len(rows) > 1 for key in rows]
     if not session_keys:
         return list(keys)
     data = read_rows(session_keys, partition_id, ["response_mask", "rm_scores"])
     masks = [mask.tolist() for mask in data["response_mask"].unbind()]
     new_rewards = {}
     for key, mask, rewards in zip(session_keys, masks, data["rm_scores"].unbind(), strict=True):
-        row_rewards = move_rewards(rewards.tolist(), mask)
+        row_rewards = sessions.move_rewards(rewards.tolist(), mask)
         if row_rewards != rewards.tolist():
             new_rewards[key] = {"rm_scores": torch.tensor(row_rewards, dtype=rewards.dtype)}
     if new_rewards:
         write_rows(new_rewards, partition_id)
     generated = {key: any(mask) for key, mask in zip(session_keys, masks, strict=True)}
-    return trained_rows(keys, {key: generated.get(key, True) for key in keys})
+    return sessions.trained_rows(keys, {key: generated.get(key, True) for key in keys})
 
 
 def trainable_keys(keys: Sequence[str], masked: Sequence[bool], group_size: int | None = None) -> list[str]:
     """The keys that can be trained on, in order: those of trajectories without a masked row, except the only
     one left of a group that had, or should have had (`group_size`), several."""
-    excluded = {session_of(key) for key, is_masked in zip(keys, masked, strict=True) if is_masked}
+    excluded = {sessions.session_of(key) for key, is_masked in zip(keys, masked, strict=True) if is_masked}
     groups: dict[str, set[str]] = defaultdict(set)
     for key in keys:
-        groups[session_of(session_of(key))].add(session_of(key))
+        groups[sessions.prompt_of(key)].add(sessions.session_of(key))
     for members in groups.values():
         if len(members - excluded) == 1 < max(len(members), group_size or 1):
             excluded |= members
-    return [key for key in keys if session_of(key) not in excluded]
+    return [key for key in keys if sessions.session_of(key) not in excluded]
 
 
 def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Means of what the reward manager returned for each trajectory, as `search/<name>`; of the scores of
-    each data source, as `search/score/<source>`; of the log-probs of trajectories with a score above 0 and of
-    the others, as `search/logprob_right` and `search/logprob_wrong`; and the share of turns that are a
-    search, a call or an answer, as `search/valid_actions`."""
+    """Returns means of what the reward manager returned for each trajectory, as `search/<name>`; of the
+    scores of each data source, as `search/score/<source>`; of the log-probs of trajectories with a score
+    above 0 and of the others, as `search/logprob_right` and `search/logprob_wrong`; and the share of turns
+    that are a search, a call or an answer, as `search/valid_actions`."""
     values: dict[str, list[float]] = defaultdict(list)
     for info in infos:
         for name, value in info.items():
@@ -170,14 +164,14 @@ def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {**means, "search/samples": float(len(infos))}
 
 
-def group_metrics(judged: Mapping[str, dict[str, Any]]) -> dict[str, float]:
-    """How much the rewards of a prompt's trajectories differ, as `search/group_deviation` and
-    `search/groups_without_signal`; masked ones have none. `judged`: what the reward manager returned for each
-    trajectory."""
+def group_metrics(infos_by_session: Mapping[str, dict[str, Any]]) -> dict[str, float]:
+    """Says how much the rewards of a prompt's trajectories differ, as `search/group_deviation` and
+    `search/groups_without_signal`; masked ones have none. `infos_by_session`: what the reward manager
+    returned for each trajectory."""
     groups: dict[str, list[float]] = defaultdict(list)
-    for session, info in judged.items():
+    for session, info in infos_by_session.items():
         if isinstance(info.get("score"), int | float):
-            groups[prompt_of(session)].append(float(info["score"]))
+            groups[sessions.prompt_of(session)].append(float(info["score"]))
     return {f"search/{name}": value for name, value in group_signals(groups).items()}
 
 

@@ -31,88 +31,82 @@ from verl.trainer.ppo.v1 import (
     register_trainer,
 )
 
+from rag_r1.plugin import sessions
 from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
 from rag_r1.plugin.algorithms.turn_loo import turn_loo_of_sessions
 from rag_r1.plugin.recording_trainer import RecordingMixin
-from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, write_rows
-from rag_r1.plugin.sessions import (
-    group_by_session,
-    last_rows,
-    mini_batches,
-    padded_row_count,
-    prompt_of,
-    rank_shares,
-)
+from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, unpadded_keys, write_rows
 
 
 class WholeSessionMixin(RecordingMixin):
-    """Mixin for a trainer that veRL registers as `verls_mode`; see the top of the module."""
+    """Mixin for a trainer that veRL registers as `verls_mode`: lays out a batch so that each mini-batch has
+    whole trajectories."""
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> KVBatchMeta:
         """veRL's batch, padded, in the order in which the ranks take whole trajectories from it."""
-        model = self.config.actor_rollout_ref
+        policy = self.config.actor_rollout_ref
         keys = list(batch.keys)
-        self._mini_batches = mini_batches(keys, model.actor.ppo_mini_batch_size * model.rollout.n)
+        self._mini_batches = sessions.mini_batches(keys, policy.actor.ppo_mini_batch_size * policy.rollout.n)
         batch = super()._balance_batch(batch, metrics, *args, **kwargs)  # pads to the size returned below
         real_keys = set(keys)
         padding = [key for key in batch.keys if key not in real_keys]
         lengths = {key: int(tag["seq_len"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
-        shares = rank_shares(self._mini_batches, padding, self._ranks, lengths)
+        shares = sessions.rank_shares(self._mini_batches, padding, self._ranks, lengths)
         position = {key: i for i, key in enumerate(batch.keys)}
         batch.reorder([position[key] for share in shares for key in share])
         tokens = [sum(lengths[key] for key in share) for share in shares]
         prefix = kwargs.get("logging_prefix", "global_seqlen")
         metrics.update({f"{prefix}/balanced_min": min(tokens), f"{prefix}/balanced_max": max(tokens)})
-        metrics["sessions/rows"] = len(keys) / len(last_rows(keys))
+        metrics["sessions/rows"] = len(keys) / len(sessions.last_rows(keys))
         metrics["sessions/padding"] = len(padding) / len(batch)
         return batch
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """The size of this batch with its padding; veRL rounds the batch up to a multiple of it."""
         self._ranks = dp_size
-        self._rows = padded_row_count(self._mini_batches, dp_size * self._micro_batch())
-        return self._rows * len(self._mini_batches)
+        multiple = dp_size * self._micro_batch_rows()
+        self._mini_batch_rows = sessions.padded_row_count(self._mini_batches, multiple)
+        return self._mini_batch_rows * len(self._mini_batches)
 
-    def _micro_batch(self) -> int:
+    def _micro_batch_rows(self) -> int:
         """Rows of which every worker's share of a mini-batch is a multiple; 1 if all limits are in tokens."""
-        model, critic = self.config.actor_rollout_ref, self.config.critic
+        policy, critic = self.config.actor_rollout_ref, self.config.critic
         sizes = []
-        if not model.actor.use_dynamic_bsz:
-            sizes += [
-                model.actor.ppo_micro_batch_size_per_gpu,
-                model.rollout.log_prob_micro_batch_size_per_gpu,
-            ]
-        if self.use_reference_policy and not model.ref.log_prob_use_dynamic_bsz:
-            sizes.append(model.ref.log_prob_micro_batch_size_per_gpu)
+        if not policy.actor.use_dynamic_bsz:
+            sizes.append(policy.actor.ppo_micro_batch_size_per_gpu)
+            sizes.append(policy.rollout.log_prob_micro_batch_size_per_gpu)
+        if self.use_reference_policy and not policy.ref.log_prob_use_dynamic_bsz:
+            sizes.append(policy.ref.log_prob_micro_batch_size_per_gpu)
         if self.use_critic and not critic.use_dynamic_bsz:
             sizes.append(critic.ppo_micro_batch_size_per_gpu)
         return lcm(*(int(size) for size in sizes if size))
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        with self._mini_batches_in_rows():
+        with self._config_in_rows():
             return super()._update_actor(batch, metrics)
 
     def _update_critic(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        with self._mini_batches_in_rows():
+        with self._config_in_rows():
             return super()._update_critic(batch, metrics)
 
     @contextmanager
-    def _mini_batches_in_rows(self) -> Iterator[None]:
+    def _config_in_rows(self) -> Iterator[None]:
         """veRL multiplies two keys to get the rows of a mini-batch for its workers: within this context the
         product is the number for this batch. The workers' own copies of the configuration do not change."""
         config, self.config = self.config, copy.deepcopy(self.config)
         try:
             with open_dict(self.config):
                 self.config.actor_rollout_ref.rollout.n = 1
-                self.config.actor_rollout_ref.actor.ppo_mini_batch_size = self._rows
-                self.config.critic.ppo_mini_batch_size = self._rows
+                self.config.actor_rollout_ref.actor.ppo_mini_batch_size = self._mini_batch_rows
+                self.config.critic.ppo_mini_batch_size = self._mini_batch_rows
             yield
         finally:
             self.config = config
 
 
 class SessionAdvantages:
-    """Mixin between ours and veRL's trainer, so that what is recorded is what is trained on."""
+    """Mixin that computes the advantages of `turn_loo` of whole trajectories. It stands between ours and
+    veRL's trainer, so that what is recorded is what is trained on."""
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         batch = super()._compute_advantage(batch, metrics)
@@ -122,20 +116,23 @@ class SessionAdvantages:
 
 
 def write_turn_advantages(batch: KVBatchMeta) -> None:
-    """Replace advantages and returns in veRL's store by those of `turn_loo` for whole trajectories."""
-    keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")]
-    sessions = group_by_session(keys)
-    if len(sessions) == len(keys):
-        return
+    """Replaces advantages and returns in veRL's store by those of `turn_loo` for whole trajectories."""
+    keys = unpadded_keys(batch)
+    rows_by_session = sessions.group_by_session(keys)
+    if len(rows_by_session) == len(keys):
+        return  # each trajectory is one row, as veRL has computed it
     fields = ("response_mask", "rm_scores")
     data = read_rows(keys, batch.partition_id, fields)
     masks, rewards = (dict(zip(keys, data[name].unbind(), strict=True)) for name in fields)
-    parts = [[[values[key] for key in rows] for rows in sessions.values()] for values in (rewards, masks)]
-    results = turn_loo_of_sessions(*parts, index=[prompt_of(name) for name in sessions])
+    results = turn_loo_of_sessions(
+        [[rewards[key] for key in rows] for rows in rows_by_session.values()],
+        [[masks[key] for key in rows] for rows in rows_by_session.values()],
+        index=[sessions.prompt_of(name) for name in rows_by_session],
+    )
     write_rows(
         {
             key: {"advantages": advantages, "returns": returns}
-            for rows, values in zip(sessions.values(), results, strict=True)
+            for rows, values in zip(rows_by_session.values(), results, strict=True)
             for key, (advantages, returns) in zip(rows, values, strict=True)
         },
         batch.partition_id,

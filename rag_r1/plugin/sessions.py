@@ -18,15 +18,16 @@ must not depend on its number of rows. In veRL 0.9.1 these places conflict with 
 - trainer/ppo/core_algos.py, `compute_gae_advantage_return`: a reward on a token that was not generated is
   lost, and veRL puts it on the last token of a row.
 
-`mini_batches`, `padded_row_count` and `shares` lay out a batch so that this code gives the right result: each
-mini-batch has the same trajectories as with one row each, and all have the same number of rows, with masked
-rows as padding (session_trainer.py adds it). `trained_rows` and `move_rewards` prepare the rows for the
-advantages (sampler.py). Losses and estimators that count rows in other ways are refused before the run
+`mini_batches`, `padded_row_count` and `rank_shares` lay out a batch so that this code gives the right result:
+each mini-batch has the same trajectories as with one row each, and all have the same number of rows, with
+masked rows as padding (session_trainer.py adds it). `trained_rows` and `move_rewards` prepare the rows for
+the advantages (sampler.py). Losses and estimators that count rows in other ways are refused before the run
 (rag_r1/training/preflight/sessions.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 
@@ -87,7 +88,7 @@ def mini_batches(keys: Sequence[str], sessions: int) -> list[list[str]]:
 def padded_row_count(batches: Sequence[Sequence[str]], multiple: int) -> int:
     """The number of rows to which all mini-batches are padded: that of the longest, rounded up to a multiple
     (of ranks times rows of a micro-batch)."""
-    return -(-max(map(len, batches)) // multiple) * multiple
+    return math.ceil(max(map(len, batches)) / multiple) * multiple
 
 
 def rank_shares(
@@ -115,11 +116,13 @@ def rank_shares(
 
 
 def _balance(rows: Sequence[str], ranks: int, lengths: Mapping[str, int]) -> list[list[str]]:
-    """Equal numbers of rows for all ranks: longest first, each to the rank with the fewest tokens."""
-    room, tokens = len(rows) // ranks, [0] * ranks
+    """Distributes equal numbers of rows to all ranks: longest first, each to the rank with the fewest
+    tokens."""
+    rank_rows = len(rows) // ranks
+    tokens = [0] * ranks
     shares: list[list[int]] = [[] for _ in range(ranks)]
     for i in sorted(range(len(rows)), key=lambda i: -lengths[rows[i]]):
-        rank = min((r for r in range(ranks) if len(shares[r]) < room), key=lambda r: tokens[r])
+        rank = min((r for r in range(ranks) if len(shares[r]) < rank_rows), key=lambda r: tokens[r])
         shares[rank].append(i)
         tokens[rank] += lengths[rows[i]]
     return [[rows[i] for i in sorted(share)] for share in shares]

@@ -28,8 +28,10 @@ from rag_r1.options.problems import plain
 class SftDataset(Dataset):
     """Rows that `rag-r1 sft-data` wrote, as tokens; veRL calls it with its keys `data`.
 
-    `data.protocol` is the name or the file of the protocol; by default the one that the rows name. Raises
-    DataError for files and rows that cannot be used.
+    `data.protocol` is the name or the file of the protocol; by default the one that the rows name.
+    `data.max_length` is veRL's limit in tokens, 1024 as in its configuration if it is not set. `max_samples`:
+    only the first so many rows; -1: all. `processor` is part of veRL's signature and unused. Raises DataError
+    for files and rows that cannot be used.
     """
 
     def __init__(
@@ -63,10 +65,15 @@ class SftDataset(Dataset):
         tokens = self.tokens(row)
         length = len(tokens.ids)
         if length > self.max_length:
-            limit = f"data.max_length={self.max_length}"
-            raise DataError(f"the row {row.id!r} has {length} tokens, more than {limit}")
+            raise DataError(
+                f"the row {row.id!r} has {length} tokens, more than data.max_length={self.max_length}:"
+                " raise it, or make data with shorter rows"
+            )
         if tokens.mask[0]:
-            raise DataError(f"the row {row.id!r} has no prompt")
+            raise DataError(
+                f"the first token of row {row.id!r} is trained, so it has no prompt: write the rows again"
+                " with `rag-r1 sft-data`"
+            )
         return {
             "input_ids": torch.tensor(tokens.ids),
             "position_ids": torch.arange(length),

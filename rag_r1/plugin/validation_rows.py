@@ -26,8 +26,9 @@ logger = logging.getLogger(__name__)
 
 
 def drop_masked_rows(batch: KVBatchMeta) -> KVBatchMeta:
-    """The rows of a validation batch that were judged. If there are none, all rows stay: veRL's validation
-    needs some, and an error is logged: its numbers are worth nothing."""
+    """Removes the masked trajectories of a validation batch from the store, writes their shares into the
+    others, and returns the batch of these. If all are masked they stay, since veRL's validation needs some,
+    and an error is logged: its numbers are worth nothing."""
     rows = last_rows(batch.keys)  # veRL takes a trajectory's result from its last row
     if not rows:
         return batch
@@ -74,4 +75,5 @@ def _shares(infos: list[dict[str, Any]], sources: list[str]) -> dict[str, dict[s
 
 
 def _describe(share: dict[str, float]) -> str:
+    """The shares of a data source that are not 0, as percentages."""
     return ", ".join(f"{name} {value:.0%}" for name, value in sorted(share.items()) if value)

@@ -20,10 +20,11 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
 
 
 class OwnAttentionMixin:
-    """Before `FSDPEngineWithValueHead` in the bases of an engine: loads the model as veRL does, but for the
-    attention."""
+    """Mixin, before `FSDPEngineWithValueHead` in the bases of an engine: loads the critic's model as veRL
+    does, but with the attention that its configuration names."""
 
     def _build_module(self) -> torch.nn.Module:
+        """Returns the model with a head of one value for each token."""
         config = self.model_config.hf_config
         config.num_labels = 1
         config.classifier_dropout = 0.0

@@ -32,7 +32,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child, run_child_until
 from rag_r1.runs.start_checks import StartError
 from rag_r1.sft.resume import begin_next_epoch
-from rag_r1.training.command import compose_valid
+from rag_r1.training.composition import compose_valid
 from rag_r1.training.next_steps import after_sft
 from rag_r1.training.stages import lock_folder
 from rag_r1.training.time_limit import Hours, TimeLimit, check_resume
@@ -102,7 +102,7 @@ def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightRe
     add_working_directory()
     overrides = [*data_overrides(args.data), *args.overrides]
     recipe = Recipe.find(args.recipe)
-    config, faults = compose_valid(recipe, overrides)
+    config, override_problems = compose_valid(recipe, overrides)
     if "optim" not in config or "engine" not in config:
         raise CommandError(f"{args.recipe}: {_NO_SFT}")
     if config.trainer.get("device") == "cpu":
@@ -113,7 +113,7 @@ def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightRe
     )
     folder = Path(str(config.trainer.get("default_local_dir"))).expanduser()
     report = preflight_sft(config)
-    report.problems[:0] = [error(*fault) for fault in faults]
+    report.problems[:0] = override_problems
     report.problems += [] if args.hours is None else check_resume(config)
     nodes = config.trainer.get("nnodes")
     if isinstance(nodes, int) and nodes > 1:
@@ -184,7 +184,7 @@ def run(command: Sequence[str], folder: Path, config: Any, limit: TimeLimit | No
         if limit is None:
             status = run_child(command, environment)
         elif (status := run_child_until(limit.is_over, command, environment)) is None:
-            print(limit.report())
+            print(limit.finish())
             return ExitStatus.STOPPED
     if status:
         raise CommandError(f"the training ended with status {status}; the same command resumes it", status)

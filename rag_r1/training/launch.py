@@ -21,11 +21,11 @@ from rag_r1.options.command_exit import ExitStatus, command_main
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child_until
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
-from rag_r1.training.command import compose_recipe
+from rag_r1.training.composition import compose_recipe
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.guard.guard import Guard
 from rag_r1.training.guard.supervisor import Supervisor
-from rag_r1.training.guard.watch import Watch
+from rag_r1.training.guard.watch import print_signs
 from rag_r1.training.guard.watched_run import WatchedRun
 from rag_r1.training.metrics_files import StartMetrics, metrics_override
 from rag_r1.training.next_steps import after_training
@@ -34,7 +34,7 @@ from rag_r1.training.time_limit import TimeLimit
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status of the training; 3 if `--hours` ended it."""
+    """Trains, and prints how it went. Returns the exit status of the training; 3 if `--hours` ended it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--supervise", action="store_true")
     parser.add_argument("--hours", type=float)
@@ -55,21 +55,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if band is not None and (summary := band.summary()):
         print(summary, flush=True)
     if status is None:
-        assert limit is not None
-        print(limit.report(), flush=True)
+        assert limit is not None  # only a limit ends a training that has no status
+        print(limit.finish(), flush=True)
         return ExitStatus.STOPPED
     if status == 0:
-        try:
-            lines = after_training(compose_recipe(recipe, args.overrides))
-        except (RunError, OSError) as error:
-            lines = [f"the commands for what was trained could not be made: {error_text(error)}"]
-        print("\n".join(["", *lines]), flush=True)
+        _print_next_steps(recipe, args.overrides)
     return status
+
+
+def _print_next_steps(recipe: Recipe, overrides: Sequence[str]) -> None:
+    try:
+        lines = after_training(compose_recipe(recipe, overrides))
+    except (RunError, OSError) as error:
+        lines = [f"the commands for what was trained could not be made: {error_text(error)}"]
+    print("\n".join(["", *lines]), flush=True)
 
 
 def _supervise(
     run: WatchedRun, recipe: Recipe, overrides: Sequence[str], band: BandCheck | None, limit: TimeLimit | None
 ) -> int | None:
+    """Trains with a supervisor. Returns the exit status; None if the limit ended the training."""
+
     def command(changes: Sequence[str], metrics: Path) -> list[str]:
         return recipe.command([*overrides, *changes, metrics_override(metrics)])
 
@@ -84,18 +90,21 @@ def _watch(
     band: BandCheck | None,
     limit: TimeLimit | None,
 ) -> int | None:
-    watch = None
-    if metrics is not None:
-        watch = Watch(StartMetrics(metrics), Guard(run.options, run.facts), band)
+    """Trains once, and prints the signs in the file of metrics, if there is one. Returns the exit status;
+    None if the limit ended the training."""
+    source = None if metrics is None else StartMetrics(metrics)
+    guard = Guard(run.options, run.facts)
+
+    def print_new_signs() -> None:
+        for entry in source.new_lines() if source is not None else ():
+            print_signs(entry, guard, band, remedies=True)
 
     def is_over() -> bool:
-        if watch is not None:
-            watch.look()
+        print_new_signs()
         return limit is not None and limit.is_over()
 
     status = run_child_until(is_over, recipe.command(overrides))
-    if watch is not None:
-        watch.look()
+    print_new_signs()
     return status
 
 

@@ -1,7 +1,7 @@
 """The files of veRL's logger `file`: where they are, and their lines while veRL writes them.
 
 A line is `{"step", "data"}`, and each start of a training has a file of its own (`metrics_file`). Lines are
-read once and whole; one that cannot be read is skipped, since it belongs to somebody else.
+read once and whole; one that cannot be read is skipped, since veRL has not written it.
 
 What is known of a step when its batch is complete stands in a second file before that
 (runs/rollout_metrics.py). `StartMetrics` follows both.
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from rag_r1.options.command_line import hydra_quoted
 from rag_r1.runs.rollout_metrics import FILE_VARIABLE, METRICS, rollouts_file
 
-#: A line of a step has some hundred numbers; a longer one is none of veRL's.
+#: A line of a step has some hundred numbers; a longer one is not veRL's.
 _MAX_LINE_BYTES = 1 << 20
 #: The environment of Ray's processes, in which veRL's trainer runs.
 RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
@@ -31,10 +31,12 @@ class MetricsFile:
     """Follows one file, which need not exist yet."""
 
     def __init__(self, path: Path):
-        self.path, self._position = path, 0
+        self.path = path
+        self._position = 0
 
     def new_lines(self) -> Iterator[Line]:
-        """The lines that were finished since the last call: step and metrics. NaN is read as such."""
+        """Yields step and metrics of the lines that were finished since the last call. A metric may be
+        NaN."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._position)
@@ -62,7 +64,8 @@ class StartMetrics:
         self._steps, self._rollouts = MetricsFile(path), MetricsFile(rollouts_file(path))
 
     def new_lines(self) -> Iterator[StepMetrics]:
-        """What was written since the last call: whole steps, then batches, also those of these steps."""
+        """Yields what was written since the last call: whole steps, then batches, also those of these
+        steps."""
         for step, metrics in self._steps.new_lines():
             yield StepMetrics(step, metrics)
         for step, metrics in self._rollouts.new_lines():
@@ -70,6 +73,7 @@ class StartMetrics:
 
 
 def _parsed(line: bytes) -> Line | None:
+    """Step and metrics of a line; None if it is not one of veRL's."""
     try:
         entry = json.loads(line)
         step, metrics = entry["step"], entry["data"]
@@ -91,9 +95,9 @@ def earlier_files(folder: Path) -> list[Path]:
 
 
 def metrics_file(config: Any) -> Path | None:
-    """Where veRL's logger `file` writes at the next start: below the run's folder. veRL empties its file at
-    each start, so each start gets one of its own: metrics-1.jsonl, metrics-2.jsonl, ... None without that
-    logger, and if the user names another place."""
+    """The file of veRL's logger `file` at the next start, in the run's folder. veRL empties its file at each
+    start, so each start gets one of its own: metrics-1.jsonl, metrics-2.jsonl, ... None without that logger,
+    and if the user has named a file."""
     if not logs_to_file(config) or log_variable(config):
         return None
     return next_metrics_file(Path(config.trainer.default_local_dir).expanduser().absolute())
@@ -106,7 +110,8 @@ def logs_to_file(config: Any) -> bool:
 
 
 def log_variable(config: Any) -> str | None:
-    """The variable with which the user has named a place for the file; None if there is none."""
+    """The variable with which the user has named the file, or the folder of all projects; None without
+    one."""
     from omegaconf import OmegaConf
 
     ray_variables = OmegaConf.select(config, RAY_VARIABLES) or {}
@@ -114,6 +119,6 @@ def log_variable(config: Any) -> str | None:
 
 
 def metrics_override(path: Path) -> str:
-    """The override that makes veRL write its metrics there; its folder is made."""
+    """Returns the override that makes veRL write its metrics to `path`, and makes its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return f"++{RAY_VARIABLES}.{_LOG_VARIABLES[0]}={hydra_quoted(path)}"
+    return f"++{RAY_VARIABLES}.{FILE_VARIABLE}={hydra_quoted(path)}"

@@ -1,7 +1,7 @@
-"""Prints the next steps after a training: its newest checkpoint and the commands that use it.
+"""The next steps after a training, as lines to print: its newest checkpoint and the commands that use it.
 
-They are made from the composed configuration and from what is in the folder of the checkpoints, so they can
-be pasted as they are. Commands stand on lines of their own.
+The lines are made from the composed configuration and from what is in the folder of the checkpoints, so they
+can be pasted as they are. Commands stand on lines of their own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.run_defaults import SEARCH_URL, config_file, validation_arguments
 from rag_r1.inference.model_folders import newest_checkpoint
+from rag_r1.training.config_facts import is_nf4
 
 #: A file of trajectory records (rag_r1/agent/records.py).
 _RECORDS = re.compile(r"step_(\d+)-\d+\.jsonl")
@@ -22,9 +23,8 @@ _EVALUATE = "evaluate it (with --card: does it search, or does it already know?)
 
 
 def after_training(config: Any) -> list[str]:
-    """The last lines of a reinforcement learning; `config`: the composed one (command.py), with the paths as
-    seen from the working directory."""
-    from rag_r1.training.preflight.adapters import is_nf4  # imports OmegaConf, which the demo's help has not
+    """Returns the last lines of a reinforcement learning; `config`: the composed one (composition.py), with
+    the paths as seen from the working directory."""
 
     folder = Path(config.trainer.default_local_dir).expanduser()
     checkpoint = newest_checkpoint(folder)
@@ -43,7 +43,7 @@ def after_training(config: Any) -> list[str]:
 
 
 def after_sft(model: Path) -> list[str]:
-    """The last lines of a supervised fine-tuning; `model`: the chosen one, a Hugging Face folder."""
+    """Returns the last lines of a supervised fine-tuning; `model`: the chosen one, a Hugging Face folder."""
     evaluation = EvalArguments(
         questions=[Path("QUESTIONS")], model=str(model), protocol="PROTOCOL", out=model.parent / "evaluation"
     )
@@ -60,8 +60,8 @@ def after_sft(model: Path) -> list[str]:
 
 
 def after_demo(out: Path, checkpoint: Path | None, base: Path | None = None) -> list[str]:
-    """The last lines of a demo run in the folder `out`; `base`: the policy that was quantised, if adapters
-    over nf4 were trained."""
+    """Returns the last lines of a demo run in the folder `out`; `base`: the policy that was quantised, if
+    adapters over nf4 were trained."""
     lines = _reports(out / "trajectories")
     if checkpoint is None:
         return lines
@@ -78,16 +78,9 @@ def after_demo(out: Path, checkpoint: Path | None, base: Path | None = None) -> 
     ]
 
 
-def finished_model(stage: Path) -> Path:
-    """The model that a finished stage of `rag-r1 stages` has exported; its folder may have been moved since.
-    Raises OSError or ValueError if it names none."""
-    folder = Path((stage / "finished").read_text(encoding="utf-8").strip())
-    return stage.joinpath(*folder.parts[folder.parts.index("checkpoints") :])
-
-
 def _evaluation_arguments(config: Any, checkpoint: Path, folder: Path) -> list[str]:
-    """The arguments that evaluate a model as the training's own validation does it: the training's folder, if
-    its configuration is there."""
+    """The arguments that evaluate a model as the training's own validation does: the training's folder alone,
+    if its configuration is there."""
     if config_file(folder) is not None:
         return [str(folder)]
     out = folder / "evaluation"
@@ -107,6 +100,7 @@ def _nf4_lines(config: Any, checkpoint: Path, folder: Path) -> list[str]:
 
 
 def _export_nf4(checkpoint: Path, base: str) -> str:
+    """The command that exports adapters over nf4 and their `base` as one model."""
     words = ["rag-r1", "model", "export-nf4", str(checkpoint), "--base", base, "--merged"]
     return command([*words, "--out", str(_export_folder(checkpoint))])
 
@@ -116,7 +110,7 @@ def _export_folder(checkpoint: Path) -> Path:
 
 
 def _inspection(config: Any) -> list[str]:
-    """Where the trajectories are, and the report of the last validation."""
+    """The commands that show the trajectories; none if they are not recorded."""
     folder = config.rag_r1.get("trajectory_dir")
     return _reports(Path(folder).expanduser()) if folder else []
 
@@ -138,7 +132,7 @@ def _reports(folder: Path) -> list[str]:
 
 
 def _last_step(split: Path) -> int | None:
-    """The last step of which there are records."""
+    """The last step of which a split's folder has records; None without any."""
     files = split.iterdir() if split.is_dir() else ()
     return max((int(match[1]) for path in files if (match := _RECORDS.match(path.name))), default=None)
 

@@ -9,6 +9,8 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from tqdm import tqdm
 
@@ -16,10 +18,11 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import stop_session
 from rag_r1.system.child_processes import last_lines, start
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
+from rag_r1.training.guard.history import is_held_out
 
 
 def train(command: Sequence[str], out: Path, timeout_s: float = math.inf) -> None:
-    """Run a veRL training and show its progress; writes `train.log` and `metrics.jsonl` into `out`. Raises
+    """Runs a veRL training and shows its progress; writes `train.log` and `metrics.jsonl` into `out`. Raises
     RunError if it fails, or takes longer than `timeout_s`."""
     metrics, log = out / "metrics.jsonl", out / "train.log"
     metrics.unlink(missing_ok=True)
@@ -35,13 +38,15 @@ def train(command: Sequence[str], out: Path, timeout_s: float = math.inf) -> Non
             stop_session(process)
     if process.returncode:
         raise RunError(
-            f"the training ended with code {process.returncode}; the end of {log}:\n{last_lines(log)}"
+            f"the training ended with status {process.returncode}: correct the cause; the end of {log}:\n"
+            f"{last_lines(log)}"
         )
 
 
 def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
+    """Shows the lines of the file of metrics until the process ends. Raises RunError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
-    n_read = 0
+    lines_shown = 0
     # A progress bar on a terminal; one line per step in a file or a pipe.
     with tqdm(
         desc="starting up (one to two minutes)", bar_format="{desc} {elapsed}{postfix}", disable=None
@@ -51,20 +56,21 @@ def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
                 raise RunError(f"the training took longer than {timeout_s:.0f} s and was stopped")
             time.sleep(0.5)
             lines = metrics.read_bytes().split(b"\n")[:-1] if metrics.exists() else []
-            for line in lines[n_read:]:
+            for line in lines[lines_shown:]:
                 _show(bar, json.loads(line))
-            n_read = len(lines)
+            lines_shown = len(lines)
             bar.refresh()
 
 
-def _show(bar: tqdm, entry: dict) -> None:
-    data = entry["data"]
-    scores = {key: value for key, value in data.items() if key.startswith("val-")}
-    held_out = [value for key, value in scores.items() if key.endswith("/em/mean@1") and "/probe_" not in key]
-    if held_out:
-        bar.write(f"  step {entry['step']:>3}  held-out exact match {sum(held_out) / len(held_out):.2f}")
-    if "search/score" in data:
-        progress = f"reward {data['search/score']:.2f}, {data['search/searches']:.1f} searches per question"
+def _show(bar: tqdm, entry: dict[str, Any]) -> None:
+    """Shows what a line of metrics says of a validation and of a step."""
+    metrics = entry["data"]
+    if held_out := [value for key, value in metrics.items() if is_held_out(key, "/em/mean@1")]:
+        bar.write(f"  step {entry['step']:>3}  held-out exact match {fmean(held_out):.2f}")
+    if "search/score" in metrics:
+        progress = (
+            f"reward {metrics['search/score']:.2f}, {metrics['search/searches']:.1f} searches per question"
+        )
         bar.set_description_str(f"step {entry['step']}")
         bar.set_postfix_str(progress)
         if bar.disable:

@@ -13,11 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config.recipes import shipped_names
 from rag_r1.runs.markdown import table
-from rag_r1.training.preflight.adapters import adapter_rank, is_nf4
-from rag_r1.training.preflight.cluster import gpu_count
+from rag_r1.training.config_facts import adapter_rank, gpu_count, is_nf4, needs_critic
 from rag_r1.training.preflight.memory.estimate import MemoryEstimate, memory_of, sft_memory_of
 from rag_r1.training.preflight.memory.shape import SHAPES
-from rag_r1.training.preflight.sessions import needs_critic
 
 _COLUMNS = (
     "recipe", "model", "`model_dtype`", "LoRA", "learning rate", "GPUs", "update, GB", "generation, GB",
@@ -51,35 +49,30 @@ def size_for(name: str) -> str:
 
 
 def recipe_row(name: str, config: DictConfig, size: str) -> tuple[str, ...]:
-    """One line of the table."""
+    """One line of the table: the recipe `name`, composed, with a model of this size."""
     if config.get("actor_rollout_ref") is None:
         dtype, lora, rates = str(config.engine.model_dtype), "-", _rate(config.optim.lr)
     else:
         dtype, lora, rates = _trained_columns(config)
     count = "-" if config.trainer.device == "cpu" else str(gpu_count(config))
-    return (
-        name,
-        size,
-        dtype,
-        lora,
-        rates,
-        count,
-        *_memory_columns(memory_for(config, size, _CRITICS.get(name.strip("`").rpartition("/")[2], ""))),
-    )
+    critic_size = _CRITICS.get(name.strip("`").rpartition("/")[2], "")
+    memory_columns = _memory_columns(memory_for(config, size, critic_size))
+    return (name, size, dtype, lora, rates, count, *memory_columns)
 
 
-def memory_for(config: DictConfig, size: str, critic: str = "") -> MemoryEstimate:
-    """Memory of a recipe with a model, and a critic, of these sizes, on the GPU that it names, or one of
-    80 GB."""
-    gpu = 1e9 * float(OmegaConf.select(config, "rag_r1.gpu_memory_gb") or 80)
+def memory_for(config: DictConfig, size: str, critic_size: str = "") -> MemoryEstimate:
+    """Estimates the memory of a recipe with a model, and a critic, of these sizes, on the GPU that it names,
+    or one of 80 GB."""
+    gpu_bytes = 1e9 * float(OmegaConf.select(config, "rag_r1.gpu_memory_gb") or 80)
     if config.get("actor_rollout_ref") is None:
-        return sft_memory_of(config, SHAPES[size], gpu)
-    return memory_of(config, SHAPES[size], gpu, SHAPES.get(critic))
+        return sft_memory_of(config, SHAPES[size], gpu_bytes)
+    return memory_of(config, SHAPES[size], gpu_bytes, SHAPES.get(critic_size))
 
 
 def _trained_columns(config: DictConfig) -> tuple[str, str, str]:
-    """Dtypes, adapters and rates of policy and critic, in words."""
-    policy, critic = config.actor_rollout_ref, config.critic if needs_critic(config) else None
+    """Dtypes, adapters and learning rates of policy and critic, as the columns show them."""
+    policy = config.actor_rollout_ref
+    critic = config.critic if needs_critic(config) else None
     dtypes = [
         "nf4" if is_nf4(config) else policy.actor.fsdp_config.model_dtype,
         *([critic.fsdp.model_dtype] if critic else []),
@@ -97,31 +90,34 @@ def _rate(value: Any) -> str:
 
 
 def _memory_columns(memory: MemoryEstimate) -> tuple[str, ...]:
-    """Memory in GB; a dash for what there is not."""
-    update, critic = memory.bytes_of("update"), memory.bytes_of("critic")
-    of_update = f"{update / 1e9:.0f}" if update else "-"
-    if critic:
-        of_update += f", critic {critic / 1e9:.0f}"
-    generation = memory.bytes_of("generation")
-    generated = f"{generation / 1e9:.0f}" if generation else "-"
-    rows = f"{memory.rows:.0f}" if memory.rows else "-"
-    host = f"{memory.host / 1e9:.{0 if memory.host >= 2e9 else 1}f}" if memory.host else "-"
-    return of_update, generated, rows, host
+    """The last four columns, in GB and rows; a dash for what the training has not."""
+    update = _gb(memory.phase_bytes("update"))
+    if critic_bytes := memory.phase_bytes("critic"):
+        update += f", critic {_gb(critic_bytes)}"
+    rows = f"{memory.cached_contexts:.0f}" if memory.cached_contexts else "-"
+    host_decimals = 0 if memory.host_bytes >= 2e9 else 1
+    return update, _gb(memory.phase_bytes("generation")), rows, _gb(memory.host_bytes, host_decimals)
+
+
+def _gb(n_bytes: float, decimals: int = 0) -> str:
+    return f"{n_bytes / 1e9:.{decimals}f}" if n_bytes else "-"
 
 
 def recipe_table(rows: Sequence[Sequence[str]]) -> str:
-    """As Markdown."""
+    """The table of these lines as Markdown."""
     return "\n".join(table(_COLUMNS, rows, "lllllrrrrr"))
 
 
 def folder_of(name: str) -> str:
-    """The folder whose README has a recipe's line; the demo's are in the README of all."""
+    """The folder whose README has a recipe's line; "" for the demo's, which are in the README of all
+    recipes."""
     folder = name.partition("/")[0]
     return "" if folder == "demo" else folder
 
 
 def recipe_tables(compose: Compose, folders: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """For each folder of recipes, or for these, its name and its table."""
+    """Yields name and table of each folder of recipes, or of these. `compose(recipe, overrides)` gives a
+    configuration."""
     names = shipped_names("train", "sft")
     for folder in folders or sorted({folder_of(name) for name in names}):
         rows = [

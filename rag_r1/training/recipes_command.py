@@ -33,23 +33,23 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "copy": (f"{_MODULE}:copy_recipe", "copy a recipe into a file of your own, ready to be changed"),
     "path": (f"{_MODULE}:print_paths", "print the folder of the recipes, or the files of some"),
 }
-_ABOUT = "The recipes that come with this project. Without a command: list them."
+_DESCRIPTION = "The recipes that come with this project. Without a command: list them."
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
 
 
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand, by default `list`. Returns its exit status; 2 for one that does not exist."""
+    """Runs a subcommand, by default `list`. Returns its exit status; 2 for one that does not exist."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    return run("rag-r1 recipes", _ABOUT, COMMANDS, arguments or ["list"])
+    return run("rag-r1 recipes", _DESCRIPTION, COMMANDS, arguments or ["list"])
 
 
 class ListArguments(Arguments):
-    """No arguments."""
+    """The command has no arguments."""
 
 
 def list_recipes(arguments: Sequence[str]) -> int:
-    """Print the recipes with the first sentence of each, below the command that takes them."""
+    """Prints the recipes with the first sentence of each, below the command that takes them."""
     read_arguments(ListArguments, arguments, prog="rag-r1 recipes list", description="List the recipes.")
     width = max(map(len, shipped_names()), default=0)
     for kind, command in KINDS.items():
@@ -62,6 +62,7 @@ def list_recipes(arguments: Sequence[str]) -> int:
 
 
 def _first_sentence(path: Path) -> str:
+    """The first sentence of the comment at the top of a recipe."""
     lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
     comment = [line.removeprefix("#").strip() for line in lines if not line.startswith("# @package")]
     return _SENTENCE.split(" ".join(comment), maxsplit=1)[0]
@@ -78,7 +79,8 @@ class ShowArguments(Arguments):
 
 
 def show_recipe(arguments: Sequence[str]) -> int:
-    """Print a recipe. Raises RunError."""
+    """Prints a recipe. Raises RunError if there is none of that name, if it cannot be composed, or for
+    changes without --composed."""
     args = read_arguments(ShowArguments, arguments, prog="rag-r1 recipes show", description="Show a recipe.")
     if not args.composed:
         if args.overrides:
@@ -90,7 +92,7 @@ def show_recipe(arguments: Sequence[str]) -> int:
         raise RunError(f"{args.name} builds on nothing: leave out --composed")
     from omegaconf import OmegaConf
 
-    from rag_r1.training.command import check_composition
+    from rag_r1.training.composition import check_composition
 
     print(OmegaConf.to_yaml(check_composition(recipe, args.overrides)), end="")
     return 0
@@ -108,9 +110,6 @@ class TableArguments(Arguments):
     overrides: CheckedOverrides = argument("changes, with --recipe", "key=value", default=[])
 
 
-_TABLE_DESCRIPTION = """\
-Compose recipes, and print their dtype, adapters, learning rates, and the memory that is calculated for them.
-"""
 _TABLE_EPILOG = """\
 example, for two GPUs:
   rag-r1 recipes table --recipe agentic_rag/grpo_lora --size 32B trainer.n_gpus_per_node=2
@@ -118,12 +117,14 @@ example, for two GPUs:
 
 
 def print_recipe_table(arguments: Sequence[str]) -> int:
-    """Print the tables of the recipes' READMEs, or the line of one recipe with changes."""
-    texts = {"description": _TABLE_DESCRIPTION, "epilog": _TABLE_EPILOG}
-    args = read_arguments(TableArguments, arguments, prog="rag-r1 recipes table", **texts)
+    """Prints the tables of the recipes' READMEs, or the line of one recipe with changes."""
+    description = "Compose recipes, and print their dtype, adapters, learning rates and calculated memory."
+    args = read_arguments(
+        TableArguments, arguments, prog="rag-r1 recipes table", description=description, epilog=_TABLE_EPILOG
+    )
     if args.recipe is None and (args.overrides or args.size):
         raise RunError("changes and --size are for one recipe: name it with --recipe")
-    from rag_r1.training.command import check_composition, check_training, compose_recipe
+    from rag_r1.training.composition import check_composition, check_training, compose_recipe
     from rag_r1.training.preflight.memory.shape import SHAPES
     from rag_r1.training.preflight.memory.table import memory_table
     from rag_r1.training.recipe_table import memory_for, recipe_row, recipe_table, recipe_tables, size_for
@@ -154,7 +155,7 @@ class CopyArguments(Arguments):
 
 
 def copy_recipe(arguments: Sequence[str]) -> int:
-    """Copy a recipe. Raises RunError if there is none, or if the copy would replace a file."""
+    """Copies a recipe. Raises RunError if there is none of that name, or if the copy would replace a file."""
     description = "Copy a recipe into a file of your own, which can be changed and used from any folder."
     args = read_arguments(
         CopyArguments, arguments, prog="rag-r1 recipes copy", description=description, check=_check_copy
@@ -175,23 +176,24 @@ def copy_recipe(arguments: Sequence[str]) -> int:
 
 
 def _check_copy(args: CopyArguments) -> tuple[Path, Path]:
-    """The recipe's file and that of the copy. Raises StartError with all that is wrong."""
+    """Returns the recipe's file and that of the copy. Raises StartError with all that is wrong."""
     with StartChecks() as checks:
         source = checks.run(_recipe_file, args.name)
         target = checks.run(_new_file, args.to, args.name)
-    assert source is not None and target is not None
+    assert source is not None and target is not None  # else the block has raised
     return source, target
 
 
 def _recipe_file(name: str) -> Path:
+    """The file of a recipe. Raises RunError for a file of another kind."""
     path = find_file(name, ".yaml")
     if path.suffix != ".yaml":
-        raise RunError(f"{name} is no recipe; its file is {path}")
+        raise RunError(f"{name} is not a recipe but the file {path}: name one of `rag-r1 recipes`")
     return path
 
 
 def _new_file(to: Path, name: str) -> Path:
-    """The file of the copy, which is not there yet."""
+    """The file of the copy. Raises RunError if it exists, or cannot be made."""
     target = to / Path(name).name if to.is_dir() else to
     target = target if target.suffix == ".yaml" else Path(f"{target}.yaml")
     if target.exists():
@@ -201,12 +203,13 @@ def _new_file(to: Path, name: str) -> Path:
 
 
 def _recipe_name(path: Path) -> str:
+    """The name by which commands take a recipe: relative to the shipped ones, or its path."""
     is_shipped = path.is_relative_to(RECIPES)
     return (path.relative_to(RECIPES) if is_shipped else path).with_suffix("").as_posix()
 
 
 class PathArguments(Arguments):
-    """Files of the recipes; without any, their folder."""
+    """Files of the recipes to print; without any, their folder."""
 
     names: CliPositionalArg[list[str]] = argument(
         "recipes or other files, e.g. r1_searcher/run.sh", "NAME", default=[]
@@ -214,7 +217,7 @@ class PathArguments(Arguments):
 
 
 def print_paths(arguments: Sequence[str]) -> int:
-    """Print the paths. Raises RunError."""
+    """Prints the paths. Raises RunError for a name that is not a file of the recipes."""
     description = "Print where the recipes are, or some of them."
     args = read_arguments(PathArguments, arguments, prog="rag-r1 recipes path", description=description)
     print(*([find_file(name, ".yaml") for name in args.names] or [RECIPES]), sep="\n")

@@ -54,16 +54,15 @@ example:
 MODEL_KEY = "actor_rollout_ref.model.path"
 _ONE_STAGE = re.compile(r"stage(\d+):(.*)", re.DOTALL)
 
+#: Trains, or checks, a recipe with overrides; returns the exit status.
 Train = Callable[[str, Sequence[str]], int]
 
 
 def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], train: Train) -> Path:
-    """Train the stages that are not finished yet; returns the folder of the last stage's model.
-
-    `train(recipe, overrides)` runs one training and returns its exit status. Raises RunError.
-    """
+    """Trains the stages that are not finished yet; returns the folder of the last stage's model. Raises
+    RunError if a training fails or leaves no model, or if another one is running in a stage's folder."""
     out = out.resolve()
-    check_overrides(overrides, len(recipes))
+    check_stage_overrides(overrides, len(recipes))
     model: Path | None = None
     for number, recipe in enumerate(recipes, 1):
         folder = out / f"stage{number}"
@@ -72,30 +71,38 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
             model = Path(finished.read_text(encoding="utf-8").strip())
             print(f"stage {number}: finished before, its model is {model}")
             continue
-        checkpoints = folder / "checkpoints"
         with lock_folder(folder):
-            repair_tracker(checkpoints)
+            repair_tracker(folder / "checkpoints")
             status = train(recipe, stage_overrides(overrides, number, folder, model))
             if status:
                 raise RunError(
                     f"stage {number} ({recipe}) ended with status {status}; fix the error above and run the "
                     "same command again: it continues from the last checkpoint"
                 )
-            model = exported_model(checkpoints)
+            model = exported_model(folder / "checkpoints")
             write_text(finished, f"{model}\n", errors="strict")
         print(f"stage {number}: finished, its model is {model}")
-    assert model is not None
+    assert model is not None  # there is at least one stage
     return model
 
 
-def check_overrides(overrides: Sequence[str], stages: int) -> None:
-    """Raises StartError for overrides of a stage that does not exist, and such that are not key=value."""
+def finished_model(stage: Path) -> Path:
+    """The folder of the model that a finished stage has exported; the stage's folder may have been moved
+    since. Raises OSError if the stage is not finished, or ValueError if its file `finished` does not name a
+    folder below `checkpoints`."""
+    recorded = Path((stage / "finished").read_text(encoding="utf-8").strip())
+    return stage.joinpath(*recorded.parts[recorded.parts.index("checkpoints") :])
+
+
+def check_stage_overrides(overrides: Sequence[str], stages: int) -> None:
+    """Raises StartError for overrides of a stage that does not exist, and for those that are not
+    key=value."""
     with StartChecks() as checks:
         for override in overrides:
-            checks.run(_check_override, override, stages)
+            checks.run(_check_stage_override, override, stages)
 
 
-def _check_override(override: str, stages: int) -> None:
+def _check_stage_override(override: str, stages: int) -> None:
     match = _ONE_STAGE.fullmatch(override)
     if match and not 1 <= int(match[1]) <= stages:
         raise RunError(f"{override}: there is no stage {match[1]}, only 1 to {stages}")
@@ -104,8 +111,8 @@ def _check_override(override: str, stages: int) -> None:
 
 
 def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: Path | None) -> list[str]:
-    """The overrides of one stage: those given for all stages, those given for it, and last, so that they
-    cannot be overridden, its checkpoint folder and its initial model, which connect the stages."""
+    """Returns the overrides of one stage: those given for all stages, those given for it, and last, so that
+    they cannot be overridden, its checkpoint folder and its initial model, which connect the stages."""
     shared, specific = [], []
     for override in overrides:
         match = _ONE_STAGE.fullmatch(override)
@@ -124,7 +131,7 @@ def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: 
 
 
 def repair_tracker(checkpoints: Path) -> None:
-    """Repair veRL's tracker file, which names the step to resume from: veRL cannot start if a kill has left
+    """Repairs veRL's tracker file, which names the step to resume from: veRL cannot start if a kill has left
     it empty. It is written last of all, so the newest checkpoint is then complete."""
     tracker = checkpoints / TRACKER
     if not tracker.exists() or tracker.read_text(errors="replace").strip().isdigit():
@@ -151,38 +158,38 @@ def exported_model(checkpoints: Path) -> Path:
 def check_stages(
     recipes: Sequence[str], out: Path, overrides: Sequence[str], check: Train, *, all_stages: bool = False
 ) -> None:
-    """Run `check(recipe, overrides)` for each stage that is not finished, or for all, so that a later
+    """Runs `check(recipe, overrides)` for each stage that is not finished, or for all, so that a later
     stage's problems are known before the first is trained. Raises RunError naming the stages with problems. A
     later stage is checked with the initial model of the first one. One stage alone checks itself."""
     numbers = range(1, len(recipes) + 1)
     open_stages = [n for n in numbers if all_stages or not (out / f"stage{n}" / "finished").exists()]
     if len(open_stages) < 2 and not all_stages:
         return
-    first = stage_overrides(overrides, 1, out / "stage1", None)
-    start = [override for override in first if override.startswith(f"{MODEL_KEY}=")][-1:]
+    first_overrides = stage_overrides(overrides, 1, out / "stage1", None)
+    initial_model = [override for override in first_overrides if override.startswith(f"{MODEL_KEY}=")][-1:]
     failed = []
     for n in open_stages:
         print(f"stage {n}: {recipes[n - 1]}", flush=True)
-        if check(recipes[n - 1], [*start, *stage_overrides(overrides, n, out / f"stage{n}", None)]):
+        if check(recipes[n - 1], [*initial_model, *stage_overrides(overrides, n, out / f"stage{n}", None)]):
             failed.append(str(n))
     if failed:
         raise RunError(f"nothing was started: correct the problems above, of stage {', '.join(failed)}")
 
 
 def run_training(recipe: str, overrides: Sequence[str], *flags: str) -> int:
-    """Run `rag-r1 train` in a process that ends with this one."""
+    """Runs `rag-r1 train` in a process that ends with this one; returns its exit status."""
     command = [sys.executable, "-m", "rag_r1.cli", "train", "--leave-model", "--recipe", recipe]
     return run_child([*command, *flags, *overrides])
 
 
 def run_check(recipe: str, overrides: Sequence[str]) -> int:
-    """Run the checks of `rag-r1 train`, as `run_training`."""
+    """Runs the checks of `rag-r1 train` in a process that ends with this one; returns its exit status."""
     return run_training(recipe, overrides, "--check-only")
 
 
 def lock_folder(folder: Path) -> AbstractContextManager[None]:
-    """Holds the folder's lock. The training inherits it, so it is held as long as either process lives;
-    RunError if it is held already."""
+    """Holds the folder's lock for the length of a block. The training inherits it, so it is held as long as
+    either process lives. Raises RunError if it is held already."""
     error = RunError(
         f"a training is still running in {folder} (perhaps that of a killed command): "
         "wait for it or end it, then run the same command again"
@@ -201,7 +208,7 @@ class StagesArguments(Arguments):
 
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when all stages are finished, 1 with the reason if not."""
+    """Trains the stages. Returns 0 when all are finished, 1 with the reason if not."""
     args = read_arguments(
         StagesArguments, arguments, prog="rag-r1 stages", description=_DESCRIPTION, check=check_start
     )
@@ -221,7 +228,7 @@ def check_start(args: StagesArguments) -> None:
         checks.run(check_out, args.out, "rag-r1 stages")
         for recipe in args.recipe:
             checks.run(Recipe.find, recipe)
-        checks.run(check_overrides, args.overrides, len(args.recipe))
+        checks.run(check_stage_overrides, args.overrides, len(args.recipe))
 
 
 if __name__ == "__main__":

@@ -5,16 +5,14 @@ is ended early: after a checkpoint from which the next one would not be reached 
 longest of the times between two of them so far (for the first one, since the start). At the limit it is ended
 in any case.
 
-veRL names its last whole checkpoint in `latest_checkpointed_iteration.txt`, which it writes after everything
-else of the checkpoint. The run's folder is all that the next piece needs: checkpoints, logs and records. At a
-restart veRL forgets which checkpoints it has saved and never removes those of an earlier piece, so the folder
-would grow: here the older ones are removed when a piece begins and when it is ended, as far as
-`trainer.max_actor_ckpt_to_keep` (of `rag-r1 sft`: `trainer.max_ckpt_to_keep`) says.
+The run's folder is all that the next piece needs: checkpoints, logs and records. At a restart veRL forgets
+which checkpoints it has saved and never removes those of an earlier piece, so the folder would grow: here the
+older ones are removed when a piece begins and when it is ended, as far as `trainer.max_actor_ckpt_to_keep`
+(of `rag-r1 sft`: `trainer.max_ckpt_to_keep`) says.
 """
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -24,77 +22,71 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rag_r1.inference.model_folders import TRACKER
 from rag_r1.options.declare import Constraint
 from rag_r1.options.problems import Problem, error
+from rag_r1.training.checkpoint_steps import last_whole_step, saved_checkpoints
 
 Hours = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number of hours above 0")]
-_CHECKPOINT = re.compile(r"global_step_(\d+)")
 
 
 @dataclass
 class TimeLimit:
-    """Asked now and then whether a training in `folder` has to end: `is_over()`. `hours` count from when this
-    is made. `keep`: how many checkpoints stay; None: all."""
+    """Says whether a training in `folder` has to end. `hours` count from when the object is made, which also
+    removes older checkpoints. `keep`: how many checkpoints stay; None: all."""
 
     hours: float
     folder: Path
     keep: int | None = None
     clock: Callable[[], float] = time.monotonic
-    _last_time: float = field(init=False)
-    _longest_s: float = field(init=False, default=0.0)
+    _last_save: float = field(init=False)
+    _longest_interval_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
-        self._last_time = self._start = self.clock()
-        self._step = last_checkpoint(self.folder)
-        remove_older(self.folder, self.keep)
+        self._last_save = self._start = self.clock()
+        self._step = last_whole_step(self.folder)
+        remove_older_checkpoints(self.folder, self.keep)
 
     def is_over(self) -> bool:
-        """Whether the time is over, or ends before another checkpoint would be reached."""
-        now, step = self.clock(), last_checkpoint(self.folder)
+        """Whether the time is over or, right after a checkpoint, ends before another one would be reached. To
+        be called every few seconds."""
+        now = self.clock()
         end = self._start + 3600 * self.hours
+        step = last_whole_step(self.folder)
         if step == self._step:
             return now >= end
-        self._longest_s = max(self._longest_s, now - self._last_time)
-        self._last_time, self._step = now, step
-        return now + self._longest_s > end
+        self._longest_interval_s = max(self._longest_interval_s, now - self._last_save)
+        self._last_save = now
+        self._step = step
+        return now + self._longest_interval_s > end
 
-    def report(self) -> str:
-        """What to do next; for a training that was ended. Older checkpoints are removed first."""
-        self._step = last_checkpoint(self.folder)
-        remove_older(self.folder, self.keep)
+    def finish(self) -> str:
+        """Removes older checkpoints of a training that was ended; returns a sentence on what to do next."""
+        self._step = last_whole_step(self.folder)
+        remove_older_checkpoints(self.folder, self.keep)
         hours = (self.clock() - self._start) / 3600
-        place = "no checkpoint yet" if self._step is None else f"the checkpoint of step {self._step}"
+        checkpoint = "no checkpoint yet" if self._step is None else f"the checkpoint of step {self._step}"
         return (
-            f"ended after {hours:.2f} of {self.hours:g} hours, with {place}. The same command goes on; on "
-            f"another machine, with the folder {self.folder} ({folder_bytes(self.folder) / 1e9:.1f} GB)"
+            f"ended after {hours:.2f} of {self.hours:g} hours, with {checkpoint}. The same command goes on; "
+            f"on another machine, with the folder {self.folder} ({folder_bytes(self.folder) / 1e9:.1f} GB)"
         )
 
 
 def check_resume(config: Any) -> Iterator[Problem]:
-    """A training in pieces goes on from its last checkpoint."""
+    """A Problem if a training in pieces would not go on from its last checkpoint."""
     if config.trainer.get("resume_mode") == "disable":
         text = "is disable, so each piece of --hours would begin anew"
         yield error("trainer.resume_mode", text, "set it to auto")
 
 
-def last_checkpoint(folder: Path) -> int | None:
-    """The step of the last whole checkpoint in a run's folder; None without one."""
-    try:
-        return int((folder / TRACKER).read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def remove_older(folder: Path, keep: int | None) -> None:
-    """Remove all checkpoints but the last `keep` whole ones; with them what was begun after the last."""
-    last = last_checkpoint(folder)
+def remove_older_checkpoints(folder: Path, keep: int | None) -> None:
+    """Removes all checkpoints but the last `keep` whole ones; with them what was begun after the last."""
+    last = last_whole_step(folder)
     if not keep or last is None:
         return
-    steps = {int(match[1]): path for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))}
-    whole_steps = sorted((step for step in steps if step <= last), reverse=True)
-    for step in steps.keys() - set(whole_steps[:keep]):
-        shutil.rmtree(steps[step])
+    checkpoints = saved_checkpoints(folder)
+    whole_steps = [step for step in checkpoints if step <= last]
+    for step in checkpoints.keys() - set(whole_steps[-keep:]):
+        shutil.rmtree(checkpoints[step])
 
 
 def folder_bytes(folder: Path) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from rag_r1.runs.processes import find_leftovers
 from rag_r1.runs.rollout_metrics import rollouts_file
-from rag_r1.training.time_limit import last_checkpoint
+from rag_r1.training.checkpoint_steps import last_whole_step
 from tests.chaos.supervised_run import STEPS, SupervisedRun
 from tests.chaos.test_async_trainers import MODES as ASYNC_MODES
 from tests.e2e.demo_training import QUESTIONS
@@ -47,7 +47,7 @@ def supervised(request, demo_index, make_module_server, tmp_path_factory) -> Sup
     try:
         for step, name in ((1, "ray::WorkerDict"), (2, "ray::TaskRunner")):
             # A step is logged after its checkpoint: killed in between, its metrics would be lost.
-            run.wait_until(lambda step=step: (last_checkpoint(run.folder) or 0) >= step in run.logged)
+            run.wait_until(lambda step=step: (last_whole_step(run.folder) or 0) >= step in run.logged)
             run.send(signal.SIGKILL, name)
             run.wait_until(lambda step=step: len(run.attempts()) > step)
         assert run.wait() == 0, run.text()[-3000:]
@@ -57,7 +57,7 @@ def supervised(request, demo_index, make_module_server, tmp_path_factory) -> Sup
 
 
 def test_it_ends_with_all_steps_and_a_checkpoint_of_the_last(supervised):
-    assert supervised.logged >= set(range(1, STEPS + 1)) and last_checkpoint(supervised.folder) == STEPS
+    assert supervised.logged >= set(range(1, STEPS + 1)) and last_whole_step(supervised.folder) == STEPS
 
 
 def test_each_attempt_goes_on_from_the_last_checkpoint_of_the_one_before(supervised):

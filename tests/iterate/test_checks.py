@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from rag_r1.iterate.plan import PlanError, read_plan
-from rag_r1.training.stages import check_overrides
+from rag_r1.training.stages import check_stage_overrides
 
 
 def problems(loop, capsys) -> list[str]:
@@ -144,7 +144,7 @@ def test_a_deletion_reaches_the_training_and_deletes_a_key_of_the_recipe(loop, c
     training = next(words for words in commands if "stages" in words)
     assert "~critic.ppo_epochs" in training and "rag_r1.agent.max_turns=3" not in training
     assert not any("--candidates" in words for words in commands)
-    check_overrides(["~critic.ppo_epochs", "stage1:~critic.ppo_epochs"], 1)
+    check_stage_overrides(["~critic.ppo_epochs", "stage1:~critic.ppo_epochs"], 1)
     for wrong in ("~agent.modle", "~agent.keys=1"):
         with pytest.raises(PlanError, match=wrong):
             read_plan(loop.recipe, [wrong])

@@ -17,7 +17,7 @@ from rag_r1.own.sizes import with_recipes
 from rag_r1.own.training_steps import batch_that_fits, filter_arguments, grpo_overrides, sft_overrides
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import PipelineFolder
-from rag_r1.training.command import compose_recipe
+from rag_r1.training.composition import compose_recipe
 from tests.own.conftest import MODEL, PROMPT_FILE, Own
 
 pytestmark = pytest.mark.slow

@@ -196,7 +196,7 @@ def test_a_policy_that_has_not_moved_pays_nothing():
 
 @pytest.mark.parametrize("coef", [-0.1, float("nan"), float("inf"), "much", True, None])
 def test_a_coefficient_that_is_none_is_refused_by_its_key(coef):
-    with pytest.raises(ValueError, match=r"policy_loss\.llds_coef is .*must be a number from 0 on"):
+    with pytest.raises(ValueError, match=r"policy_loss\.llds_coef is .*must be a number of at least 0"):
         LLDSConfig(llds_coef=coef)
 
 

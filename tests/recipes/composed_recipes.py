@@ -1,5 +1,6 @@
 """Recipes with the values of a user, composed as `rag-r1 train` does, once for all tests; and what the
-preflight says of one."""
+preflight says of one.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from yaml import YAMLError
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.options.problems import plain
-from rag_r1.training.command import compose_recipe
+from rag_r1.training.composition import compose_recipe
 from rag_r1.training.preflight.model import check_quantisation
 from rag_r1.training.preflight.sampler import check_filtering, check_sampler
 from rag_r1.training.preflight.sessions import check_sessions

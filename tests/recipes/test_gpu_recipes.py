@@ -9,7 +9,7 @@ import pytest
 
 from rag_r1.config.recipes import RECIPES, Recipe
 from rag_r1.runs.errors import RunError
-from rag_r1.training.command import compose_recipe
+from rag_r1.training.composition import compose_recipe
 from rag_r1.training.preflight.cluster import check_batch_sizes
 from rag_r1.training.preflight.settings import check_rag_r1_keys, check_required_keys
 from tests.recipes.composed_recipes import changed, composed, refusals, user_values, values_of

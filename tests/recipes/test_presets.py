@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rag_r1.config.recipes import RECIPES, Recipe, kind_of, shipped_names
-from rag_r1.training.command import compose_valid
+from rag_r1.training.composition import compose_valid
 from rag_r1.training.preflight.settings import check_llds
 from tests.recipes.composed_recipes import compose_quickly, refusals, user_values, values_of
 
@@ -192,7 +192,7 @@ def test_a_recipe_without_room_takes_a_preset_in_a_file_of_ones_own(tmp_path):
 def test_a_wrong_coefficient_is_named_by_verls_validation(compose):
     key = f"{LOSS}.llds_coef"
     (problem,) = refusals(compose("demo/grpo", "preset=llds", f"{key}=-1"))
-    assert f"{key} is -1, but must be a number from 0 on" in problem
+    assert f"{key} is -1, but must be a number of at least 0" in problem
 
 
 @pytest.mark.parametrize("preset", CLAIMS)
@@ -225,5 +225,5 @@ def test_with_a_memory_turn_loo_trains_whole_trajectories_by_a_sum_over_tokens(c
 )
 def test_a_preset_that_cannot_be_had_is_told_with_what_can(recipe, word, words):
     config, (fault,) = compose_valid(Recipe.find(recipe), [word, "trainer.total_epochs=7"])
-    assert fault[0] == "preset" and words in ": ".join(fault)
+    assert fault.where == "preset" and words in f"{fault.where}: {fault.what}: {fault.remedy}"
     assert config.trainer.total_epochs == 7

@@ -194,7 +194,7 @@ def test_the_documented_line_composes_a_recipe_with_verls_command_alone(tmp_path
 )
 def test_what_is_no_recipe_for_a_training_is_refused_with_the_right_command(capsys, name, remedy):
     assert train(["--recipe", name, "--check-only"]) == 1
-    assert f"{name} is no recipe for `rag-r1 train`: {remedy}" in capsys.readouterr().err
+    assert f"{name} is not a recipe for `rag-r1 train`: {remedy}" in capsys.readouterr().err
 
 
 def test_a_recipe_that_is_built_on_itself_is_refused_in_one_line(tmp_path, monkeypatch, capsys):

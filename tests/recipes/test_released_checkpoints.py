@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from rag_r1.config.recipes import RECIPES, Recipe
 from rag_r1.config.schema import RagR1Config
-from rag_r1.training.command import compose_recipe
+from rag_r1.training.composition import compose_recipe
 from rag_r1.training.preflight.settings import check_rag_r1_keys
 from retrieval_server.encode.encoder_settings import find_family
 from tests.recipes.composed_recipes import composed, refusals

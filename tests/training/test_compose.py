@@ -10,14 +10,14 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from rag_r1.config.recipes import Recipe
-from rag_r1.training.command import compose_recipe
+from rag_r1.training.composition import compose_recipe
 
 
 def test_veRL_is_not_imported_to_compose_a_recipe():
     composing = """
 import sys
 from rag_r1.config.recipes import Recipe
-from rag_r1.training.command import compose_recipe
+from rag_r1.training.composition import compose_recipe
 
 assert compose_recipe(Recipe.find("rag_r1/grpo"), []).trainer.nnodes == 1
 assert "verl" not in sys.modules and "torch" not in sys.modules

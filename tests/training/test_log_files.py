@@ -1,5 +1,6 @@
 """Where veRL's logger `file` writes when `rag-r1 train` starts it: below the run's folder, a file for each
-start."""
+start.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def test_a_place_that_the_user_names_is_kept(tmp_path, monkeypatch, name):
 @pytest.mark.slow
 def test_a_recipe_takes_the_override(tmp_path):
     from rag_r1.config.recipes import Recipe
-    from rag_r1.training.command import compose_recipe
+    from rag_r1.training.composition import compose_recipe
 
     recipe, overrides = Recipe.find("demo/grpo"), [f"trainer.default_local_dir={tmp_path}"]
     overrides += log_overrides(compose_recipe(recipe, overrides))

@@ -19,7 +19,7 @@ from rag_r1.inference.nf4.export import ExportArguments
 from rag_r1.options.command_line import read_arguments
 from rag_r1.training import launch
 from rag_r1.training.added_overrides import config_overrides
-from rag_r1.training.command import compose_recipe
+from rag_r1.training.composition import compose_recipe
 from rag_r1.training.guard.signs import TrainingFacts
 from rag_r1.training.guard.watched_run import WatchedRun
 from rag_r1.training.next_steps import after_demo, after_sft, after_training

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from rag_r1.cli import main
 from rag_r1.config.recipes import KINDS, RECIPES, Recipe, kind_of, shipped_names
-from rag_r1.training.command import compose_recipe
+from rag_r1.training.composition import compose_recipe
 
 
 def recipes(*words: object) -> int:

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from rag_r1.config.guard import GuardOptions
+from rag_r1.inference.model_folders import TRACKER
 from rag_r1.options.command_exit import ExitStatus
 from rag_r1.runs.processes import run_child_until
 from rag_r1.training import launch
+from rag_r1.training.checkpoint_steps import last_whole_step
 from rag_r1.training.command import main as train
 from rag_r1.training.guard.signs import TrainingFacts
 from rag_r1.training.guard.watched_run import WatchedRun
-from rag_r1.training.time_limit import TRACKER, TimeLimit, check_resume, last_checkpoint
+from rag_r1.training.time_limit import TimeLimit, check_resume
 
 
 class Clock:
@@ -46,7 +48,7 @@ def test_it_ends_after_the_checkpoint_from_which_the_next_would_not_be_reached(t
         if step == 5:
             assert not limit.is_over()
     assert limit.is_over()  # 2500 and the longest time between two, 1500, are more than an hour
-    assert "the checkpoint of step 10" in limit.report()
+    assert "the checkpoint of step 10" in limit.finish()
 
 
 def test_without_a_checkpoint_it_ends_at_the_limit_and_not_before(tmp_path):
@@ -54,7 +56,7 @@ def test_without_a_checkpoint_it_ends_at_the_limit_and_not_before(tmp_path):
     clock.now = 3599
     assert not limit.is_over()
     clock.now = 3600
-    assert limit.is_over() and "no checkpoint yet" in limit.report()
+    assert limit.is_over() and "no checkpoint yet" in limit.finish()
 
 
 def test_a_checkpoint_of_an_earlier_piece_ends_nothing(tmp_path):
@@ -82,7 +84,7 @@ def test_a_training_of_equal_or_shorter_steps_loses_no_step(tmp_path_factory, ga
 def test_the_folder_to_be_carried_is_named_with_its_size(tmp_path):
     limit, _ = limit_of(tmp_path, 2.5)
     (tmp_path / "weights").write_bytes(bytes(300_000_000))
-    assert f"the folder {tmp_path} (0.3 GB)" in limit.report() and "of 2.5 hours" in limit.report()
+    assert f"the folder {tmp_path} (0.3 GB)" in limit.finish() and "of 2.5 hours" in limit.finish()
 
 
 def test_the_folder_does_not_grow_from_piece_to_piece(tmp_path):
@@ -95,7 +97,7 @@ def test_the_folder_does_not_grow_from_piece_to_piece(tmp_path):
     assert steps_in(tmp_path) == {15}  # 20 was being written when the piece ended
     (tmp_path / "global_step_20").mkdir()
     save(tmp_path, 20)
-    assert "step 20" in limit.report() and steps_in(tmp_path) == {20}
+    assert "step 20" in limit.finish() and steps_in(tmp_path) == {20}
     assert (tmp_path / "global_step_notes").exists()
 
 
@@ -103,7 +105,7 @@ def test_without_a_number_every_checkpoint_stays(tmp_path):
     for step in (5, 10):
         (tmp_path / f"global_step_{step}").mkdir()
     save(tmp_path, 10)
-    TimeLimit(1.0, tmp_path).report()
+    TimeLimit(1.0, tmp_path).finish()
     assert steps_in(tmp_path) == {5, 10}
 
 
@@ -114,7 +116,7 @@ def steps_in(folder: Path) -> set[int]:
 @pytest.mark.parametrize("text", ["", "no number"])
 def test_a_tracker_that_is_being_written_counts_as_none(tmp_path, text):
     (tmp_path / TRACKER).write_text(text)
-    assert last_checkpoint(tmp_path) is None
+    assert last_whole_step(tmp_path) is None
 
 
 def test_a_training_that_is_over_is_ended_and_one_that_ends_by_itself_keeps_its_status():

@@ -117,14 +117,14 @@ def _train_and_kill(command: Sequence[str], folder: Path, step: int) -> None:
     import psutil
 
     from rag_r1.system.child_processes import SESSION, end, start
-    from rag_r1.training.time_limit import last_checkpoint
+    from rag_r1.training.checkpoint_steps import last_whole_step
 
     metrics = folder / "metrics.jsonl"
     environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics)}
     environment.pop("RAY_ADDRESS", None)
 
     def is_done() -> bool:
-        saved = last_checkpoint(folder / "checkpoints") or 0
+        saved = last_whole_step(folder / "checkpoints") or 0
         return saved >= step and bool(trainings.metrics_by_step(metrics).get(str(step)))
 
     with (folder / "killed.log").open("w") as log:

@@ -14,7 +14,7 @@ from rag_r1.demo.pipeline.pretraining_data import pipeline_protocol
 from rag_r1.protocols import Protocol
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import retrieval_process
-from rag_r1.training.next_steps import finished_model
+from rag_r1.training.stages import finished_model
 
 
 @dataclass(frozen=True)

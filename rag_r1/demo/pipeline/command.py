@@ -46,8 +46,7 @@ def check_start(args: PipelineArguments) -> None:
     """The folder, the base, the keys of all trainings, then a real teacher. Raises StartError or RunError."""
     from rag_r1.demo.pipeline.limits import grpo_overrides
     from rag_r1.evaluation.target import check_endpoint
-    from rag_r1.training.command import check_composition
-    from rag_r1.training.override_check import check_overrides
+    from rag_r1.training.composition import check_composition, check_overrides
 
     with StartChecks() as checks:
         checks.run(check_packages, "rag-r1 pipeline", "verl", "vllm", "bm25s")

@@ -41,7 +41,8 @@ from verl.workers.config.actor import ActorConfig, PolicyLossConfig
 class LLDSConfig(PolicyLossConfig):
     """veRL's keys of `actor_rollout_ref.actor.policy_loss`, and the coefficient; named by `_target_` there.
 
-    `llds_coef` is not negative; 0: only the metrics. Raises ValueError for another one.
+    With `llds_coef` 0 the loss is veRL's, and only the metrics are added. Raises ValueError for a negative
+    coefficient, and for one that is not a number.
     """
 
     loss_mode: str = "llds"
@@ -50,9 +51,8 @@ class LLDSConfig(PolicyLossConfig):
     def __post_init__(self) -> None:
         coef = self.llds_coef
         if isinstance(coef, bool) or not isinstance(coef, int | float) or not 0 <= coef < math.inf:
-            raise ValueError(
-                f"actor_rollout_ref.actor.policy_loss.llds_coef is {coef!r}, but must be a number from 0 on"
-            )
+            key = "actor_rollout_ref.actor.policy_loss.llds_coef"
+            raise ValueError(f"{key} is {coef!r}, but must be a number of at least 0")
 
 
 @register_policy_loss("llds")
@@ -65,8 +65,9 @@ def llds_loss(
     config: ActorConfig | None = None,
     rollout_is_weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """The loss of a micro-batch, a scalar, and its metrics. All tensors have the shape (rows, tokens); the
-    log-probs are in nats. Raises ValueError if the actor's `policy_loss` is not an LLDSConfig."""
+    """Returns the loss of a micro-batch, a scalar, and its metrics. All tensors have the shape (rows,
+    tokens); the log-probs are in nats. Raises ValueError if the actor's `policy_loss` is not an
+    LLDSConfig."""
     if config is None or not isinstance(config.policy_loss, LLDSConfig):
         raise ValueError(
             "the loss `llds` takes its coefficient from rag_r1.plugin.algorithms.llds.LLDSConfig: use "
@@ -84,8 +85,13 @@ def llds_loss(
     kept_tokens = response_mask.bool() & (advantages >= 0)
     penalties, n_right, n_fallen = fallen_turns(old_log_prob, log_prob, kept_tokens)
     if config.policy_loss.llds_coef:
-        reduction = {"loss_mask": response_mask, "loss_agg_mode": loss_agg_mode, **config.global_batch_info}
-        loss = loss + config.policy_loss.llds_coef * agg_loss(loss_mat=penalties, **reduction)
+        penalty = agg_loss(
+            loss_mat=penalties,
+            loss_mask=response_mask,
+            loss_agg_mode=loss_agg_mode,
+            **config.global_batch_info,
+        )
+        loss = loss + config.policy_loss.llds_coef * penalty
     return loss, {
         **metrics,
         "actor/llds_fallen_share": n_fallen / n_right if n_right else 0.0,
@@ -97,14 +103,16 @@ def llds_loss(
 def fallen_turns(
     old_log_prob: torch.Tensor, log_prob: torch.Tensor, kept: torch.Tensor
 ) -> tuple[torch.Tensor, int, int]:
-    """The penalty of each token, of the shape of all arguments (rows, tokens), with a gradient for `log_prob`
-    where it is above 0; the number of runs of `kept`, and of those whose likelihood fell."""
+    """Returns the penalty of each token, of the shape of all arguments (rows, tokens), with a gradient for
+    `log_prob` where it is above 0; the number of runs of `kept`; and the number of runs whose likelihood
+    fell."""
     fall = torch.where(kept, old_log_prob.detach() - log_prob, 0.0)
-    runs = kept.clone()  # where a run begins
-    runs[:, 1:] &= ~kept[:, :-1]
-    numbers = runs.flatten().cumsum(0).view_as(kept) * kept  # of each token's run, from 1 on; 0: in none
-    sums = fall.new_zeros(int(numbers.max()) + 1 if kept.any() else 1)
-    sums.index_add_(0, numbers.flatten(), fall.detach().flatten())
-    has_fallen = sums > 0
+    begins_run = kept.clone()
+    begins_run[:, 1:] &= ~kept[:, :-1]
+    # The number of each token's run, from 1; 0 for a token in none.
+    run_numbers = begins_run.flatten().cumsum(0).view_as(kept) * kept
+    run_falls = fall.new_zeros(int(run_numbers.max()) + 1 if kept.any() else 1)
+    run_falls.index_add_(0, run_numbers.flatten(), fall.detach().flatten())
+    has_fallen = run_falls > 0
     has_fallen[0] = False
-    return torch.relu(fall) * has_fallen[numbers], len(sums) - 1, int(has_fallen.sum())
+    return torch.relu(fall) * has_fallen[run_numbers], len(run_falls) - 1, int(has_fallen.sum())

@@ -42,18 +42,20 @@ def turn_loo_advantage(
     config: Any = None,
     **unused: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, both of the shape of the rewards and the mask (rows, tokens) and 0 where the
-    mask is. `index`: the question of each row."""
-    advantages, returns = torch.zeros_like(token_level_rewards), torch.zeros_like(token_level_rewards)
+    """Returns advantages and returns, both of the shape of the rewards and the mask (rows, tokens) and 0
+    where the mask is. `index`: the question of each row; `config` is part of veRL's signature and unused."""
+    advantages = torch.zeros_like(token_level_rewards)
+    returns = torch.zeros_like(token_level_rewards)
     sums_to_end = token_level_rewards.double().flip(-1).cumsum(-1).flip(-1)  # the sum from each token on
-    begins = response_mask.bool().clone()
-    begins[:, 1:] &= ~response_mask[:, :-1].bool()
+    begins_turn = response_mask.bool().clone()
+    begins_turn[:, 1:] &= ~response_mask[:, :-1].bool()
     starts: list[list[int]] = [[] for _ in sums_to_end]
     to_go: list[list[float]] = [[] for _ in sums_to_end]
-    for (row, position), reward in zip(begins.nonzero().tolist(), sums_to_end[begins].tolist(), strict=True):
+    turn_rewards = sums_to_end[begins_turn].tolist()
+    for (row, position), reward in zip(begins_turn.nonzero().tolist(), turn_rewards, strict=True):
         starts[row].append(position)
         to_go[row].append(reward)
-    totals = sums_to_end[:, 0].tolist()
+    totals: list[float] = sums_to_end[:, 0].tolist()
     groups: dict[Any, list[int]] = defaultdict(list)
     for row, turns in enumerate(starts):
         if turns:
@@ -63,51 +65,54 @@ def turn_loo_advantage(
             siblings = [sibling for sibling in rows if sibling != row]
             ends = [*starts[row][1:], response_mask.shape[-1]]
             for turn, (begin, end) in enumerate(zip(starts[row], ends, strict=True)):
-                own_sum = to_go[row][turn]
-                sibling_sums = [to_go[sibling][turn] for sibling in siblings if len(to_go[sibling]) > turn]
-                if sibling_sums:
-                    baseline = sum(sibling_sums) / len(sibling_sums)
-                elif siblings:
-                    earlier_sum = totals[row] - own_sum
-                    baseline = sum(totals[sibling] for sibling in siblings) / len(siblings) - earlier_sum
-                else:
-                    baseline = 0.0
-                advantages[row, begin:end] = own_sum - baseline
-                returns[row, begin:end] = own_sum
+                own_to_go = to_go[row][turn]
+                earlier_sum = totals[row] - own_to_go
+                sibling_to_go = [to_go[sibling][turn] for sibling in siblings if len(to_go[sibling]) > turn]
+                baseline = _baseline(sibling_to_go, [totals[sibling] for sibling in siblings], earlier_sum)
+                advantages[row, begin:end] = own_to_go - baseline
+                returns[row, begin:end] = own_to_go
     return advantages * response_mask, returns * response_mask
+
+
+def _baseline(sibling_to_go: Sequence[float], sibling_totals: Sequence[float], earlier_sum: float) -> float:
+    """b(k) of a turn: from the G(k) of the siblings that have turn k, the whole rewards of all siblings, and
+    the trajectory's own rewards before the turn."""
+    if sibling_to_go:
+        return sum(sibling_to_go) / len(sibling_to_go)
+    return sum(sibling_totals) / len(sibling_totals) - earlier_sum if sibling_totals else 0.0
 
 
 def turn_loo_of_sessions(
     rewards: Sequence[Sequence[torch.Tensor]], masks: Sequence[Sequence[torch.Tensor]], index: Sequence[Any]
 ) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Advantages and returns of trajectories of several rows: for each trajectory and each of its rows a
-    pair, each of shape (tokens,). `rewards`, `masks`: the rows of each trajectory in order, of that shape;
-    `index`: the question of each trajectory."""
-    joined = [_joined(rows) for rows in rewards], [_joined(rows) for rows in masks]
-    padded = [torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) for rows in joined]
-    results = turn_loo_advantage(*padded, index)
+    """Returns advantages and returns of trajectories of several rows: for each trajectory and each of its
+    rows a pair, each of shape (tokens,). `rewards`, `masks`: the rows of each trajectory in order, of that
+    shape; `index`: the question of each trajectory."""
+    results = turn_loo_advantage(_padded(rewards), _padded(masks), index)
     pairs = []
     for number, rows in enumerate(masks):
-        # As in `_joined`: one more for each row.
+        # As in `_padded`: one more for each row.
         lengths = [len(row) + 1 for row in rows]
         parts = [result[number, : sum(lengths)].split(lengths) for result in results]
         pairs.append([(advantages[:-1], returns[:-1]) for advantages, returns in zip(*parts, strict=True)])
     return pairs
 
 
-def _joined(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """One row of several, with a token of the environment after each, which ends its last turn."""
-    return torch.cat([part for row in rows for part in (row, row.new_zeros(1))])
+def _padded(sessions: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
+    """One row for each trajectory, of shape (trajectories, tokens): its rows, with a token of the environment
+    after each, which ends its last turn."""
+    joined = [torch.cat([part for row in rows for part in (row, row.new_zeros(1))]) for rows in sessions]
+    return torch.nn.utils.rnn.pad_sequence(joined, batch_first=True)
 
 
 def place_turn_scores(
     row: int, length: int, ends: Sequence[tuple[int, int] | None], turn_scores: Sequence[float], score: float
 ) -> torch.Tensor:
-    """The rewards of the tokens of one of a trajectory's rows, of shape (tokens,); those of all its rows sum
-    to `score`, and each turn's is on its last generated token. `ends`: row and place of that for each turn,
-    in a response that is `length` long in this `row`; None for a turn without one, whose score goes to the
-    turn before it, or else after it. What rounding leaves over goes to the last. Raises ValueError if there
-    are not as many scores as turns, or no token at all."""
+    """Returns the rewards of the tokens of one of a trajectory's rows, of shape (tokens,); those of all its
+    rows sum to `score`, and each turn's is on its last generated token. `ends`: the row of that token and its
+    position in the response, for each turn; `length`: tokens of the response in this `row`; None for a turn
+    without one, whose score goes to the turn before it, or else after it. What rounding leaves over goes to
+    the last. Raises ValueError if there are not as many scores as turns, or no token at all."""
     turn_ends = [end for end in ends if end is not None]
     if len(ends) != len(turn_scores) or not turn_ends:
         raise ValueError(f"{len(turn_scores)} scores for turns that end at {list(ends)}")

@@ -35,6 +35,7 @@ def set_device(device: Any) -> None:
 
 
 def get_device_name(device: Any = None) -> str:
+    """The name of the device in logs and reports."""
     return "CPU"
 
 
@@ -55,7 +56,7 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """(free, total) memory of the machine in bytes."""
+    """Returns (free, total) memory of the machine in bytes."""
     memory = psutil.virtual_memory()
     return memory.available, memory.total
 

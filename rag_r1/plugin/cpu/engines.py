@@ -36,7 +36,7 @@ class _CPUEngineMixin:
         torch.set_num_threads(int(os.environ.get("RAG_R1_TRAINING_THREADS") or share))
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Shard a forward-only module like a trained one, without the offload policy that pins memory."""
+        """Shards a forward-only module like a trained one, without the offload policy that pins memory."""
         engine_config = self.engine_config
         self.engine_config = replace(engine_config, forward_only=False)
         try:

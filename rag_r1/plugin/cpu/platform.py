@@ -29,7 +29,8 @@ GROUP_TIMEOUT = timedelta(minutes=30)
 
 @PlatformRegistry.register(platform="cpu")
 class PlatformCPU(PlatformBase):
-    """A machine without an accelerator; see `PlatformBase` for what each member means."""
+    """A machine without an accelerator. The members are those of veRL's `PlatformBase`, which describes
+    them."""
 
     device_name = "cpu"
     vendor_name = "cpu"
@@ -72,7 +73,7 @@ class PlatformCPU(PlatformBase):
         return None, None
 
     def communication_backend_name(self) -> str:
-        """ "gloo"; in a training worker the default process group exists when this returns.
+        """Returns "gloo"; in a training worker the default process group exists after this call.
 
         veRL builds from this name "cpu:gloo,<device>:<backend>" (verl/utils/distributed.py,
         `initialize_global_process_group`, `initialize_global_process_group_ray`), which here would contain
@@ -98,10 +99,10 @@ class PlatformCPU(PlatformBase):
         yield
 
     def profiler_start(self) -> None:
-        """No device profiler."""
+        """Does nothing: there is no device profiler."""
 
     def profiler_stop(self) -> None:
-        """No device profiler."""
+        """Does nothing: there is no device profiler."""
 
     def ray_resource_name(self) -> str:
         return "GPU"
@@ -118,12 +119,12 @@ class PlatformCPU(PlatformBase):
 
 def built_for_cpus() -> bool:
     """Whether this environment's torch supports only CPUs: no CUDA, no ROCm, no Huawei NPUs."""
-    gpus = torch.version.cuda is not None or torch.version.hip is not None
-    return not gpus and importlib.util.find_spec("torch_npu") is None
+    supports_gpus = torch.version.cuda is not None or torch.version.hip is not None
+    return not supports_gpus and importlib.util.find_spec("torch_npu") is None
 
 
 def choose_platform() -> None:
-    """Set this as veRL's platform if torch supports no other, unless `VERL_PLATFORM` is set."""
+    """Sets this as veRL's platform if torch supports no other, unless `VERL_PLATFORM` is set."""
     if built_for_cpus() and not os.environ.get("VERL_PLATFORM", "").strip():
         set_platform(PlatformCPU())
 

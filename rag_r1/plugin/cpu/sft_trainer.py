@@ -21,7 +21,7 @@ from verl.plugin.platform import get_platform
 
 @hydra.main(config_path=None, version_base=None)
 def main(config: DictConfig) -> None:
-    """Train; in every process that torchrun started."""
+    """Trains; run in every process that torchrun starts."""
     get_platform().communication_backend_name()  # creates the default group, see platform.py
     try:
         verl_sft.SFTTrainer(config).fit()

@@ -16,27 +16,26 @@ Chosen by ``actor_rollout_ref.rollout.engine_kwargs.vllm.worker_extension_cls``.
 
 from __future__ import annotations
 
+import torch
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
 
 class CPUWorkerExtension(vLLMColocateWorkerExtension):
-    """veRL's worker extension with weight transfer on a CPU.
-
-    Raises:
-        NotImplementedError: if LoRA adapters are sent; train full weights on a CPU
-            (``actor_rollout_ref.model.lora_rank=0``).
-    """
+    """veRL's worker extension with weight transfer on a CPU."""
 
     def update_weights_from_ipc(
         self, peft_config: dict | None = None, base_sync_done: bool = False, use_shm: bool = False
     ) -> None:
+        """Replaces the weights by those that the trainer sends. Raises NotImplementedError if it sends LoRA
+        adapters, which vLLM's CPU build cannot load."""
         if peft_config:
             raise NotImplementedError(
-                "LoRA adapters are not supported on a CPU: set actor_rollout_ref.model.lora_rank=0"
+                "vLLM's CPU build cannot load LoRA adapters: set actor_rollout_ref.model.lora.merge=true, or"
+                " train all weights with actor_rollout_ref.model.lora_rank=0"
             )
-        weights = []
+        weights: list[tuple[str, torch.Tensor]] = []
         BucketedWeightReceiver(
             zmq_handle=self._get_zmq_handle(), device=self.device, use_shm=use_shm
         ).receive_weights(

@@ -37,7 +37,7 @@ class TCPCheckpointEngine(CheckpointEngine):
         self._outboxes: list[zmq.Socket] = []
 
     def prepare(self) -> str:
-        """Start listening; returns the address."""
+        """Starts to listen; returns the address."""
         self._inbox = self._socket(zmq.PULL)
         return f"tcp://127.0.0.1:{self._inbox.bind_to_random_port('tcp://127.0.0.1')}"
 
@@ -45,7 +45,8 @@ class TCPCheckpointEngine(CheckpointEngine):
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[str]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """The first trainer rank gets the addresses of all engines' workers, the others none."""
+        """Returns the arguments of `init_process_group` for the trainer's ranks and for the engines' workers:
+        the first rank gets the addresses of all workers, the others none."""
         receivers = metadata[actor_wg_world_size:]
         return (
             {"receivers": [receivers, *[[]] * (actor_wg_world_size - 1)]},
@@ -53,13 +54,13 @@ class TCPCheckpointEngine(CheckpointEngine):
         )
 
     def init_process_group(self, receivers: list[str]) -> None:
-        """Connect to the listening workers."""
+        """Connects to the listening workers."""
         for address in receivers:
             self._outboxes.append(self._socket(zmq.PUSH))
             self._outboxes[-1].connect(address)
 
     def finalize(self) -> None:
-        """Close what `prepare` and `init_process_group` opened."""
+        """Closes what `prepare` and `init_process_group` opened."""
         for socket in [*self._outboxes, *([self._inbox] if self._inbox else [])]:
             socket.close(linger=TIMEOUT_MS)
         self._inbox, self._outboxes = None, []
@@ -67,7 +68,7 @@ class TCPCheckpointEngine(CheckpointEngine):
     async def send_weights(
         self, weights: Generator[tuple[str, torch.Tensor], None, None], global_steps: int | None = None
     ) -> None:
-        """Send every weight. All trainer ranks gather each tensor; the one with receivers sends it."""
+        """Sends every weight. All trainer ranks gather each tensor; the one with receivers sends it."""
         for name, weight in weights:
             if self._outboxes:
                 await self._send(*_pack(name, weight))
@@ -76,7 +77,7 @@ class TCPCheckpointEngine(CheckpointEngine):
     async def receive_weights(
         self, global_steps: int | None = None
     ) -> AsyncGenerator[tuple[str, torch.Tensor], None]:
-        """Yield the weights in the order in which they were sent."""
+        """Yields the weights in the order in which they were sent."""
         while True:
             header, data = await asyncio.to_thread(self._inbox.recv_multipart)
             fields = json.loads(header)
@@ -95,13 +96,15 @@ class TCPCheckpointEngine(CheckpointEngine):
         return socket
 
 
-def _pack(name: str, weight: torch.Tensor) -> tuple[bytes, Any]:
+def _pack(name: str, weight: torch.Tensor) -> tuple[bytes, bytes]:
+    """The two frames of a message: header and values."""
     weight = weight.detach().to("cpu").contiguous()
     header = {"name": name, "dtype": str(weight.dtype).removeprefix("torch."), "shape": list(weight.shape)}
     return json.dumps(header).encode(), weight.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _unpack(header: dict[str, Any], data: bytes) -> torch.Tensor:
+    """The tensor of a message. Raises ValueError for a dtype that torch does not know."""
     dtype = getattr(torch, header["dtype"], None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"weight {header['name']!r} has the unknown dtype {header['dtype']!r}")

@@ -33,13 +33,15 @@ from rag_r1.inference.nf4.weights import load_nf4, weight_readers
 
 
 class NF4Mixin:
-    """Before an FSDP engine for language models in the bases of an engine."""
+    """Mixin, before an FSDP engine for language models in the bases of an engine: trains adapters over
+    weights in nf4."""
 
     @property
     def _compute_dtype(self) -> torch.dtype:
         return PrecisionType.to_dtype((self.engine_config.mixed_precision or {}).get("param_dtype", "bf16"))
 
     def _build_module(self) -> torch.nn.Module:
+        """Returns the model in nf4. Raises ValueError if there are no adapters to train."""
         if not self._is_lora or self.engine_config.forward_only:
             raise ValueError(
                 "actor_rollout_ref.model.external_lib=rag_r1.plugin.nf4.register trains adapters only: set "
@@ -78,7 +80,7 @@ class NF4Mixin:
         return module
 
     def optimizer_step(self) -> float:
-        """Returns the norm of the averaged gradients, before it is clipped."""
+        """Averages the gradients over the ranks and takes a step; returns their norm before it is clipped."""
         ranks = dist.get_world_size()
         for adapter in _trained_parameters(self.module) if ranks > 1 else ():
             if adapter.grad is not None:
@@ -89,10 +91,9 @@ class NF4Mixin:
     def get_per_tensor_param(
         self, layered_summon: bool = False, base_sync_done: bool = False, **options: Any
     ) -> tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]:
-        """(names and weights, PEFT's configuration or None), as vLLM loads them: with `base_sync_done` the
-        adapters alone."""
-        is_merged = bool(self.model_config.lora.get("merge"))
-        if is_merged:
+        """Returns (names and weights, PEFT's configuration or None) as vLLM loads them: merged weights, or
+        the dequantised ones, or with `base_sync_done` the adapters alone."""
+        if self.model_config.lora.get("merge"):
             return self._weights_to_send(merged=True), None
         config = self.module.peft_config["default"]
         if not base_sync_done:
@@ -102,8 +103,8 @@ class NF4Mixin:
         return ((name, value.detach().to(device)) for name, value in adapters.items()), config.to_dict()
 
     def _weights_to_send(self, *, merged: bool) -> Iterator[tuple[str, torch.Tensor]]:
-        """Each weight that the actor computes with, dequantised when it is sent: no two are there at a time,
-        and offloaded ones stay where they are."""
+        """Yields each weight that the actor computes with, dequantised when it is sent: no two are there at a
+        time, and offloaded ones stay where they are."""
         model, config = self.module.base_model.model, self.module.peft_config["default"]
         readers = convert_weight_keys(weight_readers(model, get_device_id(), merged=merged), model)
         for name, reader in readers.items():

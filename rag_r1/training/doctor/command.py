@@ -22,7 +22,7 @@ from rag_r1.training.doctor.packages import check_registration, check_trl, check
 
 
 def check_retriever(url: str | None) -> Iterator[Finding]:
-    """A real search at the server; nothing without an address."""
+    """Whether the server answers a search. Without an address, the finding that it was not checked."""
     if not url:
         yield ok("retriever", "not checked (--retriever URL or $RETRIEVER_URL)")
         return
@@ -49,7 +49,7 @@ def check_retriever(url: str | None) -> Iterator[Finding]:
 
 
 def find_all(retriever: str | None) -> Iterator[Finding]:
-    """All findings, in the order in which to act on them."""
+    """Yields all findings, in the order in which to act on them."""
     yield from check_driver()
     yield from check_versions()
     yield from check_trl()
@@ -64,7 +64,7 @@ def find_all(retriever: str | None) -> Iterator[Finding]:
 
 @command_main()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the findings. Returns 1 if something is missing, else 0."""
+    """Prints the findings. Returns 1 if something is missing, else 0."""
     parser = CommandParser(
         prog="rag-r1 doctor",
         description="Check the installation: versions, the platform, what is registered with veRL, memory and"
@@ -76,9 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=os.environ.get("RETRIEVER_URL"),
         help="a retrieval server that should answer, e.g. http://127.0.0.1:8000 (default: $RETRIEVER_URL)",
     )
-    options = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     missing = 0
-    for finding in find_all(options.retriever):
+    for finding in find_all(args.retriever):
         print(terminal_lines(str(finding)), flush=True)
         missing += finding.state == MISSING
     print(f"\n{missing} missing: follow the arrows above" if missing else "\nall is well")

@@ -23,11 +23,12 @@ class Finding:
 
 
 def ok(name: str, detail: str) -> Finding:
+    """The finding that all is well with a thing."""
     return Finding(name, OK, detail)
 
 
 def version_of(distribution: str) -> str | None:
-    """The installed version, or None."""
+    """The installed version of a distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

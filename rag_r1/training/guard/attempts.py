@@ -8,9 +8,9 @@ anew when an attempt ends.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rag_r1.io.atomic_files import write_text
 from rag_r1.runs.json_lines import JsonLinesFile
@@ -20,6 +20,10 @@ from rag_r1.training.guard.history import History, Series
 from rag_r1.training.guard.signs import Sign
 from rag_r1.training.metrics_files import MetricsFile
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: The files in the run's folder.
 RECORD, PAGE, PICTURE = "attempts.jsonl", "attempts.md", "attempts.png"
 #: Held for as long as a run is supervised.
 SUPERVISOR_LOCK = "supervisor.lock"
@@ -41,12 +45,13 @@ class Attempt:
 
 
 class Attempts:
-    """The attempts of the run in `folder`, over all commands that supervised it."""
+    """The attempts of the run in `folder`, over all commands that supervised it; reads the record."""
 
     def __init__(self, folder: Path):
-        self.folder, self.all = folder, list[Attempt]()
+        self.folder = folder
+        self.all: list[Attempt] = []
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = JsonLinesFile(folder / RECORD, lambda line, place: self._add_event(line))
+        self._file = JsonLinesFile(folder / RECORD, lambda line, _: self._add_event(line))
 
     @property
     def rollbacks(self) -> int:
@@ -54,18 +59,16 @@ class Attempts:
         return sum(attempt.back_to is not None for attempt in self.all)
 
     def begin(self, first: int, changes: list[str], metrics: Path) -> Attempt:
-        """An attempt begins."""
-        number = len(self.all) + 1
-        self._append("begin", number, first=first, changes=changes, metrics=metrics.name)
+        """Records that an attempt begins after the step `first`; returns it."""
+        self._append("begin", len(self.all) + 1, first=first, changes=changes, metrics=metrics.name)
         return self.all[-1]
 
     def sign(self, sign: Sign, step: int) -> None:
-        """A sign shows in the attempt that runs."""
-        fields = {"name": sign.name, "verdict": sign.verdict.name, "cause": sign.cause, "since": sign.since}
-        self._append("sign", len(self.all), step=step, **fields)
+        """Records a sign that shows in the attempt that runs."""
+        self._append("sign", len(self.all), step=step, **{**asdict(sign), "verdict": sign.verdict.name})
 
     def end(self, ending: str, step: int | None, back_to: int | None = None) -> None:
-        """The attempt that runs has ended, with this as its last step."""
+        """Records that the attempt that runs has ended with `step` as its last one; writes the page."""
         self._append("end", len(self.all), ending=ending, last=step, back_to=back_to)
         self.write_page()
 
@@ -73,6 +76,7 @@ class Attempts:
         self._file.append({"event": event, "attempt": number, "time": round(time.time(), 1), **values})
 
     def _add_event(self, line: dict[str, Any]) -> None:
+        """Brings the attempts up to date with a line of the record."""
         event = line["event"]
         values = {key: value for key, value in line.items() if key not in ("event", "attempt", "time")}
         if event == "begin":
@@ -83,7 +87,7 @@ class Attempts:
             self.all[-1] = replace(self.all[-1], **values)
 
     def write_page(self) -> None:
-        """Write `attempts.md` and its picture."""
+        """Writes `attempts.md` and its picture."""
         page = Page("Attempts of this training")
         page.text(
             "Each attempt is a start of the training, and goes on from a checkpoint of the one before. Right "
@@ -104,6 +108,7 @@ class Attempts:
         write_text(self.folder / PAGE, f"{page}\n")
 
     def _row(self, attempt: Attempt, right: Series) -> list[object]:
+        """The line of an attempt in the page's table. `right`: its right answers in training."""
         last = attempt.last if attempt.last is not None else max(right.steps, default=attempt.first)
         points = (right.values[0], max(right.values), right.values[-1]) if len(right) else ()
         shares = " → ".join(number(value, 2) for value in points) or "–"
@@ -112,12 +117,14 @@ class Attempts:
         return [attempt.number, steps, changes, shares, cell(attempt.ending or "runs")]
 
     def _series(self, attempt: Attempt) -> tuple[Series, Series]:
+        """An attempt's right answers in training, and held out."""
         history = History()
         for step, metrics in MetricsFile(self.folder / attempt.metrics).new_lines():
             history.add(step, metrics)
         return history.right, history.held_out
 
-    def _paint(self, axes: Any, series: list[tuple[Series, Series]]) -> None:
+    def _paint(self, axes: Axes, series: list[tuple[Series, Series]]) -> None:
+        """Draws the curves of all attempts, with a line where a sign ended one."""
         for attempt, (right, held_out) in zip(self.all, series, strict=True):
             color = SERIES[(attempt.number - 1) % len(SERIES)]
             axes.plot(right.steps, right.values, "-", color=color, label=f"attempt {attempt.number}")

@@ -2,8 +2,8 @@
 
 A band lies beside its recipe (as grpo.band.json beside demo/grpo) and was measured with the recipe as it is
 shipped, its model and its data. `rag-r1 train` compares a run with it and says at the end whether it went as
-expected, or which signal left the band, and when. Other data, another model or a changed learning rate have
-other curves, which the comparison says and no more.
+expected, or which signal left the band, and when. With other data, another model or a changed learning rate
+the curves are others: the comparison then reports that the run left the band, and nothing is done about it.
 
     python -m rag_r1.training.guard.bands --runs RUN RUN ... --out grpo.band.json
 
@@ -50,7 +50,7 @@ SIGNALS = (
 
 @dataclass
 class BandCheck:
-    """Compares a run with a band while it runs. `signals`: name -> step -> (low, high); `exits`: name ->
+    """Compares a run with a band step by step. `signals`: name -> step -> (low, high); `exits`: name ->
     (step, value) where a signal first left the band; `compared_steps`: the steps with a comparison."""
 
     signals: Mapping[str, Mapping[int, tuple[float, float]]]
@@ -60,13 +60,14 @@ class BandCheck:
 
     @classmethod
     def of_recipe(cls, recipe: Recipe) -> BandCheck | None:
-        """With the band beside a recipe; None without one. Raises RunError for a file that is no band."""
+        """A check with the band beside a recipe; None without one. Raises RunError if its file is not a
+        band."""
         path = recipe.path.with_suffix(".band.json")
         return cls(read_band(path)) if path.is_file() else None
 
     @classmethod
-    def of_run(cls, recipe: Recipe, metrics: Path) -> str:
-        """How a finished run of a recipe went, from its file of metrics; empty without a band."""
+    def summary_of_run(cls, recipe: Recipe, metrics: Path) -> str:
+        """Says how a finished run of a recipe went, from its file of metrics; empty without a band."""
         if (check := cls.of_recipe(recipe)) is None:
             return ""
         for line in MetricsFile(metrics).new_lines():
@@ -74,7 +75,7 @@ class BandCheck:
         return check.summary()
 
     def see(self, step: int, metrics: Mapping[str, Any]) -> list[str]:
-        """Take the metrics of a step; returns a sentence for each signal that first leaves the band here."""
+        """Adds the metrics of a step; returns a sentence for each signal that first leaves the band here."""
         self.history.add(step, metrics)
         sentences = []
         for name, band in self.signals.items():
@@ -89,7 +90,7 @@ class BandCheck:
         return sentences
 
     def summary(self) -> str:
-        """How the run went, in a sentence; empty if nothing could be compared."""
+        """Says in a sentence how the run went; empty if nothing could be compared."""
         if not self.compared_steps:
             return ""
         extent = f"{len(self.signals)} signals at {len(self.compared_steps)} steps"
@@ -100,9 +101,9 @@ class BandCheck:
 
 
 def make_band(histories: Sequence[History]) -> dict[str, dict[str, list[float]]]:
-    """The band of runs: signal -> step -> [low, high]. Raises RunError for fewer than three."""
+    """Makes the band of runs: signal -> step -> [low, high]. Raises RunError for fewer than three runs."""
     if len(histories) < _MIN_RUNS:
-        raise RunError("a band needs three runs or more, of different seeds")
+        raise RunError("a band needs three runs or more, of different seeds: name them with --runs")
     bands = {name: _signal_band([_series(history, name) for history in histories]) for name in SIGNALS}
     return {name: band for name, band in bands.items() if band}
 
@@ -121,7 +122,7 @@ def _signal_band(runs: Sequence[Series]) -> dict[str, list[float]]:
 
 
 def read_band(path: Path) -> dict[str, dict[int, tuple[float, float]]]:
-    """The signals of a band's file. Raises RunError for another file."""
+    """Reads the signals of a band's file. Raises RunError if the file is not a band."""
     try:
         signals = read_json_object(path)["signals"]
         return {
@@ -129,11 +130,11 @@ def read_band(path: Path) -> dict[str, dict[int, tuple[float, float]]]:
             for name, band in signals.items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{path} is no band: {error!r}; make it anew from runs") from error
+        raise RunError(f"{path} is not a band ({error!r}): make it anew from finished runs") from error
 
 
 def read_history(run: Path) -> History:
-    """The metrics of a finished run, from all its starts. Raises RunError if there are none."""
+    """Reads the metrics of a finished run, from all its starts. Raises RunError if there are none."""
     history = History()
     for path in earlier_files(run) or [run / "metrics.jsonl"]:
         for step, metrics in MetricsFile(path).new_lines():
@@ -144,7 +145,7 @@ def read_history(run: Path) -> History:
 
 
 def _series(history: History, name: str) -> Series:
-    """`right` has another name in veRL's metrics of each kind of run, which the history knows."""
+    """The series of a signal. Which of veRL's metrics is `right` depends on the kind of run."""
     return history.right if name == "right" else history[name]
 
 
@@ -158,7 +159,7 @@ class BandArguments(Arguments):
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; see the top of the module."""
+    """Writes the band of the runs that the arguments name."""
     args = read_arguments(
         BandArguments, arguments, prog="python -m rag_r1.training.guard.bands", description=__doc__
     )

@@ -14,7 +14,6 @@ their files (learning_rate.py), in copies of the kept ones.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -25,41 +24,37 @@ from rag_r1.inference.model_folders import TRACKER
 from rag_r1.io.atomic_files import move_into_place, write_text
 from rag_r1.runs.errors import RunError
 from rag_r1.system.child_processes import last_lines
-from rag_r1.training.time_limit import last_checkpoint
+from rag_r1.training.checkpoint_steps import last_whole_step, saved_checkpoints
 
-_STEP = re.compile(r"global_step_(\d+)")
 KEPT = "kept"
 
 
-def steps_in(folder: Path) -> dict[int, Path]:
-    """The checkpoints in a folder, by step."""
-    matches = ((_STEP.fullmatch(path.name), path) for path in folder.glob("global_step_*"))
-    return {int(match[1]): path for match, path in sorted(matches, key=lambda pair: pair[1]) if match}
-
-
 class Checkpoints:
-    """Those of the run in `folder` (`trainer.default_local_dir`); `count` of them are kept."""
+    """The checkpoints of the run in `folder` (`trainer.default_local_dir`), of which `count` are kept."""
 
     def __init__(self, folder: Path, count: int):
-        self.folder, self.count, self._kept_folder = folder, count, folder / KEPT
+        self.folder = folder
+        self.count = count
+        self._kept_folder = folder / KEPT
 
     def kept_steps(self) -> list[int]:
         """The steps of the kept checkpoints, in order."""
-        return sorted(steps_in(self._kept_folder))
+        return list(saved_checkpoints(self._kept_folder))
 
     def keep(self, last: int) -> None:
-        """Keep the whole checkpoints of the run up to the step `last`, of all no more than `count`."""
-        last_whole = last_checkpoint(self.folder)
+        """Keeps the run's whole checkpoints up to the step `last`, and removes kept ones beyond `count`."""
+        last_whole = last_whole_step(self.folder)
         newest = max(self.kept_steps(), default=0)
-        for step in sorted(steps_in(self.folder)):
+        for step in saved_checkpoints(self.folder):
             if last_whole is not None and newest < step <= min(last, last_whole):
-                self._keep(step)
+                self._link_checkpoint(step)
         for step in surplus(self.kept_steps(), self.count):
             shutil.rmtree(self.path(step))
 
-    def _keep(self, step: int) -> None:
-        """One that veRL removes meanwhile is left out."""
-        target, part = self._kept_folder / f"global_step_{step}", self._kept_folder / f"part_{step}"
+    def _link_checkpoint(self, step: int) -> None:
+        """Links the run's checkpoint of a step under `kept/`; one that veRL removes meanwhile is left out."""
+        target = self.path(step)
+        part = self._kept_folder / f"part_{step}"
         shutil.rmtree(part, ignore_errors=True)
         try:
             shutil.copytree(self.folder / target.name, part, copy_function=_link)
@@ -69,15 +64,15 @@ class Checkpoints:
         move_into_place(part, target)
 
     def mend_tracker(self) -> None:
-        """Once a training has ended: name the last whole checkpoint again. veRL empties its tracker before it
-        writes the next step there (verl 0.9.1, trainer_base.py, `_save_checkpoint`), and a training that is
-        killed in between could not be resumed; of the checkpoint that it had just saved nothing is known."""
+        """Names the last whole checkpoint again, once a training has ended. veRL empties its tracker before
+        it writes the next step there (verl 0.9.1, trainer_base.py, `_save_checkpoint`), and a training that
+        is killed in between could not be resumed; of the checkpoint that it had just saved nothing is
+        known."""
         tracker = self.folder / TRACKER
-        if not tracker.exists() or last_checkpoint(self.folder) is not None:
+        if not tracker.exists() or last_whole_step(self.folder) is not None:
             return
-        steps = sorted(steps_in(self.folder))[:-1]
-        if steps:
-            write_text(tracker, str(steps[-1]))
+        if whole_steps := list(saved_checkpoints(self.folder))[:-1]:
+            write_text(tracker, str(whole_steps[-1]))
         else:
             tracker.unlink()
 
@@ -90,11 +85,11 @@ class Checkpoints:
         return max((kept_step for kept_step in self.kept_steps() if kept_step <= step), default=None)
 
     def go_back(self, step: int | None) -> None:
-        """The run goes on from the kept checkpoint of this step, or from the beginning. What was saved later
-        is removed."""
+        """Makes the kept checkpoint of this step the run's only one; with None the run begins anew. Kept
+        checkpoints of later steps are removed as well."""
         for folder in (self.folder, self._kept_folder):
-            for saved, path in steps_in(folder).items():
-                if step is None or saved > step or folder == self.folder:
+            for saved_step, path in saved_checkpoints(folder).items():
+                if step is None or saved_step > step or folder == self.folder:
                     shutil.rmtree(path)
         if step is None:
             (self.folder / TRACKER).unlink(missing_ok=True)
@@ -103,7 +98,8 @@ class Checkpoints:
         write_text(self.folder / TRACKER, str(step))
 
     def set_learning_rate(self, step: int, rate: float) -> None:
-        """Change the actor's learning rate in the run's checkpoint of this step. Raises RunError."""
+        """Changes the actor's learning rate in the run's checkpoint of this step. Raises RunError if the
+        checkpoint has none, or cannot be read."""
         actor = self.folder / f"global_step_{step}" / "actor"
         command = [sys.executable, "-m", "rag_r1.training.guard.learning_rate", str(actor), str(rate)]
         process = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -112,8 +108,8 @@ class Checkpoints:
 
 
 def surplus(steps: Sequence[int], count: int) -> list[int]:
-    """Which of these steps, in order, are too many: never the last, and of the others those that are closest
-    to their neighbours for their age."""
+    """Returns which of these steps, in order, are more than `count`: never the last, and of the others those
+    that are closest to their neighbours for their age."""
     pool = list(steps)
     while len(pool) > count:
         gaps = {i: (pool[i + 1] - pool[i - 1]) / (pool[-1] - pool[i]) for i in range(1, len(pool) - 1)}
@@ -122,6 +118,7 @@ def surplus(steps: Sequence[int], count: int) -> list[int]:
 
 
 def _link(source: str, target: str) -> None:
+    """Links a file, or copies it where that is not possible."""
     try:
         os.link(source, target)
     except OSError:  # a file system without hard links

@@ -20,15 +20,16 @@ class Guard:
     """Watches one run, over all of its starts. `history` may be read."""
 
     def __init__(self, options: GuardOptions, facts: TrainingFacts | None = None):
-        self.options, self.facts = options, facts or TrainingFacts()
+        self.options = options
+        self.facts = facts or TrainingFacts()
         self.history = History(self.facts.questions)
         #: The last step of which all is known.
         self.step = -1
         self._reported: dict[str, Verdict] = {}
 
     def see(self, step: int, metrics: Mapping[str, Any], *, is_whole: bool = True) -> list[Sign]:
-        """The new signs after a step, the worst first. `is_whole`: False if the step's batch is complete and
-        no more is known of it; the whole step follows."""
+        """Adds the metrics of a step; returns the new signs, the worst first. `is_whole`: False if the step's
+        batch is complete and no more is known of it; the whole step follows."""
         if is_whole:
             self.step = step
         elif step <= self.step:
@@ -45,7 +46,7 @@ class Guard:
         return sorted(new_signs, key=lambda sign: -sign.verdict)
 
     def back_to(self, step: int) -> None:
-        """The training goes on from the checkpoint of this step."""
+        """Forgets what came after this step, from whose checkpoint the training goes on."""
         self.history.back_to(step)
         self.step = min(self.step, step)
         self._reported = {}

@@ -15,11 +15,11 @@ from typing import Any
 #: Our names for the figures of a validation, without the probes' questions, and those of a source in veRL's
 #: metrics, the best one first.
 _HELD_OUT = {"held_out": ("/right/mean@1", "/em/mean@1"), "held_out_score": ("/score/mean@1",)}
-#: How the share of right answers is called in a step's metrics, the best name first. A run of an earlier
-#: version has no `right`, and one without golds has only its reward.
+#: Names of the share of right answers in a step's metrics, the best one first. A run of an earlier version
+#: has no `right`, and one without golds has only its reward.
 _SHARES = ("search/right", "search/em")
-#: How much the largest possible deviation counts, in differences of neighbouring steps.
-_PRIOR = 8
+#: Differences of neighbouring steps for which the largest possible deviation counts.
+_PRIOR_DIFFERENCES = 8
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Series:
         return [fmean(values[i : i + window]) for i in range(len(values) - window + 1)]
 
     def differences(self) -> list[float]:
-        """Between neighbours, without their signs."""
+        """The absolute differences of neighbouring values."""
         return [abs(b - a) for a, b in zip(self.values, self.values[1:], strict=False)]
 
     def since(self, window: int) -> int:
@@ -51,14 +51,16 @@ class Series:
 
 
 class History:
-    """The series of a run; see the top of the module. `questions`: of a step, if they are drawn at random."""
+    """The series of a run by metric, up to its last `step`, -1 before the first. `questions`: how many a step
+    has, if they are drawn at random."""
 
     def __init__(self, questions: int | None = None) -> None:
+        self.questions = questions
+        self.step = -1
         self._series: dict[str, Series] = {}
-        self.questions, self.step = questions, -1
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """The metrics of a step, as veRL logged them; what is no number is left out."""
+        """Adds the metrics of a step, as veRL logged them; what is not a number is left out."""
         if step <= self.step:
             self.back_to(step - 1)
         self.step = step
@@ -73,7 +75,7 @@ class History:
             series.values.append(value)
 
     def back_to(self, step: int) -> None:
-        """Forget all steps after this one."""
+        """Forgets all steps after this one."""
         for series in self._series.values():
             count = sum(past_step <= step for past_step in series.steps)
             del series.steps[count:], series.values[count:]
@@ -100,8 +102,8 @@ class History:
     def right_deviation(self, share: float) -> float:
         """The standard deviation of a step's right answers around a mean of `share`. It is measured by the
         differences of neighbouring steps, without the largest, of which one may be the fall that is judged.
-        Few say little, and in the first steps a fast training looks like noise; so what the deviation can
-        be at most counts as `_PRIOR` further differences: that of questions whose answers are all right or
+        Few say little, and in the first steps a fast training looks like noise; so what the deviation can be
+        at most counts as `_PRIOR_DIFFERENCES` further ones: that of questions whose answers are all right or
         all wrong, or, if questions are not drawn at random, the largest difference before the last."""
         changes = self.right.differences()
         sorted_changes = sorted(changes)
@@ -112,8 +114,10 @@ class History:
         # Of a normal distribution the mean of |difference| is 1.13 deviations, and .9 without the largest.
         measured = min(fmean(usual_changes) / 0.9, maximum) if usual_changes else maximum
         count = len(sorted_changes)
-        terms = math.sqrt(_PRIOR) * maximum, math.sqrt(count) * measured
-        return math.hypot(*terms) / math.sqrt(_PRIOR + count)
+        weighted_maximum = math.sqrt(_PRIOR_DIFFERENCES) * maximum
+        return math.hypot(weighted_maximum, math.sqrt(count) * measured) / math.sqrt(
+            _PRIOR_DIFFERENCES + count
+        )
 
     @property
     def held_out(self) -> Series:
@@ -122,23 +126,25 @@ class History:
 
 
 def _held_out(metrics: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """Yields name and value of our own series of a validation: means over its data sources."""
     for series, ends in _HELD_OUT.items():
-        candidates = ([value for name, value in metrics.items() if _is_held_out(name, end)] for end in ends)
+        candidates = ([value for name, value in metrics.items() if is_held_out(name, end)] for end in ends)
         values = next(filter(None, candidates), [])
         if values and not any(map(math.isnan, values)):
             yield series, fmean(values)
 
 
-def _is_held_out(name: str, end: str) -> bool:
+def is_held_out(name: str, end: str) -> bool:
+    """Whether a metric of this ending is of a validation's own questions, not of a probe's."""
     return name.startswith("val-") and name.endswith(end) and "/probe_" not in name
 
 
 def best_window(series: Series, window: int) -> tuple[float, int]:
-    """The highest mean of `window` values before the last ones, and the number of its last value. Needs
-    twice as many values."""
+    """The highest mean of `window` values that are not part of the last ones, and the index of the last value
+    in it. Raises ValueError if there are fewer than twice as many values."""
     means = series.windows(window)
-    number = max(range(len(means)), key=lambda i: means[i])
-    return means[number], number + window - 1
+    index = max(range(len(means)), key=lambda i: means[i])
+    return means[index], index + window - 1
 
 
 def at_steps(series: Series, steps: Sequence[int]) -> list[float]:

@@ -36,7 +36,8 @@ def set_learning_rate(actor: Path, rate: float) -> None:
         scheduler = extra["lr_scheduler"]
         base = max(scheduler["base_lrs"], default=0.0)
         if base <= 0:
-            raise RunError(f"{path}: the scheduler's learning rate is {base}")
+            text = f"{path}: the scheduler's learning rate is {base}, which no factor makes {rate:g}"
+            raise RunError(f"{text}: start a new training from the exported model")
         factor = rate / base
         for name in ("base_lrs", "_last_lr"):
             scheduler[name] = [factor * value for value in scheduler[name]]
@@ -46,19 +47,17 @@ def set_learning_rate(actor: Path, rate: float) -> None:
         _save(optimizer, optimizer_path)
 
 
-def _load(path: Path) -> Any:
+def _load(path: Path) -> dict[str, Any]:
+    """The state in a file of a checkpoint, read without running code. Raises RunError if that is
+    impossible."""
     import numpy as np
     import torch
     import torch.distributed.tensor  # states of the optimizer are DTensors
 
-    # The state of numpy's random generator is an array.
-    allowed = [
-        np.ndarray,
-        np.dtype,
-        np.dtypes.UInt32DType,
-        (_reconstruct(), "numpy._core.multiarray._reconstruct"),
-    ]
-    allowed.append((_reconstruct(), "numpy.core.multiarray._reconstruct"))
+    # The state of numpy's random generator is an array; its function has another name in older versions.
+    reconstruct = np.ndarray((0,)).__reduce__()[0]
+    names = [f"numpy.{core}.multiarray._reconstruct" for core in ("_core", "core")]
+    allowed = [np.ndarray, np.dtype, np.dtypes.UInt32DType, *((reconstruct, name) for name in names)]
     try:
         with torch.serialization.safe_globals(allowed):
             return torch.load(path, weights_only=True, map_location="cpu")
@@ -66,13 +65,7 @@ def _load(path: Path) -> Any:
         raise RunError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
-def _reconstruct() -> Any:
-    import numpy as np
-
-    return np.ndarray((0,)).__reduce__()[0]
-
-
-def _save(state: Any, path: Path) -> None:
+def _save(state: dict[str, Any], path: Path) -> None:
     import torch
 
     with atomic_file(path) as file:
@@ -81,7 +74,7 @@ def _save(state: Any, path: Path) -> None:
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The process; see the top of the module."""
+    """Changes the rate of the checkpoint in the folder that is the first argument to the second one."""
     folder, rate = sys.argv[1:] if arguments is None else arguments
     set_learning_rate(Path(folder), float(rate))
     return 0

@@ -13,7 +13,7 @@ from statistics import median
 
 from rag_r1.config.guard import GuardOptions
 from rag_r1.training.guard.history import History, Series, at_steps, best_window
-from rag_r1.training.guard.signs import Sign, TrainingFacts, Verdict, by_right, find_fall
+from rag_r1.training.guard.signs import Sign, TrainingFacts, Verdict, find_fall, sign_by_right_answers
 
 #: A slow fall shows in longer windows.
 _LONG_FACTOR = 4
@@ -26,7 +26,7 @@ Rule = Callable[[History, GuardOptions, TrainingFacts], Iterator[Sign]]
 
 
 def right_answers_fall(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """Fewer right answers in training: at once by twice the loss, or in the mean of a window."""
+    """Right answers in training become fewer: at once by twice the loss, or in the mean of a window."""
     max_loss, windows = options.right_loss, (options.window, _LONG_FACTOR * options.window)
     limits = ((1, 2 * max_loss), *((window, max_loss) for window in windows))
     falls = (find_fall(history, *limit, options.right_deviations) for limit in limits)
@@ -54,7 +54,7 @@ def _paying_term(history: History, facts: TrainingFacts, best_steps: Sequence[in
 
 
 def held_out_falls(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """Fewer right answers held out."""
+    """Right answers in a validation are fewer than in the best one."""
     series = history.held_out
     if len(series) < 2 or series.steps[-1] != history.step:
         return
@@ -76,33 +76,26 @@ def searches_vanish(history: History, options: GuardOptions, facts: TrainingFact
     if change := _below_best(history["search/searches"], history, options):
         before, now, since = change
         if now < options.searches_left * before:
-            yield by_right(
-                "searches",
-                f"searches a question fell from {before:.2f} to {now:.2f}",
-                since,
-                history,
-                options,
-            )
+            text = f"searches a question fell from {before:.2f} to {now:.2f}"
+            yield sign_by_right_answers("searches", text, since, history, options)
 
 
 def actions_become_invalid(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """Turns that are neither a search nor an answer."""
+    """More turns are neither a search nor an answer."""
     if change := _below_best(history["search/valid_actions"], history, options):
         before, now, since = change
         if before - now > options.valid_loss:
             text = f"valid turns fell from {before:.0%} to {now:.0%}"
-            yield by_right("valid_actions", text, since, history, options)
+            yield sign_by_right_answers("valid_actions", text, since, history, options)
 
 
-def right_answers_become_unlikely(
-    history: History, options: GuardOptions, facts: TrainingFacts
-) -> Iterator[Sign]:
-    """The displacement of likelihood that precedes a collapse (arXiv 2512.04220)."""
+def likelihood_falls(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
+    """The likelihood of right answers is displaced, which precedes a collapse (arXiv 2512.04220)."""
     if change := _below_best(history["search/logprob_right"], history, options):
         before, now, since = change
         if now < before - options.logprob_loss and now < options.logprob_factor * before:
             text = f"the mean log-prob of right answers' tokens fell from {before:.3f} to {now:.3f}"
-            yield by_right("logprob_right", text, since, history, options)
+            yield sign_by_right_answers("logprob_right", text, since, history, options)
 
 
 def entropy_explodes(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
@@ -113,7 +106,7 @@ def entropy_explodes(history: History, options: GuardOptions, facts: TrainingFac
     start, now = -median(series.values[:_START_STEPS]), -series.recent(options.window)
     if now > start + options.entropy_gain and now > options.entropy_factor * start:
         text = f"the entropy rose from {start:.3f} to {now:.3f} nats a token"
-        yield by_right("entropy", text, series.since(options.window), history, options)
+        yield sign_by_right_answers("entropy", text, series.since(options.window), history, options)
 
 
 def exploration_ends(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
@@ -146,8 +139,8 @@ def engine_disagrees(history: History, options: GuardOptions, facts: TrainingFac
             yield Sign("engine", Verdict.ROLL_BACK, text, history[name].since(options.window))
 
 
-def numbers_are_no_numbers(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """NaN and infinity."""
+def metrics_are_not_finite(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
+    """A metric is NaN or infinite."""
     for name in ("actor/grad_norm", "actor/loss", "search/score"):
         if (value := history.now(name)) is not None and not math.isfinite(value):
             yield Sign("not_finite", Verdict.ROLL_BACK, f"{name} is {value}", history.step)
@@ -155,7 +148,7 @@ def numbers_are_no_numbers(history: History, options: GuardOptions, facts: Train
 
 
 def gradient_jumps(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """A gradient far larger than usual."""
+    """The norm of the gradient is far larger than usual."""
     before, now = history["actor/grad_norm"].values[:-1], history.now("actor/grad_norm")
     if now is None or len(before) < _START_STEPS:
         return
@@ -165,9 +158,7 @@ def gradient_jumps(history: History, options: GuardOptions, facts: TrainingFacts
         yield Sign("gradient", Verdict.WARN, text, history.step)
 
 
-def environment_is_trained_on(
-    history: History, options: GuardOptions, facts: TrainingFacts
-) -> Iterator[Sign]:
+def observations_are_trained(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
     """The loss is computed on tokens that the policy did not generate."""
     trained, generated = history.now("search/trained_tokens"), history.now("search/generated_tokens")
     if trained is not None and generated and trained > options.trained_excess * generated:
@@ -179,7 +170,7 @@ def environment_is_trained_on(
 
 
 def trajectories_are_masked(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
-    """Failures of the infrastructure leave little to train on."""
+    """Trajectories or calls fail, which leaves little to train on."""
     yield from _above(
         "masked", "search/masked", options.masked, "of the trajectories are masked", history, options
     )
@@ -198,13 +189,13 @@ def answers_are_cut_off(history: History, options: GuardOptions, facts: Training
 
 
 RULES: tuple[Rule, ...] = (
-    numbers_are_no_numbers,
-    environment_is_trained_on,
+    metrics_are_not_finite,
+    observations_are_trained,
     held_out_falls,
     right_answers_fall,
     searches_vanish,
     actions_become_invalid,
-    right_answers_become_unlikely,
+    likelihood_falls,
     entropy_explodes,
     exploration_ends,
     engine_disagrees,
@@ -215,7 +206,8 @@ RULES: tuple[Rule, ...] = (
 
 
 def _below_best(series: Series, history: History, options: GuardOptions) -> tuple[float, float, int] | None:
-    """The best window's mean, that of now, and since when; None without enough values."""
+    """The mean of the best window, that of the last one, and the first step of the last; None without enough
+    values, or if the last step has none."""
     window = options.window
     if len(series) < 2 * window or series.steps[-1] != history.step:
         return None
@@ -225,6 +217,7 @@ def _below_best(series: Series, history: History, options: GuardOptions) -> tupl
 def _above(
     sign: str, name: str, limit: float, text: str, history: History, options: GuardOptions
 ) -> Iterator[Sign]:
+    """Warns if the mean of the last values of a share, the metric `name`, is above a limit."""
     series = history[name]
     if len(series) >= options.window and history.now(name) is not None:
         value = series.recent(options.window)

@@ -23,7 +23,7 @@ _FEWER, _FEWER_DEVIATIONS = 0.1, 2.0
 
 
 class Verdict(IntEnum):
-    """What should be done."""
+    """What should be done about a sign, the mildest first."""
 
     NOTE = 1
     WARN = 2
@@ -67,23 +67,25 @@ class Fall:
 
     @property
     def verdict(self) -> Verdict:
+        """STOP if the reward rose meanwhile, else ROLL_BACK."""
         return Verdict.STOP if self.reward_now > self.reward_before else Verdict.ROLL_BACK
 
 
 def find_fall(history: History, window: int, loss: float, deviations: float) -> Fall | None:
-    """Whether right answers have become fewer by this part of their best, and by so many standard deviations
-    of a window's mean more than the best of as many windows is above the others by chance: of n normal values
-    that is about sqrt(2 ln n) deviations."""
+    """Returns the fall of right answers, if in the last window they are fewer than in the best one by this
+    part of it, and by so many standard deviations of a window's mean more than chance explains. By chance the
+    best of n windows is about sqrt(2 ln n) deviations above the others, if their means are normally
+    distributed."""
     series = history.right
     if len(series) < 2 * window or series.steps[-1] != history.step:
         return None
-    before, last = best_window(series, window)
+    before, best_end = best_window(series, window)
     now = series.recent(window)
     chance = deviations + math.sqrt(2 * math.log(len(series.windows(window))))
     deviation = history.right_deviation((before + now) / 2)
     if before - now < max(loss * before, chance * deviation / math.sqrt(window), 1e-9):
         return None
-    best_steps = tuple(series.steps[last - window + 1 : last + 1])
+    best_steps = tuple(series.steps[best_end - window + 1 : best_end + 1])
     reward = history["search/score"]
     rewards = [at_steps(reward, steps) or [0.0] for steps in (best_steps, series.steps[-window:])]
     reward_before, reward_now = (sum(values) / len(values) for values in rewards)
@@ -91,14 +93,15 @@ def find_fall(history: History, window: int, loss: float, deviations: float) -> 
 
 
 def mild_fall(history: History, options: GuardOptions) -> Fall | None:
-    """Fewer right answers, by the measure for other signs."""
+    """Returns the fall of right answers by the measure that other signs use: less strict than their own
+    sign's."""
     return find_fall(history, options.window, _FEWER, _FEWER_DEVIATIONS) or find_fall(
         history, 1, 2 * _FEWER, _FEWER_DEVIATIONS
     )
 
 
-def by_right(name: str, text: str, since: int, history: History, options: GuardOptions) -> Sign:
-    """A sign whose verdict depends on the right answers; see the top of the module."""
+def sign_by_right_answers(name: str, text: str, since: int, history: History, options: GuardOptions) -> Sign:
+    """Makes a sign whose verdict depends on the right answers: WARN unless they have become fewer."""
     fall = mild_fall(history, options)
     if fall is None:
         return Sign(name, Verdict.WARN, text, since)

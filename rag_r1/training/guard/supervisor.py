@@ -11,8 +11,8 @@ checkpoints. What it does then:
                             `max_restarts` times in a row without a new one
 
 A process that is started again from a checkpoint has no memory of what went wrong: its weights, optimizer and
-place in the data are those of the checkpoint, in every trainer mode. So all of this needs nothing inside of
-veRL. The supervisor may be killed as well: all its state is in the run's folder, and the next command ends
+position in the data are those of the checkpoint, in every trainer mode. So all of this needs nothing inside
+of veRL. The supervisor may be killed as well: all its state is in the run's folder, and the next command ends
 what is left of the training and goes on.
 """
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -32,22 +31,16 @@ from rag_r1.options.problems import Problem, error, plain
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import MARK, run_child_until, stop_leftovers
+from rag_r1.training import metrics_files
+from rag_r1.training.checkpoint_steps import last_whole_step
 from rag_r1.training.guard.attempts import PAGE, SUPERVISOR_LOCK, Attempts
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.guard.checkpoints import Checkpoints
 from rag_r1.training.guard.guard import Guard
 from rag_r1.training.guard.signs import Sign, Verdict
-from rag_r1.training.guard.watch import report
+from rag_r1.training.guard.watch import print_signs
 from rag_r1.training.guard.watched_run import WatchedRun
-from rag_r1.training.metrics_files import (
-    MetricsFile,
-    StartMetrics,
-    earlier_files,
-    log_variable,
-    logs_to_file,
-    next_metrics_file,
-)
-from rag_r1.training.time_limit import TimeLimit, check_resume, last_checkpoint
+from rag_r1.training.time_limit import TimeLimit, check_resume
 
 LEARNING_RATE = "actor_rollout_ref.actor.optim.lr"
 #: The command of an attempt, from its changed settings and its file of metrics.
@@ -55,11 +48,11 @@ Command = Callable[[Sequence[str], Path], Sequence[str]]
 
 
 def check_supervision(config: Any) -> Iterator[Problem]:
-    """What a supervised training needs: checkpoints that it can go back to."""
+    """Problems with what a supervised training needs: metrics to follow, checkpoints to go back to."""
     yield from check_resume(config)
-    if not logs_to_file(config):
+    if not metrics_files.logs_to_file(config):
         yield error("trainer.logger", "lacks `file`, whose lines are followed", "set it to [console,file]")
-    if variable := log_variable(config):
+    if variable := metrics_files.log_variable(config):
         yield error(variable, "is set, but each attempt needs a file of its own", "unset it")
     if (config.trainer.get("save_freq") or 0) <= 0:
         yield error(
@@ -77,35 +70,38 @@ class Supervisor:
     """Supervises a run; `command` makes the command of an attempt."""
 
     def __init__(self, run: WatchedRun, command: Command, band: BandCheck | None = None):
-        self.folder, self.options, self.rate, self.records = run.folder, run.options, run.rate, run.records
-        self.command, self.band, self.guard = command, band, Guard(run.options, run.facts)
+        self.folder, self.records = run.folder, run.records
+        self.options, self.rate = run.options, run.rate
+        self.command = command
+        self.band = band
+        self.guard = Guard(run.options, run.facts)
         self.checkpoints = Checkpoints(self.folder, self.options.kept_checkpoints)
 
     def run(self, limit: TimeLimit | None = None) -> int | None:
-        """Train to the end. Returns 0, the status of a training that cannot be started again, or None if
-        `limit` ended it. Raises RunError with the cause if a sign ended it for good."""
-        error = RunError(f"another command supervises {self.folder}: wait for it or end it")
-        with hold_lock(self.folder, error, name=SUPERVISOR_LOCK):
+        """Trains to the end. Returns 0, or None if `limit` ended the training. Raises RunError with the cause
+        if a sign ended it for good, if it crashed too often, or if another command supervises it."""
+        busy_error = RunError(f"another command supervises {self.folder}: wait for it or end it")
+        with hold_lock(self.folder, busy_error, name=SUPERVISOR_LOCK):
             if n_leftovers := stop_leftovers(self.folder):
-                self._print(f"ended {n_leftovers} processes of an earlier start")
+                _print(f"ended {n_leftovers} processes of an earlier start")
             self.checkpoints.mend_tracker()
             attempts = Attempts(self.folder)
             self._read_earlier(attempts)
             failures = 0
             while True:
                 self._prepare(attempts)
-                last_step = last_checkpoint(self.folder)
-                attempt = _Attempt(self, attempts, limit)
+                last_step = last_whole_step(self.folder)
+                attempt = _AttemptRun(self, attempts, limit)
                 status = attempt.run()
                 if attempt.sign is not None:
                     self._after_sign(attempt.sign, attempts)
                     failures = 0
-                elif attempt.is_limit or status == 0:
-                    attempts.end("the time limit" if attempt.is_limit else "finished", self.guard.step)
+                elif attempt.reached_limit or status == 0:
+                    attempts.end("the time limit" if attempt.reached_limit else "finished", self.guard.step)
                     return status
                 else:
                     ending = "it hung" if status is None else f"it ended with status {status}"
-                    failures = 0 if last_checkpoint(self.folder) != last_step else failures + 1
+                    failures = 0 if last_whole_step(self.folder) != last_step else failures + 1
                     self._after_crash(ending, failures, attempts)
 
     def changes(self, rollbacks: int) -> list[str]:
@@ -123,16 +119,18 @@ class Supervisor:
         return rate
 
     def _read_earlier(self, attempts: Attempts) -> None:
-        """What is known of the steps before the checkpoint from which the run goes on."""
-        for path in earlier_files(self.folder):
-            for step, metrics in MetricsFile(path).new_lines():
+        """Reads the metrics of the steps before the checkpoint from which the run goes on, and records that
+        an attempt of a killed supervisor has ended."""
+        for path in metrics_files.earlier_files(self.folder):
+            for step, metrics in metrics_files.MetricsFile(path).new_lines():
                 self.guard.see(step, metrics)
         if attempts.all and not attempts.all[-1].ending:
             attempts.end("the supervisor was ended", self.guard.step)
-        self.guard.back_to(last_checkpoint(self.folder) or 0)
+        self.guard.back_to(last_whole_step(self.folder) or 0)
 
     def _after_sign(self, sign: Sign, attempts: Attempts) -> None:
-        """Prepares the next attempt. Raises RunError if there is none."""
+        """Records to which step the run goes back. Raises RunError if a restart would not help, or if there
+        were enough of them."""
         step, page = self.guard.history.step, self.folder / PAGE
         self.checkpoints.keep(sign.since - self.options.margin)
         good_step = self.checkpoints.newest_up_to(sign.since - self.options.margin)
@@ -152,8 +150,8 @@ class Supervisor:
         attempts.end(f"rolled back to step {good_step or 0}: {sign.cause}", step, back_to=good_step or 0)
 
     def _prepare(self, attempts: Attempts) -> None:
-        """Makes the folder what the next attempt begins with. After a rollback it may be done twice: if the
-        supervisor is killed meanwhile, the record says what is to be done."""
+        """After a rollback, brings the folder into the state with which the next attempt begins. It may be
+        done twice: if the supervisor is killed meanwhile, the record says what is to be done."""
         step = attempts.all[-1].back_to if attempts.all else None
         if step is None:
             return
@@ -164,9 +162,11 @@ class Supervisor:
             self.checkpoints.set_learning_rate(step, rate)
         self.guard.back_to(step)
         changes = ", ".join(self.changes(attempts.rollbacks)) or "no change"
-        self._print(f"back to step {step}, with {changes}")
+        _print(f"back to step {step}, with {changes}")
 
     def _after_crash(self, ending: str, failures: int, attempts: Attempts) -> None:
+        """Records the ending, so that the run goes on from its last checkpoint. Raises RunError after too
+        many `failures` in a row."""
         attempts.end(ending, self.guard.step)
         stop_leftovers(self.folder)
         if failures >= max(1, self.options.max_restarts):
@@ -174,12 +174,12 @@ class Supervisor:
                 f"the training was given up: {ending}, and {failures} attempts in a row saved no "
                 f"checkpoint; its last lines are above, and all attempts in {self.folder / PAGE}"
             )
-        step = last_checkpoint(self.folder) or 0
+        step = last_whole_step(self.folder) or 0
         self.guard.back_to(step)
-        self._print(f"{ending}; it goes on from step {step}")
+        _print(f"{ending}; it goes on from step {step}")
 
     def _move_records(self, step: int, attempt: int) -> None:
-        """Trajectories of steps that are given up are the attempt's, not the run's."""
+        """Moves the trajectories of steps that are given up from the run's folder into the attempt's."""
         if self.records is None:
             return
         for path in sorted(self.records.rglob("step_*")):
@@ -189,27 +189,33 @@ class Supervisor:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.move(path, target)
 
-    def _print(self, text: str) -> None:
-        print(f"supervisor: {text}", flush=True)
+
+def _print(text: str) -> None:
+    print(f"supervisor: {text}", flush=True)
 
 
-class _Attempt:
-    """One start of the training, until it ends or has to be ended."""
+class _AttemptRun:
+    """One start of the training, until it ends or has to be ended; then `sign` is the sign that ended it, and
+    `reached_limit` says whether the time was over."""
 
     def __init__(self, supervisor: Supervisor, attempts: Attempts, limit: TimeLimit | None):
-        self.supervisor, self.attempts, self.limit = supervisor, attempts, limit
+        self.supervisor = supervisor
+        self.attempts = attempts
+        self.limit = limit
         self.sign: Sign | None = None
-        self.is_limit = False
-        self.metrics = StartMetrics(next_metrics_file(supervisor.folder))
-        #: When the last line came, the longest time between two, and whether there was one.
-        self._progress, self._longest, self._has_begun = time.monotonic(), 0.0, False
+        self.reached_limit = False
+        self.metrics = metrics_files.StartMetrics(metrics_files.next_metrics_file(supervisor.folder))
+        #: When the last step ended (before the first one: the start), and the longest time between two.
+        self._last_step_time = time.monotonic()
+        self._longest_step_s = 0.0
+        self._has_begun = False
 
     def run(self) -> int | None:
-        """The exit status; None if it had to be ended."""
+        """Trains. Returns the exit status; None if the training had to be ended."""
         supervisor = self.supervisor
         changes = supervisor.changes(self.attempts.rollbacks)
-        attempt = self.attempts.begin(last_checkpoint(supervisor.folder) or 0, changes, self.metrics.path)
-        supervisor._print(f"attempt {attempt.number} begins after step {attempt.first}")
+        attempt = self.attempts.begin(last_whole_step(supervisor.folder) or 0, changes, self.metrics.path)
+        _print(f"attempt {attempt.number} begins after step {attempt.first}")
         environment = {**os.environ, MARK: str(supervisor.folder)}
         status = run_child_until(self._is_over, supervisor.command(changes, self.metrics.path), environment)
         self._read_metrics()
@@ -219,35 +225,35 @@ class _Attempt:
         return status
 
     def _is_over(self) -> bool:
+        """Whether the attempt has to be ended: for a sign, the time limit, or because it hangs."""
         if self._read_metrics():
             return True
         if self.limit is not None and self.limit.is_over():
-            self.is_limit = True
+            self.reached_limit = True
             return True
         options = self.supervisor.options
-        return time.monotonic() - self._progress > max(options.hang_s, options.hang_factor * self._longest)
+        max_wait_s = max(options.hang_s, options.hang_factor * self._longest_step_s)
+        return time.monotonic() - self._last_step_time > max_wait_s
 
     def _read_metrics(self) -> bool:
-        """Read new metrics and checkpoints; whether a sign ends the attempt."""
+        """Reads new metrics, and keeps new checkpoints. Returns whether a sign ends the attempt."""
         supervisor = self.supervisor
-        for step, metrics, is_whole in self.metrics.new_lines():
-            if is_whole:
-                self._note_progress()
-            for sign in supervisor.guard.see(step, metrics, is_whole=is_whole):
-                self.attempts.sign(sign, step)
-                print(report(sign, step), file=sys.stderr, flush=True)
+        for entry in self.metrics.new_lines():
+            if entry.is_whole:
+                self._note_step()
+            for sign in print_signs(entry, supervisor.guard, supervisor.band):
+                self.attempts.sign(sign, entry.step)
                 if sign.verdict > Verdict.WARN and self.sign is None:
                     self.sign = sign
-            for line in supervisor.band.see(step, metrics) if supervisor.band and is_whole else ():
-                print(f"band: {line}", flush=True)
             if self.sign is not None:
                 return True
         # A checkpoint is written before the metrics of its step are.
         supervisor.checkpoints.keep(supervisor.guard.step)
         return False
 
-    def _note_progress(self) -> None:
+    def _note_step(self) -> None:
         now = time.monotonic()
         if self._has_begun:
-            self._longest = max(self._longest, now - self._progress)
-        self._has_begun, self._progress = True, now
+            self._longest_step_s = max(self._longest_step_s, now - self._last_step_time)
+        self._has_begun = True
+        self._last_step_time = now

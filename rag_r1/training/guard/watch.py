@@ -1,6 +1,6 @@
 """What `rag-r1 train` says about a training while it runs: signs that it goes wrong, and its band.
 
-It reads the run's files of metrics and prints; it ends nothing (supervisor.py does, with `--supervise`).
+It only prints: with `--supervise` supervisor.py ends and restarts the training.
 """
 
 from __future__ import annotations
@@ -10,32 +10,27 @@ import sys
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.guard.guard import Guard
 from rag_r1.training.guard.signs import Sign, Verdict
-from rag_r1.training.metrics_files import StartMetrics
+from rag_r1.training.metrics_files import StepMetrics
 
 
-class Watch:
-    """Watches one start of a training."""
-
-    def __init__(self, metrics: StartMetrics, guard: Guard, band: BandCheck | None):
-        self.metrics, self.guard, self.band = metrics, guard, band
-
-    def look(self) -> None:
-        """Print what the lines that are new say."""
-        for step, metrics, is_whole in self.metrics.new_lines():
-            for sign in self.guard.see(step, metrics, is_whole=is_whole):
-                print(report(sign, step), file=sys.stderr, flush=True)
-                if sign.verdict > Verdict.WARN:
-                    print(_remedy(sign, self.guard.options.margin), file=sys.stderr, flush=True)
-            for line in self.band.see(step, metrics) if self.band and is_whole else ():
-                print(f"band: {line}", flush=True)
-
-
-def report(sign: Sign, step: int) -> str:
-    """A sign, for people."""
-    return f"guard: step {step}: {sign.verdict.name.lower().replace('_', ' ')}: {sign.cause}"
+def print_signs(
+    entry: StepMetrics, guard: Guard, band: BandCheck | None, *, remedies: bool = False
+) -> list[Sign]:
+    """Prints what the metrics of a step say: the new signs, with `remedies` also what to do, and the signals
+    that leave the band. Returns the signs, the worst first."""
+    signs = guard.see(entry.step, entry.metrics, is_whole=entry.is_whole)
+    for sign in signs:
+        verdict = sign.verdict.name.lower().replace("_", " ")
+        print(f"guard: step {entry.step}: {verdict}: {sign.cause}", file=sys.stderr, flush=True)
+        if remedies and sign.verdict > Verdict.WARN:
+            print(_remedy(sign, guard.options.margin), file=sys.stderr, flush=True)
+    for line in band.see(entry.step, entry.metrics) if band and entry.is_whole else ():
+        print(f"band: {line}", flush=True)
+    return signs
 
 
 def _remedy(sign: Sign, margin: int) -> str:
+    """What to do about a sign; `margin`: steps before it in which a checkpoint is not trusted."""
     step = max(sign.since - margin, 0)
     if sign.verdict is Verdict.STOP:
         return "    -> end it and repair the cause; more steps, or other seeds, do not change that"

@@ -1,8 +1,9 @@
 """Preflight: all checks of a run that need no GPU, made before it starts.
 
-Each `check_*` is a function from the composed configuration to Problems; `preflight` calls them all
-and reports all problems at once: a problem found by one check does not prevent the others. Nothing is started
-and nothing is written. veRL's own `validate_config` is one of the checks.
+Each `check_*` is a function from the composed configuration to Problems; its docstring says what must hold,
+and it yields a Problem where that does not. `preflight` calls them all and reports all problems at once: a
+problem found by one check does not prevent the others. Nothing is started and nothing is written. veRL's own
+`validate_config` is one of the checks.
 """
 
 from __future__ import annotations
@@ -10,32 +11,10 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from rag_r1.options.problems import PreflightReport, Problem
-from rag_r1.training.preflight.cluster import check_batch_sizes, check_engines, check_reachability
-from rag_r1.training.preflight.data import check_data, check_steps
+from rag_r1.training.config_facts import needs_critic
+from rag_r1.training.preflight import cluster, data, model, nf4, probes, resume, sampler, sessions, settings
 from rag_r1.training.preflight.memory.check import check_memory
-from rag_r1.training.preflight.model import (
-    check_critic,
-    check_model,
-    check_quantisation,
-    check_tags,
-    check_turns,
-)
-from rag_r1.training.preflight.nf4 import check_nf4
-from rag_r1.training.preflight.probes import check_probes
-from rag_r1.training.preflight.resume import check_resumed_rates, check_run_folder
 from rag_r1.training.preflight.retriever import check_retriever
-from rag_r1.training.preflight.sampler import check_filtering, check_sampler
-from rag_r1.training.preflight.sessions import check_sessions, needs_critic
-from rag_r1.training.preflight.settings import (
-    check_lengths,
-    check_llds,
-    check_log_probs,
-    check_rag_r1_keys,
-    check_required_keys,
-    check_verl,
-    check_verls_keys,
-    wrong_types,
-)
 from rag_r1.training.preflight.sft import preflight_sft
 from rag_r1.training.preflight.weight_transfer import check_bucket
 
@@ -52,50 +31,48 @@ NUMBERS = (
 
 
 def preflight(config: DictConfig) -> PreflightReport:
-    """Run every check on a composed configuration. Faults in what is checked are reported, never raised."""
+    """Runs every check on a composed configuration. Faults in what is checked are reported, never raised."""
     report = PreflightReport()
-    _check(config, report)
+    _check_configuration(config, report)
     check_retriever(config, report)
     return report
 
 
-def _check(config: DictConfig, report: PreflightReport) -> None:
-    """All checks but that of the retrieval server."""
-    report.problems += check_required_keys(config)
-    if missing := list(check_verls_keys(config)):
+def _check_configuration(config: DictConfig, report: PreflightReport) -> None:
+    """All checks but that of the retrieval server. Those that need what another one has refused are left
+    out."""
+    report.problems += settings.check_required_keys(config)
+    if missing := list(settings.check_verls_keys(config)):
         report.problems += missing
         return  # the other checks read these
-    settings, problems = check_rag_r1_keys(config)
+    rag_r1_config, problems = settings.check_rag_r1_keys(config)
     report.problems += problems
-    tokenizer, problems = check_model(config)
+    tokenizer, problems = model.check_model(config)
     report.problems += problems
-    if wrong := wrong_types(config, NUMBERS):
+    if wrong := settings.wrong_types(config, NUMBERS):
         report.problems += wrong
         return  # the other checks calculate with these
-    for check in (check_quantisation, check_nf4, check_bucket):
+    for check in (model.check_quantisation, nf4.check_nf4, check_bucket):
         report.problems += check(config)
-    report.problems += (critic_problems := check_critic(config))
-    report.problems += check_verl(config, has_model=tokenizer is not None and not critic_problems)
+    report.problems += (critic_problems := model.check_critic(config))
+    has_models = tokenizer is not None and not critic_problems
+    report.problems += settings.check_verl(config, has_model=has_models)
     for check in (
-        check_lengths,
-        check_log_probs,
-        check_llds,
-        check_batch_sizes,
-        check_engines,
-        check_reachability,
+        *(settings.check_lengths, settings.check_log_probs, settings.check_llds),
+        *(cluster.check_batch_sizes, cluster.check_engines, cluster.check_reachability),
     ):
         report.problems += check(config)
     report.problems += check_memory(config, report)
-    report.problems += check_resumed_rates(config, critic=needs_critic(config))
-    report.problems += check_run_folder(config)
-    report.problems += check_sampler(config)
-    for check in (check_filtering, check_sessions, check_probes):
-        report.problems += check(config, settings)
-    if settings is not None and settings.protocol is not None and tokenizer is not None:
-        report.problems += check_tags(settings.protocol, tokenizer)
-        if unfit := list(check_turns(config, settings, tokenizer)):
+    report.problems += resume.check_resumed_rates(config, critic=needs_critic(config))
+    report.problems += resume.check_run_folder(config)
+    report.problems += sampler.check_sampler(config)
+    for check in (sampler.check_filtering, sessions.check_sessions, probes.check_probes):
+        report.problems += check(config, rag_r1_config)
+    if rag_r1_config is not None and rag_r1_config.protocol is not None and tokenizer is not None:
+        report.problems += model.check_tags(rag_r1_config.protocol, tokenizer)
+        if unfit := list(model.check_turns(config, rag_r1_config, tokenizer)):
             report.problems += unfit
             tokenizer = None  # no prompt can be made with it
-    train_rows = check_data(config, settings, tokenizer, report)
+    train_rows = data.check_data(config, rag_r1_config, tokenizer, report)
     if train_rows is not None:
-        report.problems += check_steps(config, train_rows)
+        report.problems += data.check_steps(config, train_rows)

@@ -15,53 +15,39 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from rag_r1.options.problems import Problem, error, warning
-from rag_r1.training.preflight.sessions import is_separate
+from rag_r1.training.config_facts import adapter_rank, is_separate
 
 _MODEL = "actor_rollout_ref.model"
 _MERGE = f"{_MODEL}.lora.merge"
 _ROLLOUT = "actor_rollout_ref.rollout"
-#: The module that registers the engine for weights in nf4.
-NF4_ENGINE = "rag_r1.plugin.nf4.register"
-
-
-def adapter_rank(config: DictConfig) -> int:
-    """Rank of the policy's adapters; 0: all weights are trained."""
-    model = config.actor_rollout_ref.model
-    return int((model.get("lora") or {}).get("rank") or 0) or int(model.get("lora_rank") or 0)
-
-
-def is_nf4(config: DictConfig) -> bool:
-    """Whether adapters are trained over weights in nf4 (rag_r1/plugin/nf4/register.py)."""
-    model = config.actor_rollout_ref.get("model") or {}
-    return NF4_ENGINE in str(model.get("external_lib") or "")
 
 
 def check_adapters(config: DictConfig) -> Iterator[Problem]:
-    """Problems with how adapters reach the engine."""
+    """Adapters are sent to the engine in a way that it can load, with the precision in which they are
+    trained."""
     if not adapter_rank(config):
         return
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     lora = model.get("lora") or {}
-    merged, separate = bool(lora.get("merge")), is_separate(config)
+    is_merged = bool(lora.get("merge"))
+    has_own_gpus = is_separate(config)
     if config.actor_rollout_ref.actor.strategy == "megatron" and not lora.get("rank"):
         text = "is for FSDP: Megatron takes the rank from lora.rank, which is 0, and would train all weights"
         remedy = f"set {_MODEL}.lora.rank and its target_modules, or train with platform=gpu"
         yield error(f"{_MODEL}.lora_rank", text, remedy)
     on_cpu = config.trainer.device == "cpu"
-    if on_cpu and not merged:
+    if on_cpu and not is_merged:
         remedy = "set it to true: merged weights are then sent to vLLM instead"
         yield error(_MERGE, "vLLM's CPU build cannot load LoRA adapters", remedy)
     elif on_cpu:
         return  # no warning about bf16 here: merging is the only way on a CPU
-    elif separate and not merged:
+    elif has_own_gpus and not is_merged:
         text = "with trainer_mode=separate_async veRL sends unmerged adapters to no engine"
         yield error(_MERGE, text, "use another trainer.v1.trainer_mode, or set this to true")
-    elif merged:
+    elif is_merged:
         text = "merged weights are rounded to bf16, in which the first updates are lost"
-        remedy = (
-            "use another trainer.v1.trainer_mode, and set this to false" if separate else "set it to false"
-        )
-        yield warning(_MERGE, text, remedy)
+        remedy = "use another trainer.v1.trainer_mode, and set this to false"
+        yield warning(_MERGE, text, remedy if has_own_gpus else "set it to false")
     elif rollout.get("layered_summon") and "dummy" in str(rollout.load_format):
         text = f"is {rollout.load_format}, but with layered_summon=true vLLM must read the weights itself"
         yield error(f"{_ROLLOUT}.load_format", text, "set it to safetensors")

@@ -19,8 +19,8 @@ from rag_r1.options.problems import Problem, error, is_unset, warning
 from rag_r1.options.server_address import is_server_address
 from rag_r1.system import gpu_driver
 from rag_r1.system.installation import flash_attn_command
+from rag_r1.training.config_facts import gpu_count, is_separate, needs_critic, needs_reference
 from rag_r1.training.preflight.adapters import check_adapters
-from rag_r1.training.preflight.sessions import is_separate, needs_critic
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -51,17 +51,13 @@ def check_batch_sizes(config: DictConfig) -> Iterator[Problem]:
         yield from _check_micro_batches(config, role, node, fsdp, gpus // group)
 
 
-def gpu_count(config: DictConfig) -> int:
-    """GPUs that train."""
-    return int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
-
-
 def _product(node: DictConfig, names: Iterable[str]) -> int:
     return math.prod(int(node.get(name) or 1) for name in names)
 
 
 def _model_parallel(config: DictConfig, node: DictConfig, fsdp: str) -> int | None:
-    """GPUs that together process one part of a batch; None for an engine that is not known here."""
+    """The number of GPUs that together process one part of a batch; None for an engine that is not known
+    here."""
     if node.strategy == "megatron":
         dynamic = node.megatron.get("dynamic_context_parallel")
         return gpu_count(config) if dynamic else _product(node.megatron, _MEGATRON_SIZES)
@@ -69,56 +65,60 @@ def _model_parallel(config: DictConfig, node: DictConfig, fsdp: str) -> int | No
 
 
 def _sequence_parallel(node: DictConfig, fsdp: str) -> int:
+    """The number of GPUs that share the tokens of a row."""
     nodes = (node, node.get(fsdp) or {})
     return max(int(part.get("ulysses_sequence_parallel_size") or 1) for part in nodes)
 
 
-def _check_update(config: DictConfig, role: str, node: DictConfig, size: int) -> Iterator[Problem]:
+def _check_update(config: DictConfig, role: str, node: DictConfig, ranks: int) -> Iterator[Problem]:
+    """An update divides over the data-parallel ranks."""
     n, prompts = int(config.actor_rollout_ref.rollout.n), int(node.ppo_mini_batch_size)
-    if prompts * n % size == 0:
+    if prompts * n % ranks == 0:
         return
-    step = size // math.gcd(size, n)
+    step = ranks // math.gcd(ranks, n)
     text = (
-        f"an update of {prompts} x {n} = {prompts * n} trajectories cannot be shared by {size} data-parallel"
+        f"an update of {prompts} x {n} = {prompts * n} trajectories cannot be shared by {ranks} data-parallel"
         f" ranks ({gpu_count(config)} GPUs)"
     )
-    lower, upper = prompts // step * step, -(-prompts // step) * step
+    lower, upper = prompts // step * step, math.ceil(prompts / step) * step
     nearest = f"{lower} or {upper}" if lower else f"{upper}"
     yield error(f"{role}.ppo_mini_batch_size", text, f"set it to a multiple of {step}, e.g. {nearest}")
 
 
 def _check_micro_batches(
-    config: DictConfig, role: str, node: DictConfig, fsdp: str, size: int
+    config: DictConfig, role: str, node: DictConfig, fsdp: str, ranks: int
 ) -> Iterator[Problem]:
+    """Micro-batches hold the longest row and, if they are counted in rows, divide a data-parallel rank's."""
     rollout = config.actor_rollout_ref.rollout
-    row = config.data.max_prompt_length + config.data.max_response_length
-    rows = int(node.ppo_mini_batch_size) * int(rollout.n)
-    ranks = _sequence_parallel(node, fsdp)
+    row_tokens = config.data.max_prompt_length + config.data.max_response_length
+    update_rows = int(node.ppo_mini_batch_size) * int(rollout.n)
     # Rows of a rank in a forward pass: veRL pads a batch to a multiple of both.
-    padded = math.lcm(size, rows) // size
-    forwards = [(role, node, "ppo_", "use_dynamic_bsz", rows // size)]
+    padded = math.lcm(ranks, update_rows) // ranks
+    forwards = [(role, node, "ppo_", "use_dynamic_bsz", update_rows // ranks)]
     if role == _ACTOR:
         forwards.append((_ROLLOUT, rollout, "log_prob_", "log_prob_use_dynamic_bsz", padded))
         if needs_reference(config):
             reference = config.actor_rollout_ref.ref
             forwards.append((_REFERENCE, reference, "log_prob_", "log_prob_use_dynamic_bsz", padded))
-    for section, options, prefix, dynamic, share in forwards:
+    for section, options, prefix, dynamic, rank_rows in forwards:
         if options.get(dynamic):
             limit = options.get(f"{prefix}max_token_len_per_gpu")
-            if limit is not None and limit * ranks < row:
-                text = f"{limit} tokens are fewer than the longest row has, {row}"
-                yield error(f"{section}.{prefix}max_token_len_per_gpu", text, f"set it to at least {row}")
-        elif rows % size == 0:
-            micro = options.get(f"{prefix}micro_batch_size_per_gpu")
-            if micro and share % micro:
-                text = f"{micro} does not divide the {share} rows of a rank"
-                remedy = f"set it to a divisor of {share}, or actor_rollout_ref.actor.use_dynamic_bsz=true"
+            if limit is not None and limit * _sequence_parallel(node, fsdp) < row_tokens:
+                text = f"{limit} tokens are fewer than the longest row has, {row_tokens}"
+                remedy = f"set it to at least {row_tokens}"
+                yield error(f"{section}.{prefix}max_token_len_per_gpu", text, remedy)
+        elif update_rows % ranks == 0:
+            micro_rows = options.get(f"{prefix}micro_batch_size_per_gpu")
+            if micro_rows and rank_rows % micro_rows:
+                text = f"{micro_rows} does not divide the {rank_rows} rows of a rank"
+                remedy = f"set it to a divisor of {rank_rows}, or {_ACTOR}.use_dynamic_bsz=true"
                 yield error(f"{section}.{prefix}micro_batch_size_per_gpu", text, remedy)
 
 
 def check_engines(config: DictConfig) -> Iterator[Problem]:
     """The engines for generation and training work with the agent loop, and their packages are installed."""
-    rollout, strategy = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor.strategy
+    rollout = config.actor_rollout_ref.rollout
+    strategy = config.actor_rollout_ref.actor.strategy
     if rollout.name != "vllm":
         text = (
             f"{rollout.name} does not work here: a turn must end with its stop string, which vLLM keeps if"
@@ -191,8 +191,3 @@ def is_loopback(url: str) -> bool:
     except ValueError:
         return False
     return address.is_loopback or address.is_unspecified
-
-
-def needs_reference(config: DictConfig) -> bool:
-    """Whether a KL term needs the reference policy."""
-    return bool(config.algorithm.get("use_kl_in_reward") or config.actor_rollout_ref.actor.use_kl_loss)

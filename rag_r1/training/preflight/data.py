@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,46 +23,59 @@ _ANY_LENGTH = 1 << 40
 def check_data(
     config: DictConfig, settings: RagR1Config | None, tokenizer: Any | None, report: PreflightReport
 ) -> int | None:
-    """All data files: columns, rows, protocol, prompt lengths. Returns the number of training rows, if known.
+    """All data files have the columns, and rows of the protocol whose prompts are not too long. Returns the
+    number of training rows, if it is known.
 
     Without a protocol, which other checks report, only the files and their columns are checked.
     """
-    protocol = settings and settings.protocol
-
-    def messages(row: QuestionRow) -> Sequence[Mapping[str, Any]]:
-        return protocol.messages(row.question) if settings.own_prompt else row.prompt
-
-    limit, is_filtered = config.data.max_prompt_length, bool(config.data.filter_overlong_prompts)
     count_tokens = None
-    if protocol is not None and tokenizer is not None:
+    if settings is not None and settings.protocol is not None and tokenizer is not None:
         # No limit: the tokens of overlong prompts are counted too, for the report.
         template = plain(config.data.get("apply_chat_template_kwargs")) or {}
         setup = AgentSetup.of(settings, tokenizer, RowLimits(_ANY_LENGTH, 1), template=template)
         count_tokens = partial(_count_tokens, setup)
-    train_rows: int | None = 0 if files_of(config.data, "train_files") else None
-    for key in ("train_files", "val_files"):
-        for path in files_of(config.data, key):
-            rows = None  # that can be trained on, as veRL counts them
-            if "://" in path or not path.endswith(".parquet"):
-                report.problems += (unreadable := list(_check_json_file(path)))
-                if not unreadable:
-                    report.notes.append(f"{path}: not a local parquet file, so its rows were not checked")
-            elif (problems := column_problems(path)) or protocol is None:
-                report.problems += problems
-            else:
-                scan = scan_parquet(path, protocol.name, messages, count_tokens, limit)
-                report.problems += scan_problems(path, scan, protocol.name, limit, is_filtered)
-                extent = "all" if scan.tokenised >= scan.usable else "the longest by characters"
-                note = f", prompt tokens counted for {scan.tokenised} ({extent})" if count_tokens else ""
-                report.notes.append(f"{path}: {scan.rows} rows, {scan.usable} usable{note}")
-                rows = scan.rows - scan.promptless.count - (scan.overlong.count if is_filtered else 0)
-            if key == "train_files":
-                train_rows = None if None in (rows, train_rows) else train_rows + rows
-    return train_rows
+    train_counts = [
+        _check_file(path, config.data, settings, count_tokens, report)
+        for path in files_of(config.data, "train_files")
+    ]
+    for path in files_of(config.data, "val_files"):
+        _check_file(path, config.data, settings, count_tokens, report)
+    return None if not train_counts or None in train_counts else sum(train_counts)
+
+
+def _check_file(
+    path: str,
+    data: DictConfig,
+    settings: RagR1Config | None,
+    count_tokens: Callable[[QuestionRow], int] | None,
+    report: PreflightReport,
+) -> int | None:
+    """Checks one data file. Returns the number of rows that can be trained on, as veRL counts them; None if
+    it is not known."""
+    if "://" in path or not path.endswith(".parquet"):
+        problems = list(_check_json_file(path))
+        if not problems:
+            report.notes.append(f"{path}: not a local parquet file, so its rows were not checked")
+    else:
+        problems = column_problems(path)
+        if not problems and settings is not None and (protocol := settings.protocol) is not None:
+
+            def messages(row: QuestionRow) -> Sequence[Mapping[str, Any]]:
+                return protocol.messages(row.question) if settings.own_prompt else row.prompt
+
+            limit, is_filtered = data.max_prompt_length, bool(data.filter_overlong_prompts)
+            scan = scan_parquet(path, protocol.name, messages, count_tokens, limit)
+            report.problems += scan_problems(path, scan, protocol.name, limit, is_filtered)
+            extent = "all" if scan.tokenised >= scan.usable else "the longest by characters"
+            note = f", prompt tokens counted for {scan.tokenised} ({extent})" if count_tokens else ""
+            report.notes.append(f"{path}: {scan.rows} rows, {scan.usable} usable{note}")
+            return scan.rows - scan.promptless.count - (scan.overlong.count if is_filtered else 0)
+    report.problems += problems
+    return None
 
 
 def _check_json_file(path: str) -> Iterator[Problem]:
-    """A local file that is no parquet is there, is of a form that veRL reads, and has prompts in it."""
+    """A local file that is not parquet exists, is of a form that veRL reads, and has prompts in it."""
     remedy = "make it with `rag-r1 data`, which reads questions, and give its train.parquet or test.parquet"
     if "://" in path:
         return
@@ -90,14 +104,14 @@ def check_steps(config: DictConfig, train_rows: int) -> Iterator[Problem]:
         text = f"{batch} is more than the {train_rows} training rows, so there would be no step"
         yield error("data.train_batch_size", text, f"set it to at most {train_rows}")
         return
-    steps, epochs, length = trainer.total_training_steps, trainer.total_epochs, train_rows // batch
-    if steps is not None and length * epochs < steps:
-        text = f"{epochs} epochs of {length} steps end the run at step {length * epochs}, before {steps}"
-        yield warning("trainer.total_epochs", text, f"set it to at least {-(-steps // length)}")
+    steps, epochs, epoch_steps = trainer.total_training_steps, trainer.total_epochs, train_rows // batch
+    if steps is not None and (last_step := epoch_steps * epochs) < steps:
+        text = f"{epochs} epochs of {epoch_steps} steps end the run at step {last_step}, before {steps}"
+        yield warning("trainer.total_epochs", text, f"set it to at least {math.ceil(steps / epoch_steps)}")
 
 
 def files_of(data: DictConfig, key: str) -> list[str]:
-    """The names of the files under a key of `data`."""
+    """The names of the files under a key of the block `data`, with `~` expanded."""
     value = data.get(key) or []
     names = list(value) if isinstance(value, list | ListConfig) else [value]
     return [str(name) if "://" in str(name) else str(Path(str(name)).expanduser()) for name in names]

@@ -26,8 +26,7 @@ from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_
 from rag_r1.protocols import ChatTemplateError, Protocol
 from rag_r1.runs.errors import RunError
 from rag_r1.sandbox.chat_template import refuse_empty_tokenizer, refuse_endless_files, refuse_endless_template
-from rag_r1.training.preflight.adapters import NF4_ENGINE
-from rag_r1.training.preflight.sessions import needs_critic
+from rag_r1.training.config_facts import NF4_ENGINE, needs_critic
 
 _CRITIC = "critic.model"
 #: Keys by which transformers and PEFT load weights in 4 or 8 bits.
@@ -38,7 +37,7 @@ def check_model(
     config: DictConfig, section: str = "actor_rollout_ref.model"
 ) -> tuple[Any | None, list[Problem]]:
     """The model of the block `section` has a config.json and weights, and a tokenizer that loads and has a
-    chat template. Returns the tokenizer, or None with the problem."""
+    chat template. Returns the tokenizer, None if it cannot be used, and the problems."""
     if is_unset(config, f"{section}.path"):
         return None, []
     node = OmegaConf.select(config, section)
@@ -58,8 +57,8 @@ def check_model(
 
 
 def check_critic(config: DictConfig) -> list[Problem]:
-    """The model of a critic that is trained must be given; if it is not the policy's, it is checked as that
-    is."""
+    """The model of a critic that is trained is given and, if it is not the policy's, can be used as that
+    can."""
     if not needs_critic(config):
         return []
     if is_unset(config, f"{_CRITIC}.path"):
@@ -69,6 +68,7 @@ def check_critic(config: DictConfig) -> list[Problem]:
 
 
 def _check_folder(key: str, name: str) -> Problem | None:
+    """A name that looks like a path is the folder of a model."""
     path = Path(name).expanduser()
     looks_local = name.startswith(("/", ".", "~")) or path.exists()
     if looks_local and not (path / "config.json").is_file():
@@ -88,6 +88,7 @@ def _check_weights(key: str, name: str) -> Iterator[Problem]:
 
 
 def _fault_of_check(key: str, check: Callable[..., None], *args: Any) -> Iterator[Problem]:
+    """Yields a Problem if a check raises RunError."""
     try:
         check(*args)
     except RunError as fault:
@@ -95,8 +96,8 @@ def _fault_of_check(key: str, check: Callable[..., None], *args: Any) -> Iterato
 
 
 def _load_tokenizer(section: str, node: DictConfig) -> tuple[Any | None, Problem | None]:
-    """The tokenizer, with the chat template that the block sets; or None and the problem, under the key that
-    names the tokenizer."""
+    """Returns the tokenizer, with the chat template that the block sets; or None and the problem, under the
+    key that names the tokenizer."""
     from verl.utils.tokenizer import hf_tokenizer
 
     key = "tokenizer_path" if node.get("tokenizer_path") else "path"
@@ -134,11 +135,11 @@ def check_quantisation(config: DictConfig, section: str = "actor_rollout_ref.mod
     for key in (f"{node}.{name}" for node in (section, f"{section}.override_config") for name in _QUANTISED):
         if OmegaConf.select(config, key):
             text = "no weights of 4 or 8 bits (nf4, int8) are trained by this key: vLLM gets 16 bits"
-            nf4 = (
-                f", or over weights in nf4 with {section}.external_lib={NF4_ENGINE} (hardware/one_gpu_24_nf4)"
-            )
             remedy = f"remove it, and set {section}.lora_rank=8: adapters in 16 bits"
-            yield error(key, text, remedy + (nf4 if section.startswith("actor") else ""))
+            if section.startswith("actor"):
+                remedy += f", or over weights in nf4 with {section}.external_lib={NF4_ENGINE}"
+                remedy += " (hardware/one_gpu_24_nf4)"
+            yield error(key, text, remedy)
 
 
 def check_tags(

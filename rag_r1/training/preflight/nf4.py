@@ -11,22 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.inference.model_folders.model_config import model_config
 from rag_r1.options.problems import Problem, error, is_unset
 from rag_r1.system.installation import pip_command
-from rag_r1.training.preflight.adapters import NF4_ENGINE, adapter_rank, is_nf4
+from rag_r1.training.config_facts import NF4_ENGINE, adapter_rank, is_nf4
+from rag_r1.training.preflight.memory.shape import EXPERT_KEYS
 
 _MODEL = "actor_rollout_ref.model"
 _ACTOR = "actor_rollout_ref.actor"
 _FSDP = f"{_ACTOR}.fsdp_config"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _CONTENTS = f"{_ACTOR}.checkpoint.save_contents"
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-#: Switches that must be off: why, for each.
+#: veRL's names of 16-bit floats with five bits of exponent.
+_HALF = ("16", "fp16", "float16")
+#: Switches that must be off -> why.
 _OFF = {
     f"{_FSDP}.offload_policy": "moves sharded weights, and those in nf4 are whole: use param_offload",
     f"{_FSDP}.qat.enable": "trains for other formats of 4 bits",
@@ -38,7 +39,7 @@ _OFF = {
 
 
 def check_nf4(config: DictConfig) -> Iterator[Problem]:
-    """Problems of weights in nf4; none if they are not chosen."""
+    """If adapters are trained over weights in nf4: every setting trains, sends and saves what it says."""
     if not is_nf4(config):
         return
     yield from _check_installation(config)
@@ -55,6 +56,7 @@ def _check_installation(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_engine(config: DictConfig) -> Iterator[Problem]:
+    """The engine trains adapters over whole weights, without a scale of gradients."""
     if not adapter_rank(config):
         text = "is 0, and over weights in nf4 only adapters are trained"
         yield error(f"{_MODEL}.lora_rank", text, "set it, e.g. to 32")
@@ -62,15 +64,17 @@ def _check_engine(config: DictConfig) -> Iterator[Problem]:
     if strategy not in ("fsdp", "fsdp2"):
         text = f"is {strategy}, and weights in nf4 are for veRL's FSDP engine"
         yield error(f"{_ACTOR}.strategy", text, "train with platform=gpu or platform=gpu_sdpa")
-    if "16" in str(_value(config, f"{_FSDP}.mixed_precision.param_dtype") or "bf16").removeprefix("bf16"):
+    dtype_key = f"{_FSDP}.mixed_precision.param_dtype"
+    if str(OmegaConf.select(config, dtype_key)) in _HALF:
         text = "is fp16, whose gradients would need a scale"
-        yield error(f"{_FSDP}.mixed_precision.param_dtype", text, "set it to bf16 or fp32")
+        yield error(dtype_key, text, "set it to bf16 or fp32")
     for key, reason in _OFF.items():
-        if _value(config, key):
+        if OmegaConf.select(config, key):
             yield error(key, f"does not go with weights in nf4: it {reason}", f"set {key}=null")
 
 
 def _check_generation(config: DictConfig) -> Iterator[Problem]:
+    """vLLM generates with the weights that the actor computes with."""
     rollout = config.actor_rollout_ref.rollout
     merged = bool((config.actor_rollout_ref.model.get("lora") or {}).get("merge"))
     if not merged and str(rollout.load_format) != "dummy":
@@ -83,16 +87,18 @@ def _check_generation(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_checkpoint(config: DictConfig) -> Iterator[Problem]:
-    if "hf_model" in (_value(config, _CONTENTS) or ()):
+    """A checkpoint holds the adapters, and no packed weights."""
+    if "hf_model" in (OmegaConf.select(config, _CONTENTS) or ()):
         text = "has hf_model, which would save packed weights of 4 bits as a model"
         remedy = "set it to [model,optimizer,extra], and export with `rag-r1 model export-nf4`"
         yield error(_CONTENTS, text, remedy)
-    if not _value(config, f"{_ACTOR}.checkpoint.save_lora_only"):
+    if not OmegaConf.select(config, f"{_ACTOR}.checkpoint.save_lora_only"):
         text = "is not true, so packed weights of 4 bits would be saved with the adapters"
         yield error(f"{_ACTOR}.checkpoint.save_lora_only", text, "set it to true")
 
 
 def _check_model(config: DictConfig) -> Iterator[Problem]:
+    """The model has weights of 16 or 32 bits, all of them in linear layers that are quantised."""
     if is_unset(config, f"{_MODEL}.path"):
         return
     path = str(config.actor_rollout_ref.model.path)
@@ -100,10 +106,6 @@ def _check_model(config: DictConfig) -> Iterator[Problem]:
     if keys.get("quantization_config"):
         text = f"{path} is quantised already"
         yield error(f"{_MODEL}.path", text, "give the model with weights of 16 or 32 bits")
-    if any(keys.get(key) for key in _EXPERTS):
-        text = f"{path} has experts, which are no linear layers and would not be quantised"
+    if any(keys.get(key) for key in EXPERT_KEYS):
+        text = f"{path} has experts, which are not linear layers and would not be quantised"
         yield error(f"{_MODEL}.path", text, "give a model without experts, or train without nf4")
-
-
-def _value(config: DictConfig, key: str) -> Any:
-    return OmegaConf.select(config, key)

@@ -1,9 +1,9 @@
 """Checks the rows of a parquet file.
 
 Each row is checked once; rag_r1/data/rows.py reads rows in batches, so the size of a file does not matter.
-`column_problems` reads the schema only; `scan` counts rows, names the faulty ones, and keeps the longest
-prompts. Counting tokens is slow, so only the `TOKENISED` longest prompts (by characters) of a file are
-tokenised: all of a small file, and of a large one those that could be too long.
+`column_problems` reads the schema only; `scan_parquet` counts rows, names the faulty ones, and keeps the
+longest prompts. Counting tokens is slow, so only the `TOKENISED` longest prompts (by characters) of a file
+are tokenised: all of a small file, and of a large one those that could be too long.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rag_r1.io.errors import DataError
 from rag_r1.options.problems import Problem, error, warning
 from rag_r1.sandbox.parquet import check_parquet
 
-#: Most prompts of a file that are tokenised.
+#: How many prompts of a file are tokenised at most.
 TOKENISED = 4000
-#: Most faulty rows of each kind that are named.
+#: How many faulty rows of each kind are named at most.
 NAMED = 3
 
-_REMEDY = "make the file with a script in data_process/, or add the column"
+_REMEDY = "make the file with `rag-r1 data`"
 
 
 @dataclass
@@ -36,21 +36,22 @@ class RowFaults:
     """Rows with one kind of fault: how many, and a description of the first ones. Rows count from 0."""
 
     count: int = 0
-    first: list[str] = field(default_factory=list)
+    descriptions: list[str] = field(default_factory=list)
 
     def add(self, row: int, text: Any) -> None:
-        """Count a row; the first ones are kept to be named."""
+        """Counts a row; the first ones are kept to be named."""
         self.count += 1
-        if len(self.first) < NAMED:
-            self.first.append(f"row {row}: {text}")
+        if len(self.descriptions) < NAMED:
+            self.descriptions.append(f"row {row}: {text}")
 
     def __str__(self) -> str:
-        return "; ".join(self.first) + ("; ..." if self.count > NAMED else "")
+        return "; ".join(self.descriptions) + ("; ..." if self.count > NAMED else "")
 
 
 @dataclass
 class ParquetScan:
-    """The results of checking the rows of one file."""
+    """The results of checking the rows of one file; `tokenised`: how many prompts had their tokens
+    counted."""
 
     rows: int = 0
     malformed: RowFaults = field(default_factory=RowFaults)
@@ -66,10 +67,9 @@ class ParquetScan:
 
 
 def column_problems(path: str) -> list[Problem]:
-    """The file exists, is parquet, and has the columns. Names those that are missing."""
+    """The Problems of a file that does not exist, is not parquet, or lacks columns, one for each of these."""
     if not Path(path).is_file():
-        remedy = "make it with a script in data_process/, or correct the path"
-        return [error(path, "there is no such file", remedy)]
+        return [error(path, "there is no such file", f"{_REMEDY}, or correct the path")]
     try:
         check_parquet(path, COLUMNS_READ)
     except DataError as fault:
@@ -78,13 +78,13 @@ def column_problems(path: str) -> list[Problem]:
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as fault:
-        remedy = "make it again with a script in data_process/"
-        return [error(path, f"is not a readable parquet file ({fault})", remedy)]
+        return [error(path, f"is not a readable parquet file ({fault})", _REMEDY)]
     missing = [column for column in REQUIRED_COLUMNS if not _has_column(schema, column)]
-    return [error(path, f"has no column {column}", _REMEDY) for column in missing]
+    return [error(path, f"has no column {column}", f"{_REMEDY}, or add the column") for column in missing]
 
 
 def _has_column(schema: pa.Schema, column: str) -> bool:
+    """Whether a schema has a column, or the field of a struct that `a.b` names."""
     names = column.split(".")
     if names[0] not in schema.names:
         return False
@@ -104,7 +104,7 @@ def scan_parquet(
     count_tokens: Callable[[QuestionRow], int] | None,
     max_prompt_length: int,
 ) -> ParquetScan:
-    """Check every row of a parquet file that has the columns.
+    """Checks every row of a parquet file that has the columns.
 
     `messages` gives the chat messages that the agent will send for a row, `count_tokens` the length of its
     prompt (None if no tokenizer could be loaded).
@@ -140,7 +140,7 @@ def scan_parquet(
 def scan_problems(
     path: str, scan: ParquetScan, protocol: str, max_prompt_length: int, is_filtered: bool
 ) -> Iterator[Problem]:
-    """The problems in a scan. `is_filtered`: veRL drops long prompts itself."""
+    """Yields the problems of a file's rows. `is_filtered`: veRL leaves out long prompts itself."""
     if count := scan.malformed.count:
         text = f"{count} of {scan.rows} rows are malformed ({scan.malformed})"
         yield warning(path, text, "repair or remove them; they end no run, but train nothing")
@@ -160,4 +160,4 @@ def scan_problems(
             remedy = "raise data.max_prompt_length, or leave them out with data.filter_overlong_prompts=true"
             yield error(path, text, remedy)
     if scan.usable == 0:
-        yield error(path, "no usable row is left", _REMEDY)
+        yield error(path, "no usable row is left", f"repair the rows, or {_REMEDY}")

@@ -25,7 +25,8 @@ _DATASET = {"path": "pkg://rag_r1.plugin.dataset", "name": "SearchDataset"}
 
 
 def check_probes(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
-    """The data set adds their rows, to no training file, and rows and passages are what the probes need."""
+    """The data set adds the rows of the probes, and not to a training file; rows and passages are what the
+    probes need."""
     if settings is None or not settings.probes:
         return
     data, dataset = config.data, OmegaConf.select(config, "data.custom_cls") or {}
@@ -37,9 +38,9 @@ def check_probes(config: DictConfig, settings: RagR1Config | None) -> Iterator[P
     if not config.trainer.get("val_only") and files_of(data, "train_files") == files_of(data, "val_files"):
         text = "data.train_files and data.val_files are the same, so the probes would be trained on"
         yield error(_KEY, text, "give the validation files of its own, or set no probes")
-    counting = [probe for probe in settings.probes if probe in NEED_PASSAGES]
-    if counting and not topk_of(settings.validation_retriever):
-        text = f"{', '.join(counting)} needs rag_r1.retriever.topk, which is not a whole number"
+    probes_with_topk = [probe for probe in settings.probes if probe in NEED_PASSAGES]
+    if probes_with_topk and not topk_of(settings.validation_retriever):
+        text = f"{', '.join(probes_with_topk)} needs rag_r1.retriever.topk, which is not a whole number"
         yield error(_KEY, text, "set it")
     passages, unreadable = _passages(settings)
     yield from unreadable
@@ -47,12 +48,13 @@ def check_probes(config: DictConfig, settings: RagR1Config | None) -> Iterator[P
 
 
 def _passages(settings: RagR1Config) -> tuple[Passages | None, list[Problem]]:
-    """The passages that the probes show, and what is wrong with their file; None if they cannot be read. A
-    file that must be given and is not is reported with the other keys."""
+    """Returns the passages that the probes show, None if they cannot be read, and the problems of their file.
+    A file that must be given and is not is reported with the other keys."""
     if not any(probe in NEED_PASSAGES for probe in settings.probes):
         return Passages(), []
     if settings.probe_passages is None:
-        return (None if any(probe in SHOW_PASSAGES for probe in settings.probes) else Passages()), []
+        needs_file = any(probe in SHOW_PASSAGES for probe in settings.probes)
+        return None if needs_file else Passages(), []
     try:
         return read_passages(settings.probe_passages), []
     except DataError as fault:

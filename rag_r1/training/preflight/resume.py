@@ -31,12 +31,12 @@ def check_resumed_rates(config: DictConfig, critic: bool) -> Iterator[Problem]:
     """If the training will resume: the learning rates of policy and critic are the checkpoint's."""
     roles = [("actor_rollout_ref.actor", "actor"), *([("critic", "critic")] if critic else [])]
     for role, folder in roles if not config.trainer.get("val_only") else ():
-        yield from _check(config, f"{role}.optim.lr", f"{role}.checkpoint", folder)
+        yield from _check_rate(config, f"{role}.optim.lr", f"{role}.checkpoint", folder)
 
 
 def check_resumed_sft_rate(config: DictConfig) -> Iterator[Problem]:
-    """The same for `rag-r1 sft`, whose checkpoints have no folders for roles."""
-    return _check(config, "optim.lr", "checkpoint", "")
+    """If a training of `rag-r1 sft` will resume: the learning rate is the checkpoint's."""
+    return _check_rate(config, "optim.lr", "checkpoint", "")
 
 
 def check_run_folder(config: DictConfig) -> Iterator[Problem]:
@@ -60,34 +60,38 @@ def resumed_from(config: DictConfig) -> Path | None:
     return newest_checkpoint(Path(str(trainer.default_local_dir)))
 
 
-def _check(config: DictConfig, key: str, options: str, folder: str) -> Iterator[Problem]:
+def _check_rate(config: DictConfig, key: str, checkpoint_key: str, role_folder: str) -> Iterator[Problem]:
+    """The rate under a key is that of the role's checkpoint, if its scheduler will be restored.
+    `role_folder`: where the role's files are in a checkpoint; `rag-r1 sft` has no such folders."""
     checkpoint = resumed_from(config)
-    contents = OmegaConf.select(config, f"{options}.load_contents") or ["extra"]
+    contents = OmegaConf.select(config, f"{checkpoint_key}.load_contents") or ["extra"]
     if checkpoint is None or "extra" not in contents:
         return  # the scheduler is not restored
-    # None in Megatron's checkpoints, and in those without `extra`.
-    for file in sorted((checkpoint / folder).glob("extra_state_world_size_*_rank_*.pt"))[:1]:
-        try:
-            rates = _read_rates(file)
-        except (OSError, LimitError, JobError) as fault:
-            text = f"the learning rate in {file} cannot be read ({fault}), so it was not compared"
-            yield warning(key, text, "see that it has not changed: veRL restores the old one")
-            return
-        configured = float(OmegaConf.select(config, key))
-        if not all(math.isclose(rate, configured, rel_tol=1e-6) for rate in rates):
-            text = (
-                f"is {configured:g}, but the training resumes from {checkpoint}, which was trained with"
-                f" {rates[0]:g}: veRL restores that and ignores a new one"
-            )
-            remedy = (
-                f"set {key}={rates[0]:g} to go on; for another rate start a new training from the exported"
-                " model, with another trainer.default_local_dir"
-            )
-            yield error(key, text, remedy)
+    states = sorted((checkpoint / role_folder).glob("extra_state_world_size_*_rank_*.pt"))
+    if not states:
+        return  # as in Megatron's checkpoints, and in those without `extra`
+    try:
+        rates = _read_rates(states[0])
+    except (OSError, LimitError, JobError) as fault:
+        text = f"the learning rate in {states[0]} cannot be read ({fault}), so it was not compared"
+        yield warning(key, text, "see that it has not changed: veRL restores the old one")
+        return
+    configured = float(OmegaConf.select(config, key))
+    if not all(math.isclose(rate, configured, rel_tol=1e-6) for rate in rates):
+        text = (
+            f"is {configured:g}, but the training resumes from {checkpoint}, which was trained with"
+            f" {rates[0]:g}: veRL restores that and ignores a new one"
+        )
+        remedy = (
+            f"set {key}={rates[0]:g} to go on; for another rate start a new training from the exported"
+            " model, with another trainer.default_local_dir"
+        )
+        yield error(key, text, remedy)
 
 
 def _read_rates(path: Path) -> list[float]:
-    """The learning rates in a file of a checkpoint. Raises OSError, LimitError and JobError."""
+    """Reads the learning rates in a file of a checkpoint. Raises OSError for a file that cannot be read,
+    LimitError or JobError if reading it takes too much or fails."""
     workers = WorkerPool(1)
     try:
         path_name = os.fsencode(path.absolute()).decode("latin-1")

@@ -47,14 +47,15 @@ def check_retriever(config: DictConfig, report: PreflightReport) -> None:
         report.problems.append(warning("rag_r1.retriever.topk", text, remedy))
     limits = _limits(settings, headers)
     if limits is None:
-        report.notes.append(f"{settings.base}: tells no limits; time-out and connections were not compared")
+        text = "does not say its limits, so time-out and connections were not compared"
+        report.notes.append(f"{settings.base}: {text}")
     else:
         report.problems += check_limits(config, settings, limits)
 
 
 def _settings(config: DictConfig) -> RetrieverConfig | None:
-    """The client's settings; None if there is no server to try. `check_rag_r1_keys` reports wrong keys; the
-    valid ones are used here."""
+    """Returns the client's settings; None if there is no server to try. `check_rag_r1_keys` reports wrong
+    keys; the valid ones are used here."""
     options = plain(OmegaConf.select(config, "rag_r1.retriever"))
     if not isinstance(options, dict):
         return None
@@ -66,7 +67,8 @@ def _settings(config: DictConfig) -> RetrieverConfig | None:
 
 
 def _headers() -> dict[str, str]:
-    """The header with the token, if there is one. Raises _UnusableServer."""
+    """Returns the header with the token, if there is one. Raises _UnusableServer for a token that cannot be
+    sent."""
     headers = token_header()
     if not all(value.isascii() and value.isprintable() for value in headers.values()):
         text = "has characters that are not allowed in the header of a request"
@@ -75,7 +77,8 @@ def _headers() -> dict[str, str]:
 
 
 def _test_search(settings: RetrieverConfig, headers: dict[str, str], notes: list[str]) -> int:
-    """How many documents a test search finds. Raises _UnusableServer."""
+    """Searches once, and returns how many documents are found; appends to `notes` how the server wants its
+    queries. Raises _UnusableServer."""
     base = settings.base
     try:
         with bounded_http_client(min(settings.timeout_s, FIRST_ANSWER_S), headers) as client:
@@ -110,7 +113,7 @@ def _check_ready(client: httpx.Client, base: str) -> None:
 
 
 def _count_documents(settings: RetrieverConfig, response: httpx.Response) -> int:
-    """The number of documents in the answer to a test search. Raises _UnusableServer."""
+    """The number of documents in the answer to a test search. Raises _UnusableServer if it cannot be read."""
     try:
         if response.status_code != 200:
             raise ValueError(f"HTTP {response.status_code}: {first_line(response.text)[:200]}")
@@ -125,7 +128,7 @@ def _count_documents(settings: RetrieverConfig, response: httpx.Response) -> int
 
 
 def _limits(settings: RetrieverConfig, headers: dict[str, str]) -> dict[str, float] | None:
-    """The server's limits; None for another maker's server."""
+    """The limits that the server says in `/health`; None for a server that says none, as others than ours."""
     try:
         with bounded_http_client(settings.timeout_s, headers) as client:
             return limits_in(client.get(settings.base + "/health").json())
@@ -136,7 +139,8 @@ def _limits(settings: RetrieverConfig, headers: dict[str, str]) -> dict[str, flo
 def _format_notes(
     settings: RetrieverConfig, address: str, index: str | None, answer: httpx.Response
 ) -> list[str]:
-    """How the server wants its queries, from its `/ready`. Raises QueryFormatError."""
+    """A note on how the server wants its queries, from its `/ready`; none if it does not say so and need not.
+    Raises QueryFormatError if queries cannot be formed without that."""
     try:
         form = read_format(address, index, answer.status_code, answer.content)
         mode = choose_mode(form, settings.mode)

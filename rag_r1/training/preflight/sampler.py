@@ -13,7 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.config.schema import RagR1Config, SamplerOptions, find_faults
 from rag_r1.options.problems import Problem, error, plain, problem_of_fault, warning
 from rag_r1.rewards import RewardSum
-from rag_r1.training.preflight.sessions import REWARD_POOL, shares_reward_model, verls_mode
+from rag_r1.training.config_facts import verls_mode
+from rag_r1.training.preflight.sessions import REWARD_POOL, shares_reward_model
 
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
 _KWARGS = "trainer.v1.sampler.sampler_kwargs"
@@ -34,8 +35,8 @@ def check_sampler(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_filtering(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
-    """Our sampler is passed what it needs to refill failed groups. If groups are to be filtered: they can be,
-    by a metric that exists, and with a limit."""
+    """Our sampler gets the switch that refills failed groups. If groups are to be filtered: they can be, by a
+    metric that exists, and with a limit."""
     yield from _check_refill(config)
     options = OmegaConf.select(config, _FILTER)
     if options and options.get("enable"):
@@ -57,8 +58,9 @@ def _check_refill(config: DictConfig) -> Iterator[Problem]:
 
 
 def _check_group_size(config: DictConfig) -> Iterator[Problem]:
+    """A group has several trajectories, whose rewards can differ."""
     n = config.actor_rollout_ref.rollout.n
-    if isinstance(n, int) and n < 2:  # another type is no matter of groups
+    if isinstance(n, int) and n < 2:  # another type is reported by wrong_types
         text = f"with rollout.n={n} a group is one trajectory, and no two rewards can differ"
         remedy = f"set actor_rollout_ref.rollout.n to 2 or more, or {_FILTER}.enable to false"
         yield error(f"{_FILTER}.enable", text, remedy)
@@ -80,7 +82,7 @@ def _check_sampler_filter(config: DictConfig, options: DictConfig) -> Iterator[P
             yield error(f"{_KWARGS}.filter_groups", text, remedy)
         limit = options.get("max_num_gen_batches")
         if not isinstance(limit, int) or limit <= 0:
-            text = f"{limit} is no limit: if all groups are all right or all wrong, generation never ends"
+            text = f"{limit} is not a limit: if all groups are all right or all wrong, generation never ends"
             yield warning(f"{_FILTER}.max_num_gen_batches", text, "set it to 10, say")
     elif OmegaConf.select(config, f"{_SAMPLER}.path"):
         text = "veRL does not pass it to a custom sampler, so only that sampler's own code can filter"

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config.schema import RagR1Config
 from rag_r1.options.problems import Problem, error
+from rag_r1.training.config_facts import needs_critic, verls_mode
 
 _PREFIX = "sessions_"
 _MODE = "trainer.v1.trainer_mode"
@@ -22,7 +23,7 @@ _ACTOR = "actor_rollout_ref.actor"
 _CORRECTION = "algorithm.rollout_correction"
 REWARD_POOL = "reward.reward_model.enable_resource_pool"
 #: Keys of the critic that must equal the actor's: mini-batches, and what determines the number of ranks.
-_SHARED = (
+_SHARED_KEYS = (
     "ppo_mini_batch_size",
     "strategy",
     "ulysses_sequence_parallel_size",
@@ -45,22 +46,6 @@ def splits_sessions(settings: RagR1Config | None) -> bool:
     return bool(getattr(getattr(settings, "protocol", None), "rewrites_context", False))
 
 
-def verls_mode(mode: str) -> str:
-    """veRL's own name of a trainer mode: `sync` for `search_sync` and `sessions_sync`."""
-    return mode.removeprefix(_PREFIX).removeprefix("search_")
-
-
-def is_separate(config: DictConfig) -> bool:
-    """Whether training and generation have GPUs of their own."""
-    return verls_mode(config.trainer.v1.trainer_mode) == "separate_async"
-
-
-def needs_critic(config: DictConfig) -> bool:
-    """Whether a critic is trained."""
-    enabled = config.critic.enable
-    return bool(enabled) if enabled is not None else config.algorithm.adv_estimator == "gae"
-
-
 def check_sessions(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
     """If trajectories can have several rows: the trainer keeps them together, and no setting counts rows."""
     if splits_sessions(settings):
@@ -77,7 +62,7 @@ def _check_trainer(config: DictConfig) -> Iterator[Problem]:
         yield _refusal(_MODE, mode, reason, [_PREFIX + verls_mode(mode)])
     for role in _trained_roles(config):
         yield from _only(config, f"{role}.shuffle", (False,), "shuffles rows, which splits trajectories")
-    for key in _SHARED if needs_critic(config) else ():
+    for key in _SHARED_KEYS if needs_critic(config) else ():
         actor_value = OmegaConf.select(config, f"{_ACTOR}.{key.replace('fsdp.', 'fsdp_config.')}")
         reason = "differs from the actor's, but both get the same rows in the same order"
         yield from _only(config, f"critic.{key}", (actor_value,), reason)

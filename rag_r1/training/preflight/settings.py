@@ -24,7 +24,7 @@ from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
 from rag_r1.tools.registry import make_tool
-from rag_r1.training.preflight.sessions import is_separate
+from rag_r1.training.config_facts import is_separate
 
 _ACTOR = "actor_rollout_ref.actor"
 _LOSS = f"{_ACTOR}.policy_loss"
@@ -60,9 +60,9 @@ def check_verls_keys(config: DictConfig, exempt: Collection[str] = _EXAMPLES) ->
 
 
 def check_rag_r1_keys(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
-    """The block `rag_r1:`: every unknown key and wrong value of every section, every wrong reward term, and
-    the tool's own keys. The settings are for the following checks, even if there are problems: see
-    `RagR1Config.read`."""
+    """Reads the block `rag_r1:`. Returns its settings and the problems: every unknown key and wrong value of
+    every section, every wrong reward term, and the tools' own keys. The settings are for the following
+    checks, even if there are problems; None if there are none (`RagR1Config.read`)."""
     settings, faults = RagR1Config.read(plain(config.get("rag_r1")))
     if settings is not None:
         for validation in (False, True):
@@ -85,8 +85,8 @@ def _tool_faults(settings: RagR1Config) -> list[Exception]:
     for name, entry in settings.tools.items():
         try:
             make_tool(name, entry)
-        except OptionsError as error:
-            faults += error.faults
+        except OptionsError as fault:
+            faults += fault.faults
         except (ImportPathError, ValueError) as fault:
             faults.append(fault)
         except Exception as fault:  # a user's factory may raise anything
@@ -100,12 +100,12 @@ def _tool_faults(settings: RagR1Config) -> list[Exception]:
 
 
 def check_numbers(config: DictConfig, keys: Iterable[str]) -> Iterator[Problem]:
-    """What other checks and veRL count with is a whole number, of at least 1 if it is not how often something
-    is done; unset keys are not judged here."""
+    """What other checks and veRL count with is a whole number; of at least 1, unless the key is an interval
+    (`*_freq`). Unset keys are not judged here."""
     for key in keys:
         value = None if is_unset(config, key) else OmegaConf.select(config, key)
         if value is not None and not _is_number(value):
-            yield error(key, f"is {value!r}, which is no number", "give a whole number")
+            yield error(key, f"is {value!r}, which is not a number", "give a whole number")
         elif value is not None and (value != int(value) or (value < 1 and not key.endswith("_freq"))):
             yield error(key, f"is {value!r}", "give a whole number of at least 1")
 
@@ -115,7 +115,7 @@ def _is_number(value: Any) -> bool:
 
 
 def wrong_types(config: DictConfig, numbers: Iterable[str]) -> list[Problem]:
-    """`check_numbers` of these keys, and `check_types` of all others."""
+    """The Problems of `check_numbers` for these keys, and of `check_types` for all others."""
     wrong = list(check_numbers(config, numbers))
     return wrong + list(check_types(config, {problem.where for problem in wrong}))
 
@@ -132,7 +132,7 @@ def check_types(config: DictConfig, exempt: Collection[str] = ()) -> Iterator[Pr
             yield error(key, f"is {value!r}, which is neither true nor false", "give true or false")
         elif types and types <= {int, float} and not _is_number(value):
             kind = "a number" if float in types else "a whole number"
-            yield error(key, f"is {value!r}, which is no number", f"give {kind}")
+            yield error(key, f"is {value!r}, which is not a number", f"give {kind}")
         elif key.endswith("optim.lr") and types <= {int, float} and value < 0:
             yield error(key, f"is {value!r}, a learning rate below 0", "give a number of at least 0")
 
@@ -183,15 +183,18 @@ def check_verl(config: DictConfig, has_model: bool) -> Iterator[Problem]:
 def check_lengths(config: DictConfig) -> Iterator[Problem]:
     """Prompt, response and turn fit into the context of the engine and of the model."""
     prompt, response = config.data.max_prompt_length, config.data.max_response_length
-    room, holder = config.actor_rollout_ref.rollout.max_model_len, "actor_rollout_ref.rollout.max_model_len"
-    positions = _positions(config)
-    if positions is not None and (room is None or room > positions):
-        if room is not None:
-            text = f"{room} is more than the model's own limit, max_position_embeddings={positions}"
-            yield error(holder, text, f"set it to at most {positions}")
-        room, holder = positions, "the model's max_position_embeddings"
-    if room is not None and prompt + response > room:
-        text = f"{prompt} + {response} = {prompt + response} tokens do not fit into {holder}={room}"
+    limit, limit_key = (
+        config.actor_rollout_ref.rollout.max_model_len,
+        "actor_rollout_ref.rollout.max_model_len",
+    )
+    positions = _model_positions(config)
+    if positions is not None and (limit is None or limit > positions):
+        if limit is not None:
+            text = f"{limit} is more than the model's own limit, max_position_embeddings={positions}"
+            yield error(limit_key, text, f"set it to at most {positions}")
+        limit, limit_key = positions, "the model's max_position_embeddings"
+    if limit is not None and prompt + response > limit:
+        text = f"{prompt} + {response} = {prompt + response} tokens do not fit into {limit_key}={limit}"
         remedy = "lower data.max_prompt_length or data.max_response_length, or raise rollout.max_model_len"
         yield error("data.max_prompt_length + data.max_response_length", text, remedy)
     for key in ("rag_r1.agent.max_turn_tokens", "rag_r1.validation_agent.max_turn_tokens"):
@@ -201,7 +204,7 @@ def check_lengths(config: DictConfig) -> Iterator[Problem]:
             yield error(key, text, "lower the turn or raise the response length")
 
 
-def _positions(config: DictConfig) -> int | None:
+def _model_positions(config: DictConfig) -> int | None:
     """The model's longest context, from a local `config.json`; None if it is not known."""
     model = config.actor_rollout_ref.model
     if is_unset(config, "actor_rollout_ref.model.path") or "rope_scaling" in (model.override_config or {}):
@@ -211,7 +214,7 @@ def _positions(config: DictConfig) -> int | None:
 
 
 def check_log_probs(config: DictConfig) -> Iterator[Problem]:
-    """Log-probs are sampled where the state of the memory is to be known (`max_state`)."""
+    """The engine returns log-probs if the state of the memory, a sum of these, is limited (`max_state`)."""
     if config.actor_rollout_ref.rollout.calculate_log_probs:
         return
     for key in ("rag_r1.agent.max_state", "rag_r1.validation_agent.max_state"):
@@ -263,7 +266,7 @@ def _check_updates(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_export(config: DictConfig) -> Iterator[Problem]:
-    """Whether the end of the training leaves a Hugging Face model: for what starts from it (rag-r1 stages).
+    """The end of the training leaves a Hugging Face model, from which `rag-r1 stages` starts the next one.
     veRL saves nothing by default, and the training would be lost."""
     interval = config.trainer.get("save_freq")
     if not isinstance(interval, int) or interval <= 0:

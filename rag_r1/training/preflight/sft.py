@@ -15,7 +15,7 @@ from tqdm import tqdm
 from rag_r1.data.sft_rows import SftRow, SftTokens, protocol_of_rows, read_sft_rows
 from rag_r1.io.errors import DataError
 from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, plain, warning
-from rag_r1.training.preflight.cluster import gpu_count
+from rag_r1.training.config_facts import gpu_count
 from rag_r1.training.preflight.model import check_model, check_tags
 from rag_r1.training.preflight.resume import check_resumed_sft_rate
 from rag_r1.training.preflight.settings import check_verls_keys, wrong_types
@@ -36,7 +36,7 @@ _REQUIRED = {
 
 
 def preflight_sft(config: DictConfig) -> PreflightReport:
-    """Run every check on a composed configuration. Faults in what is checked are reported, never raised."""
+    """Runs every check on a composed configuration. Faults in what is checked are reported, never raised."""
     report = PreflightReport()
     for key, example in _REQUIRED.items():
         if is_unset(config, key):
@@ -47,10 +47,11 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
     report.problems += (wrong := wrong_types(config, NUMBERS))
     tokenizer, problems = check_model(config, "model")
     report.problems += problems
-    files = {key: _rows(config, key, report) for key in ("train_files", "val_files")}
-    if train := files["train_files"]:
+    rows_by_key = {key: _read_rows(config, key, report) for key in ("train_files", "val_files")}
+    train_rows, validation_rows = rows_by_key.values()
+    if train_rows:
         try:
-            protocol = protocol_of_rows([*train, *files["val_files"]], config.data.get("protocol"))
+            protocol = protocol_of_rows([*train_rows, *validation_rows], config.data.get("protocol"))
         except DataError as fault:
             remedy = "set it to the protocol that the rows were made for"
             report.problems.append(error("data.protocol", str(fault), remedy))
@@ -59,10 +60,10 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
                 report.problems += check_tags(protocol, tokenizer, "model.path")
                 template = plain(config.data.get("apply_chat_template_kwargs"))
                 tokens = SftTokens(tokenizer, protocol, template)
-                for key, rows in files.items():
+                for key, rows in rows_by_key.items():
                     report.problems += _check_lengths(config, key, rows, tokens, report)
         if not wrong:
-            report.problems += check_batches(config, len(train), len(files["val_files"]))
+            report.problems += check_batches(config, len(train_rows), len(validation_rows))
     if "hf_model" not in config.checkpoint.save_contents:
         text = "has no hf_model, so no model is exported that `rag-r1 train` could start from"
         report.problems.append(warning("checkpoint.save_contents", text, "add hf_model"))
@@ -71,7 +72,8 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
     return report
 
 
-def _rows(config: DictConfig, key: str, report: PreflightReport) -> list[SftRow]:
+def _read_rows(config: DictConfig, key: str, report: PreflightReport) -> list[SftRow]:
+    """The rows of the files under a key of `data`; those of files that cannot be read are left out."""
     files = config.data.get(key)
     if files is None or config.data.custom_cls.name != DATASET:
         return []
@@ -93,37 +95,37 @@ def _check_lengths(
     config: DictConfig, key: str, rows: list[SftRow], tokens: SftTokens, report: PreflightReport
 ) -> Iterator[Problem]:
     """The longest row fits `data.max_length`, and the rows were made for this tokenizer."""
-    longest = sorted(rows, key=lambda row: -sum(len(piece.text) for piece in row.pieces))[:COUNTED]
-    bar = tqdm(longest, desc=f"data.{key}", unit="row", mininterval=5, disable=len(longest) < COUNTED)
+    counted = sorted(rows, key=lambda row: -sum(len(piece.text) for piece in row.pieces))[:COUNTED]
+    bar = tqdm(counted, desc=f"data.{key}", unit="row", mininterval=5, disable=len(counted) < COUNTED)
     try:
-        longest_row = max((len(tokens(row).ids) for row in bar), default=0)
+        max_tokens = max((len(tokens(row).ids) for row in bar), default=0)
     except ValueError as fault:
         yield error(f"data.{key}", str(fault), "make the data with this model's tokenizer")
         return
     if rows:
-        extent = "all" if len(longest) == len(rows) else f"the {COUNTED} longest by characters"
-        report.notes.append(f"data.{key}: longest row {longest_row} tokens ({extent} counted)")
-    if longest_row > config.data.max_length:
-        text = f"is {config.data.max_length}, but the longest row of data.{key} has {longest_row} tokens"
-        remedy = f"raise it, or make data with shorter rows (at least {longest_row})"
+        extent = "all" if len(counted) == len(rows) else f"the {COUNTED} longest by characters"
+        report.notes.append(f"data.{key}: longest row {max_tokens} tokens ({extent} counted)")
+    if max_tokens > config.data.max_length:
+        text = f"is {config.data.max_length}, but the longest row of data.{key} has {max_tokens} tokens"
+        remedy = f"raise it to at least {max_tokens}, or make data with shorter rows"
         yield error("data.max_length", text, remedy)
 
 
-def check_batches(config: DictConfig, train: int, validation: int) -> Iterator[Problem]:
+def check_batches(config: DictConfig, train_rows: int, validation_rows: int) -> Iterator[Problem]:
     """Batches can be formed and divided, and all steps can be taken."""
     data, trainer = config.data, config.trainer
     batch, processes = int(data.train_batch_size), gpu_count(config)
     if batch % processes:
         remedy = f"make it a multiple of {processes} (trainer.nnodes x trainer.n_gpus_per_node)"
         yield error("data.train_batch_size", f"{batch} rows cannot be divided", remedy)
-    for key, rows in (("train_files", train), ("val_files", validation)):
+    for key, rows in (("train_files", train_rows), ("val_files", validation_rows)):
         if 0 < rows < batch:
             text = f"{rows} rows are fewer than data.train_batch_size={batch}; veRL drops incomplete batches"
             yield error(f"data.{key}", text, "give more rows, or lower data.train_batch_size")
-    if (trainer.test_freq == "after_each_epoch" or int(trainer.test_freq) > 0) and not validation:
+    if (trainer.test_freq == "after_each_epoch" or int(trainer.test_freq) > 0) and not validation_rows:
         remedy = "give data.val_files, or set trainer.test_freq=-1"
         yield error("trainer.test_freq", "there is nothing to validate on", remedy)
-    steps, configured = train // batch * int(trainer.total_epochs), trainer.total_training_steps
+    steps, configured = train_rows // batch * int(trainer.total_epochs), trainer.total_training_steps
     if configured is not None and 0 < steps < int(configured):
         text = f"is {configured}, but {trainer.total_epochs} epochs have {steps} steps"
         remedy = "raise trainer.total_epochs: veRL saves the last checkpoint only when it gets there"

@@ -20,8 +20,8 @@ from rag_r1.inference.model_folders import tensors_of
 from rag_r1.inference.model_folders.model_config import model_config
 from rag_r1.io.errors import DataError
 from rag_r1.options.problems import Problem, error, is_unset, warning
-from rag_r1.training.preflight.adapters import adapter_rank, is_nf4
-from rag_r1.training.preflight.memory.formulas import bytes_of
+from rag_r1.training.config_facts import adapter_rank, is_nf4
+from rag_r1.training.preflight.memory.formulas import dtype_bytes
 
 _KEY = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
 
@@ -42,15 +42,15 @@ def check_bucket(config: DictConfig) -> Iterator[Problem]:
     name, values = largest
     dtype = OmegaConf.select(actor, f"fsdp_config.{'mixed_precision.param_dtype' if nf4 else 'model_dtype'}")
     dtype = dtype or ("bf16" if nf4 else None)
-    needed = math.ceil(values * bytes_of(dtype) / 2**20)
-    bucket = int(engine.update_weights_bucket_megabytes)
-    if bucket >= needed:
+    needed_mb = math.ceil(values * dtype_bytes(dtype) / 2**20)
+    bucket_mb = int(engine.update_weights_bucket_megabytes)
+    if bucket_mb >= needed_mb:
         return
-    text = f"a bucket of {bucket} MB is smaller than {name}, which has {needed} MB in {dtype}"
+    text = f"a bucket of {bucket_mb} MB is smaller than {name}, which has {needed_mb} MB in {dtype}"
     if config.trainer.device == "cpu" or engine.backend == "mooncake":
-        yield error(_KEY, f"{text}: veRL ends with an assertion", f"set it to at least {needed}")
+        yield error(_KEY, f"{text}: veRL ends with an assertion", f"set it to at least {needed_mb}")
     else:
-        yield warning(_KEY, f"{text}: veRL sends it alone", f"set it to {needed}, if there is room for it")
+        yield warning(_KEY, f"{text}: veRL sends it alone", f"set it to {needed_mb}, if there is room for it")
 
 
 def largest_tensor(folder: Path) -> tuple[str, int] | None:
@@ -67,8 +67,8 @@ def largest_tensor(folder: Path) -> tuple[str, int] | None:
 
 
 def _tensors_of(file: Path) -> Iterator[tuple[str, int]]:
-    """Names and numbers of values of the tensors in a safetensors file. Nothing for one that is not whole,
-    which `check_model` reports."""
+    """Yields name and number of values of each tensor in a safetensors file; nothing for a file that is not
+    whole, which `check_model` reports."""
     with suppress(DataError, OSError, KeyError, TypeError):
         for name, entry in tensors_of(file).items():
             yield name, math.prod(entry["shape"])

@@ -62,11 +62,11 @@ def test_the_estimate_is_the_preflights_with_one_context_instead_of_what_vllm_ho
     for settings in grid(model_folder):
         config, shape = grid_config(settings, model_folder, "gpu_sdpa"), shape_for(settings["size"])
         estimate, whole = estimate_of(config, shape, 80e9), memory_of(config, shape, 80e9)
-        update = whole.bytes_of("update") - HELD + CONTEXT
+        update = whole.phase_bytes("update") - HELD + CONTEXT
         assert estimate["forward and backward"] == pytest.approx(update)
         assert CONTEXT < estimate["load"] < estimate["optimizer step"] < update
         assert estimate["gather"] == pytest.approx(estimate["load"])
-        kept = whole.bytes_of("generation", "kept by other roles")
+        kept = whole.phase_bytes("generation", "kept by other roles")
         assert estimate["waiting"] == CONTEXT + kept and (kept == 0) == settings["offload"]
 
 

@@ -24,7 +24,7 @@ from rag_r1.sft.filter_command import FilterArguments
 from rag_r1.sft.progress import SftProgressBar
 from rag_r1.sft.traces_command import TracesArguments
 from rag_r1.sft.train_command import SftArguments
-from rag_r1.training.command import compose_recipe
+from rag_r1.training.composition import compose_recipe
 
 
 def arguments(*words: str | Path) -> PipelineArguments:

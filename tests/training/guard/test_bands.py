@@ -74,7 +74,7 @@ def test_a_band_of_two_runs_is_refused():
 
 def test_a_file_that_is_no_band_is_named(tmp_path):
     (tmp_path / "x.band.json").write_text('{"signals": {"a": {"1": [0]}}}')
-    with pytest.raises(RunError, match="x.band.json is no band"):
+    with pytest.raises(RunError, match="x.band.json is not a band"):
         read_band(tmp_path / "x.band.json")
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from rag_r1.inference.model_folders import TRACKER
 from rag_r1.runs.errors import RunError
-from rag_r1.training.guard.checkpoints import Checkpoints, steps_in, surplus
+from rag_r1.training.checkpoint_steps import last_whole_step, saved_checkpoints
+from rag_r1.training.guard.checkpoints import Checkpoints, surplus
 from rag_r1.training.guard.learning_rate import set_learning_rate
-from rag_r1.training.time_limit import last_checkpoint
 
 
 def save(folder: Path, step: int, content: str = "weights") -> Path:
@@ -45,10 +45,10 @@ def test_a_tracker_that_was_being_written_names_the_last_checkpoint_that_is_sure
     for step in saved:
         save(tmp_path, step)
     checkpoints.mend_tracker()
-    assert last_checkpoint(tmp_path) == saved[-1]
+    assert last_whole_step(tmp_path) == saved[-1]
     (tmp_path / TRACKER).write_text("")
     checkpoints.mend_tracker()
-    assert last_checkpoint(tmp_path) == whole and (tmp_path / TRACKER).exists() == (whole is not None)
+    assert last_whole_step(tmp_path) == whole and (tmp_path / TRACKER).exists() == (whole is not None)
 
 
 def test_a_checkpoint_that_is_not_whole_or_not_yet_judged_is_not_kept(tmp_path):
@@ -69,7 +69,7 @@ def test_a_run_goes_back_and_what_came_later_is_gone(tmp_path):
         checkpoints.keep(step)
     shutil.rmtree(tmp_path / "global_step_2")
     checkpoints.go_back(2)
-    assert set(steps_in(tmp_path)) == {2} and checkpoints.kept_steps() == [2]
+    assert set(saved_checkpoints(tmp_path)) == {2} and checkpoints.kept_steps() == [2]
     assert (tmp_path / "global_step_2" / "actor" / "model.pt").read_text() == "step 2"
     assert (tmp_path / TRACKER).read_text() == "2"
 
@@ -80,7 +80,9 @@ def test_without_a_good_checkpoint_a_run_begins_anew(tmp_path):
     checkpoints.keep(2)
     assert checkpoints.newest_up_to(1) is None
     checkpoints.go_back(None)
-    assert not steps_in(tmp_path) and not checkpoints.kept_steps() and not (tmp_path / TRACKER).exists()
+    assert (
+        not saved_checkpoints(tmp_path) and not checkpoints.kept_steps() and not (tmp_path / TRACKER).exists()
+    )
 
 
 @given(st.integers(1, 60), st.integers(1, 8))

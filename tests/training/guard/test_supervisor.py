@@ -1,6 +1,7 @@
 """A supervised training goes back after a sign, goes on after a crash or a hang, and stops when neither
 helps. The trainings are processes that only pretend (pretended_training.py); real ones stand in
-test_real_supervision.py."""
+test_real_supervision.py.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ import pytest
 
 from rag_r1.config.guard import GuardOptions
 from rag_r1.config.recipes import RECIPES, Recipe
+from rag_r1.inference.model_folders import TRACKER
 from rag_r1.runs.errors import RunError
-from rag_r1.training.command import compose_recipe
+from rag_r1.training.composition import compose_recipe
 from rag_r1.training.guard.attempts import Attempts
 from rag_r1.training.guard.signs import TrainingFacts
 from rag_r1.training.guard.supervisor import Supervisor, check_supervision
 from rag_r1.training.guard.watched_run import WatchedRun
 from rag_r1.training.metrics_files import MetricsFile
-from rag_r1.training.time_limit import TRACKER
 
 pytestmark = pytest.mark.slow  # seconds of waiting
 

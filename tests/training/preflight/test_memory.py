@@ -14,7 +14,7 @@ from rag_r1.training import recipes_command
 from rag_r1.training.command import main as train
 from rag_r1.training.preflight.memory.check import check_memory, estimate_of, gpu_bytes
 from rag_r1.training.preflight.memory.estimate import memory_of
-from rag_r1.training.preflight.memory.formulas import HELD, NF4_BYTES, SLACK, Trained, cached_rows
+from rag_r1.training.preflight.memory.formulas import HELD, NF4_BYTES, SLACK, RoleMemory, cached_contexts
 from rag_r1.training.preflight.memory.shape import SHAPES, shape_of
 from tests.docs.fences import ROOT
 from tests.recipes.composed_recipes import changed, composed
@@ -58,7 +58,7 @@ def measured_run():
 @pytest.mark.parametrize("phase", PHASES)
 def test_each_phase_of_the_measured_run_is_within_15_percent(measured_run, phase: str):
     """With the other jobs' memory and without; two constants were fitted to three of the four phases."""
-    calculated, seen = measured_run.bytes_of(phase), highest(phase)
+    calculated, seen = measured_run.phase_bytes(phase), highest(phase)
     assert calculated + OTHERS == pytest.approx(seen, rel=0.15)
     assert calculated == pytest.approx(seen - OTHERS, rel=0.15)
 
@@ -73,8 +73,8 @@ def test_the_allocators_share_is_fitted_to_the_three_phases_that_compute(measure
     def largest(slack: float) -> float:
         deviations = []
         for name in ("log-probs", "reference", "update"):
-            allocator = measured_run.bytes_of(name, "allocator") * slack / SLACK
-            size = measured_run.bytes_of(name) - measured_run.bytes_of(name, "allocator") + allocator
+            allocator = measured_run.phase_bytes(name, "allocator") * slack / SLACK
+            size = measured_run.phase_bytes(name) - measured_run.phase_bytes(name, "allocator") + allocator
             deviations.append(abs(size / (highest(name) - OTHERS) - 1))
         return max(deviations)
 
@@ -88,7 +88,7 @@ def test_the_guide_compares_the_run_with_the_estimate_and_the_former_formula(mea
         return f"{(gigabytes + 4) / seen - 1:+.0%}, {gigabytes / (seen - 4) - 1:+.0%}"
 
     for phase, (_, name, former) in PHASES.items():
-        calculated, seen = measured_run.bytes_of(phase) / 1e9, highest(phase) / 1e9
+        calculated, seen = measured_run.phase_bytes(phase) / 1e9, highest(phase) / 1e9
         expected = [f"{seen:.1f}", f"{seen - 4:.1f}", f"{calculated:.1f}", deviations(calculated, seen)]
         if former is None:
             expected += ["-", "-"]
@@ -125,10 +125,10 @@ def test_the_guide_has_at_least_the_commands_of_one_size_of_all_and_of_adapters(
 
 def test_the_guides_tokens_are_what_is_calculated():
     for number in (10_240, 20_480, 40_960):
-        roles = [Trained(SHAPES["7B"], gpus=8, fused=fused) for fused in (False, True)]
-        parts = [role.passing(number, backward=True) for role in roles]
+        roles = [RoleMemory(SHAPES["7B"], gpus=8, fused=fused) for fused in (False, True)]
+        parts = [role.computing_parts(number, backward=True) for role in roles]
         whole = [
-            HELD + role.frozen["weights"] + role.optimizer + sum(part.values())
+            HELD + role.parameter_parts["weights"] + role.optimizer_bytes + sum(part.values())
             for role, part in zip(roles, parts, strict=True)
         ]
         sizes = [f"{parts[0][name] / 1e9:.1f}" for name in ("activations", "logits")]
@@ -138,8 +138,8 @@ def test_the_guides_tokens_are_what_is_calculated():
 @pytest.mark.slow
 def test_the_host_holds_twelve_bytes_of_a_trained_parameter_and_four_of_the_references():
     p = SHAPES["7B"].parameters
-    assert memory_of(composed(GRPO), SHAPES["7B"]).host == pytest.approx(16 * p)
-    assert memory_of(composed("recipes/rag_r1/ppo_mq"), SHAPES["7B"]).host == pytest.approx(28 * p)
+    assert memory_of(composed(GRPO), SHAPES["7B"]).host_bytes == pytest.approx(16 * p)
+    assert memory_of(composed("recipes/rag_r1/ppo_mq"), SHAPES["7B"]).host_bytes == pytest.approx(28 * p)
     assert f"a critic 24 P: {24 * p / 1e9:.0f} GB for 7B" in GUIDE.read_text("utf-8")
 
 
@@ -149,36 +149,39 @@ def test_the_host_holds_twelve_bytes_of_a_trained_parameter_and_four_of_the_refe
 def test_frozen_weights_of_two_bytes_and_trained_ones_of_sixteen():
     shape = SHAPES["7B"]
     for each, adapters, expected in ((4, 0, 16), (2, 0, 8), (2, 1000, 2)):
-        role = Trained(shape, each, gpus=2, adapters=adapters)
-        state = sum(role.frozen.values()) + role.optimizer
+        role = RoleMemory(shape, each, gpus=2, adapters=adapters)
+        state = sum(role.parameter_parts.values()) + role.optimizer_bytes
         assert 2 * state / shape.parameters == pytest.approx(expected, rel=1e-4)
 
 
 def test_weights_in_nf4_are_whole_on_each_gpu_and_their_adapters_in_32_bits():
     """nf4_bytes: facts of bitsandbytes' double quantisation; 7B takes 5.5 GB."""
     shape = SHAPES["7B"]
-    one, two = (Trained(shape, gpus=gpus, adapters=1000, nf4=True) for gpus in (1, 2))
-    assert one.frozen == two.frozen and one.optimizer == 3 * 4 * 1000
-    assert one.frozen["weights"] == pytest.approx(5.5e9, rel=0.02)
+    one, two = (RoleMemory(shape, gpus=gpus, adapters=1000, nf4=True) for gpus in (1, 2))
+    assert one.parameter_parts == two.parameter_parts and one.optimizer_bytes == 3 * 4 * 1000
+    assert one.parameter_parts["weights"] == pytest.approx(5.5e9, rel=0.02)
     assert pytest.approx(0.5159, abs=1e-4) == NF4_BYTES
 
 
 def test_fused_kernels_make_logits_independent_of_the_tokens():
-    plain, fused = Trained(SHAPES["7B"]), Trained(SHAPES["7B"], fused=True)
+    plain, fused = RoleMemory(SHAPES["7B"]), RoleMemory(SHAPES["7B"], fused=True)
     for role, grows in ((plain, True), (fused, False)):
-        few, many = (role.passing(tokens, backward=True)["logits"] for tokens in (1024, 2048))
+        few, many = (role.computing_parts(tokens, backward=True)["logits"] for tokens in (1024, 2048))
         assert (many > few) is grows
-    assert Trained(SHAPES["7B"], fused=True, values=True).passing(1024, backward=True)["logits"] == 0
+    assert (
+        RoleMemory(SHAPES["7B"], fused=True, is_critic=True).computing_parts(1024, backward=True)["logits"]
+        == 0
+    )
 
 
 def test_only_pytorchs_attention_over_packed_rows_has_a_mask():
-    assert Trained(SHAPES["7B"], sdpa=True).passing(1000, backward=False)["mask"] == 4e6
-    assert Trained(SHAPES["7B"]).passing(1000, backward=False)["mask"] == 0
+    assert RoleMemory(SHAPES["7B"], sdpa=True).computing_parts(1000, backward=False)["mask"] == 4e6
+    assert RoleMemory(SHAPES["7B"]).computing_parts(1000, backward=False)["mask"] == 0
 
 
 def test_two_gpus_of_a_replica_hold_twice_the_rows_until_each_has_one_head():
     shape = SHAPES["7B"]
-    one, two, four, eight = (cached_rows(shape, tp, 1e9, 1000) for tp in (1, 2, 4, 8))
+    one, two, four, eight = (cached_contexts(shape, tp, 1e9, 1000) for tp in (1, 2, 4, 8))
     assert (two, four, eight) == pytest.approx((2 * one, 4 * one, 4 * one))
 
 
@@ -194,8 +197,8 @@ def test_a_role_that_is_not_offloaded_is_on_the_gpu_in_every_phase():
     )
     state = 16 * SHAPES["7B"].parameters / 8
     for phase in ("generation", "critic"):
-        assert kept.bytes_of(phase) - moved.bytes_of(phase) == pytest.approx(state)
-    assert kept.bytes_of("update") == moved.bytes_of("update")
+        assert kept.phase_bytes(phase) - moved.phase_bytes(phase) == pytest.approx(state)
+    assert kept.phase_bytes("update") == moved.phase_bytes("update")
 
 
 @pytest.mark.slow

@@ -9,9 +9,10 @@ from omegaconf import OmegaConf
 
 from rag_r1.config.schema import RagR1Config
 from rag_r1.training.added_overrides import trainer_overrides
+from rag_r1.training.config_facts import verls_mode
 from rag_r1.training.preflight.cluster import check_reachability
 from rag_r1.training.preflight.sampler import check_sampler
-from rag_r1.training.preflight.sessions import check_sessions, splits_sessions, verls_mode
+from rag_r1.training.preflight.sessions import check_sessions, splits_sessions
 from tests.recipes.composed_recipes import changed, composed
 
 pytestmark = pytest.mark.slow  # composed recipes

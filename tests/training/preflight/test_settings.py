@@ -25,13 +25,13 @@ def test_every_shipped_recipe_has_the_types_that_verl_declares_and_leaves_nothin
 @pytest.mark.parametrize(
     ("recipe", "key", "value", "what"),
     [
-        (GRPO, "actor_rollout_ref.actor.optim.lr", "fast", "'fast', which is no number"),
-        (GRPO, f"{ROLLOUT}.gpu_memory_utilization", "half", "'half', which is no number"),
-        (GRPO, "actor_rollout_ref.actor.ppo_epochs", True, "True, which is no number"),
+        (GRPO, "actor_rollout_ref.actor.optim.lr", "fast", "'fast', which is not a number"),
+        (GRPO, f"{ROLLOUT}.gpu_memory_utilization", "half", "'half', which is not a number"),
+        (GRPO, "actor_rollout_ref.actor.ppo_epochs", True, "True, which is not a number"),
         (GRPO, "actor_rollout_ref.actor.use_kl_loss", "off", "'off', which is neither true nor false"),
-        (GRPO, "algorithm.gamma", "1,0", "'1,0', which is no number"),
-        (SFT, "optim.lr", "fast", "'fast', which is no number"),
-        (SFT, "optim.weight_decay", "0.1.2", "'0.1.2', which is no number"),
+        (GRPO, "algorithm.gamma", "1,0", "'1,0', which is not a number"),
+        (SFT, "optim.lr", "fast", "'fast', which is not a number"),
+        (SFT, "optim.weight_decay", "0.1.2", "'0.1.2', which is not a number"),
     ],
 )
 def test_a_value_of_a_wrong_type_is_named_by_its_key(recipe, key, value, what):
@@ -86,12 +86,12 @@ def test_an_override_that_hydra_cannot_read_is_named_with_how_to_quote_it(overri
     [
         (GRPO, "data.train_batch_size", 0, "is 0"),
         (GRPO, f"{ROLLOUT}.n", -2, "is -2"),
-        (GRPO, "trainer.total_epochs", float("nan"), "nan, which is no number"),
-        (GRPO, "trainer.save_freq", float("inf"), "inf, which is no number"),
+        (GRPO, "trainer.total_epochs", float("nan"), "nan, which is not a number"),
+        (GRPO, "trainer.save_freq", float("inf"), "inf, which is not a number"),
         (GRPO, "data.max_response_length", 1.5, "is 1.5"),
-        (GRPO, "algorithm.gamma", float("nan"), "nan, which is no number"),
+        (GRPO, "algorithm.gamma", float("nan"), "nan, which is not a number"),
         (GRPO, "actor_rollout_ref.actor.optim.lr", -1, "a learning rate below 0"),
-        (SFT, "trainer.total_epochs", float("nan"), "nan, which is no number"),
+        (SFT, "trainer.total_epochs", float("nan"), "nan, which is not a number"),
         (SFT, "data.train_batch_size", 0, "is 0"),
         (SFT, "optim.lr", -1e-5, "a learning rate below 0"),
     ],
@@ -112,7 +112,7 @@ def test_a_number_that_nothing_can_be_trained_with_is_named_by_its_key(recipe, k
         ),
         (
             "defaults: [rag_r1/grpo, _self_]\ntrainer: [\n",
-            "mine.yaml, line 3: no YAML (expected the node content",
+            "mine.yaml, line 3: not YAML (expected the node content",
         ),
     ],
 )

@@ -14,7 +14,8 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.config.schema import RagR1Config
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
-from rag_r1.training.command import absolute_paths, compose_recipe, compose_valid, main
+from rag_r1.training.command import absolute_paths, main
+from rag_r1.training.composition import compose_recipe, compose_valid
 from rag_r1.training.preflight import PreflightReport, check_retriever, preflight
 from rag_r1.training.progress import train
 from tests.fakes.json_server import JsonStub
@@ -95,7 +96,7 @@ def test_an_override_that_cannot_be_read_is_named_and_the_others_are_checked():
     config, faults = compose_valid(
         Recipe.find(RECIPE), ["data.train_batch_size=[", "rag_r1.agent.max_turns=7"]
     )
-    assert [key for key, _, _ in faults] == ["data.train_batch_size"]
+    assert [fault.where for fault in faults] == ["data.train_batch_size"]
     assert config.rag_r1.agent.max_turns == 7
     with pytest.raises(RunError):
         compose_valid(Recipe(Path("/nowhere"), "none"), [])

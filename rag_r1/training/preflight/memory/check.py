@@ -15,13 +15,13 @@ from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.inference.model_folders.model_config import model_config
 from rag_r1.options.problems import PreflightReport, Problem, is_unset, warning
 from rag_r1.system.gpu_driver import gpu_memory
-from rag_r1.training.preflight.memory.estimate import MemoryEstimate, memory_of
+from rag_r1.training.preflight.memory.estimate import H100_BYTES, MemoryEstimate, memory_of
 from rag_r1.training.preflight.memory.shape import shape_of
 from rag_r1.training.preflight.memory.table import memory_table
 
 _KEY = "rag_r1.gpu_memory_gb"
-_GPU = 80e9
-_LESS = {
+#: Phase -> the key by which it needs less memory, and what to do with it.
+_REMEDIES = {
     "generation": ("actor_rollout_ref.rollout.gpu_memory_utilization", "lower it"),
     "weights to vLLM": (
         "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
@@ -44,14 +44,15 @@ def check_memory(config: DictConfig, report: PreflightReport) -> Iterator[Proble
         return
     report.tables.append(memory_table(memory))
     if not memory.phases:
-        return
+        return  # on a CPU
+    gpu_gb = f"{memory.gpu_bytes / 1e9:.0f} GB"
     for phase in memory.phases:
-        if phase.bytes > memory.gpu:
-            key, remedy = _LESS[phase.name]
-            text = f"{phase.name} may need {phase.bytes / 1e9:.0f} GB of a GPU of {memory.gpu / 1e9:.0f} GB"
+        if phase.total_bytes > memory.gpu_bytes:
+            key, remedy = _REMEDIES[phase.name]
+            text = f"{phase.name} may need {phase.total_bytes / 1e9:.0f} GB of a GPU of {gpu_gb}"
             yield warning(key, text, f"{remedy}; `--check-only` shows the estimate")
-    if memory.rows < 1:
-        text = f"vLLM's cache may have no room for a row of {memory.row:,} tokens"
+    if memory.cached_contexts < 1:
+        text = f"vLLM's cache may have no room for a row of {memory.context_tokens:,} tokens"
         key = "actor_rollout_ref.rollout.gpu_memory_utilization"
         yield warning(
             key, text, "raise it, or set actor_rollout_ref.rollout.tensor_model_parallel_size higher"
@@ -69,13 +70,13 @@ def estimate_of(config: DictConfig) -> MemoryEstimate | None:
 
 
 def gpu_bytes(config: DictConfig) -> float:
-    """Bytes of a GPU: the recipe's, this machine's, or 80 GB."""
+    """Bytes of a GPU: of the one that the recipe names, of this machine's, or 80 GB."""
     configured = OmegaConf.select(config, _KEY)
-    return float(configured) * 1e9 if configured else gpu_memory() or _GPU
+    return float(configured) * 1e9 if configured else gpu_memory() or H100_BYTES
 
 
 def _folder_of(name: str) -> Path:
-    """The folder of a model, or of its config.json in the cache of the Hub."""
+    """The folder of a model, or that of its config.json in the cache of the Hub."""
     if not is_hub_name(name):
         return Path(name).expanduser()
     from huggingface_hub import try_to_load_from_cache

@@ -12,18 +12,13 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.training.preflight.adapters import adapter_rank, is_nf4
-from rag_r1.training.preflight.cluster import gpu_count, needs_reference
-from rag_r1.training.preflight.memory.formulas import (
-    CONTEXT,
-    HELD,
-    Trained,
-    bytes_of,
-    cached_rows,
-    vllm_parts,
-)
+from rag_r1.training.config_facts import adapter_rank, gpu_count, is_nf4, needs_critic, needs_reference
+from rag_r1.training.preflight.memory import formulas
+from rag_r1.training.preflight.memory.formulas import RoleMemory
 from rag_r1.training.preflight.memory.shape import ModelShape
-from rag_r1.training.preflight.sessions import needs_critic
+
+#: Bytes of the GPU for which memory is estimated if nothing names another one.
+H100_BYTES = 80e9
 
 
 @dataclass(frozen=True)
@@ -34,169 +29,223 @@ class Phase:
     parts: dict[str, float]
 
     @property
-    def bytes(self) -> float:
-        """All of it."""
-        return sum(self.parts.values())
+    def total_bytes(self) -> float:
+        """The sum of all components."""
+        return sum(self.parts.values(), 0.0)
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """The phases of a training on a GPU of `gpu` bytes; none on a CPU. `rows` of `row` tokens, the longest
-    context, fit into vLLM's cache. `host`: bytes of a node's memory for what its trainers offload and for
-    vLLM's sleeping weights; on a CPU for everything."""
+    """The phases of a training on a GPU of `gpu_bytes`; none on a CPU. vLLM's cache has room for
+    `cached_contexts` of `context_tokens` each, the longest context. `host_bytes`: of a node's memory, for
+    what its trainers offload and for vLLM's sleeping weights; on a CPU for everything."""
 
     phases: tuple[Phase, ...]
-    rows: float
-    row: int
-    host: float
-    gpu: float = 80e9
+    cached_contexts: float
+    context_tokens: int
+    host_bytes: float
+    gpu_bytes: float = H100_BYTES
 
-    def bytes_of(self, phase: str, part: str | None = None) -> float:
-        """Bytes of a phase, or of a part of it; 0 if there is none."""
-        parts = next((entry.parts for entry in self.phases if entry.name == phase), {})
-        return sum(parts.values(), 0.0) if part is None else parts.get(part, 0.0)
+    def phase_bytes(self, name: str, part: str | None = None) -> float:
+        """Bytes of a phase, or of one of its components; 0 if there is none of that name."""
+        phase = next((phase for phase in self.phases if phase.name == name), Phase(name, {}))
+        return phase.total_bytes if part is None else phase.parts.get(part, 0.0)
 
 
 def memory_of(
-    config: DictConfig, shape: ModelShape, gpu: float = 80e9, critic_shape: ModelShape | None = None
+    config: DictConfig,
+    shape: ModelShape,
+    gpu_bytes: float = H100_BYTES,
+    critic_shape: ModelShape | None = None,
 ) -> MemoryEstimate:
-    """Memory of a composed recipe of `rag-r1 train`, with a model of this shape, on GPUs of `gpu` bytes.
-    `critic_shape`: the critic's shape, if it is another."""
-    row = int(config.data.max_prompt_length + config.data.max_response_length)
-    actor, critic = _policy(config, shape), _critic(config, critic_shape or shape)
-    host = _host(config, shape, actor, critic)
+    """Estimates the memory of a composed recipe of `rag-r1 train`, with a model of this shape, on GPUs of
+    `gpu_bytes`. `critic_shape`: the critic's shape, if it differs."""
+    row_tokens = _row_tokens(config)
+    actor = _actor_memory(config, shape)
+    critic = _critic_memory(config, critic_shape or shape)
+    host_bytes = _host_bytes(config, shape, actor, critic)
     if config.trainer.device == "cpu":
-        return MemoryEstimate((), 0, row, host + _on_cpu(config, actor, critic, row), gpu)
+        host_bytes += _cpu_bytes(config, actor, critic)
+        return MemoryEstimate((), 0, row_tokens, host_bytes, gpu_bytes)
     rollout = config.actor_rollout_ref.rollout
-    longest = int(rollout.max_model_len or row)
-    generation, *other_phases = _phases(config, shape, actor, critic, row, gpu)
-    rows = cached_rows(shape, _tensor_parallel(rollout), generation.parts["cache"], longest)
-    return MemoryEstimate((generation, *other_phases), rows, longest, host, gpu)
-
-
-def sft_memory_of(config: DictConfig, shape: ModelShape, gpu: float = 80e9) -> MemoryEstimate:
-    """The same for a composed recipe of `rag-r1 sft`; nothing is offloaded, and there is no vLLM."""
-    model, tokens = config.model, int(config.data.max_token_len_per_gpu)
-    role = Trained(
-        shape,
-        bytes_of(config.engine.model_dtype),
-        gpu_count(config),
-        fused=bool(model.get("use_fused_kernels")),
-        sdpa=_is_sdpa(model),
-        checkpointed=bool(model.enable_gradient_checkpointing),
+    context_tokens = int(rollout.max_model_len or row_tokens)
+    generation, *other_phases = _phases(config, shape, actor, critic, gpu_bytes)
+    contexts = formulas.cached_contexts(
+        shape, _tensor_parallel(rollout), generation.parts["cache"], context_tokens
     )
-    parts = {**role.frozen, "optimizer": role.optimizer, **role.passing(tokens, backward=True)}
+    return MemoryEstimate((generation, *other_phases), contexts, context_tokens, host_bytes, gpu_bytes)
+
+
+def sft_memory_of(config: DictConfig, shape: ModelShape, gpu_bytes: float = H100_BYTES) -> MemoryEstimate:
+    """Estimates the memory of a composed recipe of `rag-r1 sft`; nothing is offloaded, and there is no
+    vLLM."""
+    tokens = int(config.data.max_token_len_per_gpu)
+    role = _role_memory(config, shape, config.model, config.engine.model_dtype)
+    parts = {
+        **role.parameter_parts,
+        "optimizer": role.optimizer_bytes,
+        **role.computing_parts(tokens, backward=True),
+    }
     if config.trainer.device == "cpu":
-        return MemoryEstimate((), 0, tokens, sum(parts.values()), gpu)
-    return MemoryEstimate((Phase("update", {"contexts": CONTEXT, **parts}),), 0, tokens, 0, gpu)
-
-
-def _policy(config: DictConfig, shape: ModelShape) -> Trained:
-    model, rank = config.actor_rollout_ref.model, adapter_rank(config)
-    return Trained(
-        shape,
-        bytes_of(_dtype(config.actor_rollout_ref.actor)),
-        gpu_count(config),
-        shape.adapters(rank, model.target_modules) if rank else 0,
-        is_nf4(config),
-        bool(model.get("use_fused_kernels")),
-        _is_sdpa(model),
-        checkpointed=bool(model.enable_gradient_checkpointing),
+        return MemoryEstimate((), 0, tokens, sum(parts.values()), gpu_bytes)
+    return MemoryEstimate(
+        (Phase("update", {"contexts": formulas.CONTEXT, **parts}),), 0, tokens, 0, gpu_bytes
     )
 
 
-def _critic(config: DictConfig, shape: ModelShape) -> Trained | None:
+def _actor_memory(config: DictConfig, shape: ModelShape) -> RoleMemory:
+    model, rank = config.actor_rollout_ref.model, adapter_rank(config)
+    adapters = shape.adapters(rank, model.target_modules) if rank else 0
+    dtype = _model_dtype(config.actor_rollout_ref.actor)
+    return _role_memory(config, shape, model, dtype, adapters=adapters, nf4=is_nf4(config))
+
+
+def _critic_memory(config: DictConfig, shape: ModelShape) -> RoleMemory | None:
     if not needs_critic(config):
         return None
-    model = config.critic.model
-    return Trained(
+    return _role_memory(config, shape, config.critic.model, _model_dtype(config.critic), is_critic=True)
+
+
+def _role_memory(
+    config: DictConfig,
+    shape: ModelShape,
+    model: DictConfig,
+    dtype: object,
+    *,
+    adapters: int = 0,
+    nf4: bool = False,
+    is_critic: bool = False,
+) -> RoleMemory:
+    """The memory of a role whose block `model` and `model_dtype` these are."""
+    return RoleMemory(
         shape,
-        bytes_of(_dtype(config.critic)),
-        gpu_count(config),
+        value_bytes=formulas.dtype_bytes(dtype),
+        gpus=gpu_count(config),
+        adapters=adapters,
+        nf4=nf4,
+        fused=bool(model.get("use_fused_kernels")),
         sdpa=_is_sdpa(model),
-        values=True,
+        is_critic=is_critic,
         checkpointed=bool(model.enable_gradient_checkpointing),
     )
+
+
+def _row_tokens(config: DictConfig) -> int:
+    """Tokens of the longest row of a training."""
+    return int(config.data.max_prompt_length + config.data.max_response_length)
 
 
 def _phases(
-    config: DictConfig, shape: ModelShape, actor: Trained, critic: Trained | None, row: int, gpu: float
+    config: DictConfig, shape: ModelShape, actor: RoleMemory, critic: RoleMemory | None, gpu_bytes: float
 ) -> Iterator[Phase]:
-    """Generation first, then the phases of a step in their order."""
-    policy, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
-    contexts = {"contexts": HELD}
-    actor_idle_bytes = _idle_bytes(policy.actor, actor)
-    critic_idle_bytes = _idle_bytes(config.critic, critic) if critic else 0.0
-    idle = {**contexts, "kept by other roles": actor_idle_bytes + critic_idle_bytes}
-    vllm = vllm_parts(
-        shape,
-        _tensor_parallel(rollout),
-        int(rollout.max_num_batched_tokens or 8192),
-        int(rollout.max_num_seqs or 256),
-    )
-    cache = max(0.0, float(rollout.gpu_memory_utilization) * gpu - sum(vllm.values()))
-    yield Phase("generation", {**idle, **vllm, "cache": cache})
-    acting = {**contexts, "kept by other roles": critic_idle_bytes, **actor.frozen}
-    bucket = 1e6 * float(rollout.checkpoint_engine.update_weights_bucket_megabytes)
-    transfer = {"vLLM's weights": vllm["vLLM's weights"], "bucket": bucket}
+    """Yields generation first, then the phases of a step in their order."""
+    policy = config.actor_rollout_ref
+    idle_actor_bytes = _idle_bytes(policy.actor, actor)
+    idle_critic_bytes = _idle_bytes(config.critic, critic) if critic else 0.0
+    idle_parts = _held_parts(idle_actor_bytes + idle_critic_bytes)
+    actor_parts = _held_parts(idle_critic_bytes, actor)
+    rollout = policy.rollout
+    vllm = _engine_parts(rollout, shape)
+    cache_bytes = max(0.0, float(rollout.gpu_memory_utilization) * gpu_bytes - sum(vllm.values()))
+    yield Phase("generation", {**idle_parts, **vllm, "cache": cache_bytes})
+    bucket_bytes = 1e6 * float(rollout.checkpoint_engine.update_weights_bucket_megabytes)
     # nf4 weights are dequantised where they are, one at a time.
-    yield Phase("weights to vLLM", (idle if actor.nf4 else acting) | transfer)
-    if config.trainer.get("val_only"):
-        return
-    tokens = _tokens(rollout, row, "log_prob_")
-    moments = 0.0 if _offloads(policy.actor, "optimizer") else actor.optimizer
-    yield Phase("log-probs", acting | {"optimizer": moments} | actor.passing(tokens, backward=False))
-    if needs_reference(config) and not actor.adapters:
-        tokens = _tokens(policy.ref, row, "log_prob_")
-        yield Phase("reference", idle | actor.passing(tokens, backward=False))
+    sender_parts = idle_parts if actor.nf4 else actor_parts
+    transfer_parts = {"vLLM's weights": vllm["vLLM's weights"], "bucket": bucket_bytes}
+    yield Phase("weights to vLLM", {**sender_parts, **transfer_parts})
+    if not config.trainer.get("val_only"):
+        yield from _training_phases(config, actor, critic, idle_parts, actor_parts)
+
+
+def _held_parts(others_bytes: float, role: RoleMemory | None = None) -> dict[str, float]:
+    """Bytes on a GPU whatever is computed, with `others_bytes` of idle roles and the weights of `role`."""
+    weights = role.parameter_parts if role is not None else {}
+    return {"contexts": formulas.HELD, "kept by other roles": others_bytes, **weights}
+
+
+def _training_phases(
+    config: DictConfig,
+    actor: RoleMemory,
+    critic: RoleMemory | None,
+    idle_parts: dict[str, float],
+    actor_parts: dict[str, float],
+) -> Iterator[Phase]:
+    """Yields the phases of a step after generation. `idle_parts`: what is on the GPU while no role computes;
+    `actor_parts`: while the actor does."""
+    policy, row_tokens = config.actor_rollout_ref, _row_tokens(config)
+    moments_bytes = 0.0 if _offloads(policy.actor, "optimizer") else actor.optimizer_bytes
+    tokens = _micro_batch_tokens(policy.rollout, row_tokens, "log_prob_")
+    log_probs = actor.computing_parts(tokens, backward=False)
+    yield Phase("log-probs", {**actor_parts, "optimizer": moments_bytes, **log_probs})
+    if _has_reference_model(config, actor):
+        tokens = _micro_batch_tokens(policy.ref, row_tokens, "log_prob_")
+        yield Phase("reference", {**idle_parts, **actor.computing_parts(tokens, backward=False)})
     if critic:
-        training = {**contexts, **critic.frozen, "optimizer": critic.optimizer}
-        training["kept by other roles"] = actor_idle_bytes
-        yield Phase("critic", training | critic.passing(_tokens(config.critic, row), backward=True))
-    training = acting | {"optimizer": actor.optimizer}
-    yield Phase("update", training | actor.passing(_tokens(policy.actor, row), backward=True))
+        critic_parts = _held_parts(_idle_bytes(policy.actor, actor), critic)
+        yield _update_phase("critic", critic_parts, critic, config.critic, row_tokens)
+    yield _update_phase("update", actor_parts, actor, policy.actor, row_tokens)
 
 
-def _idle_bytes(role: DictConfig, trained: Trained) -> float:
+def _update_phase(
+    name: str, held_parts: dict[str, float], role: RoleMemory, role_config: DictConfig, row_tokens: int
+) -> Phase:
+    """The update of a role, beside what is held on the GPU meanwhile."""
+    computing = role.computing_parts(_micro_batch_tokens(role_config, row_tokens), backward=True)
+    return Phase(name, {**held_parts, "optimizer": role.optimizer_bytes, **computing})
+
+
+def _engine_parts(rollout: DictConfig, shape: ModelShape) -> dict[str, float]:
+    """Bytes of vLLM's weights and values on a GPU, with its own defaults for what the recipe leaves open."""
+    step_tokens = int(rollout.max_num_batched_tokens or 8192)
+    sequences = int(rollout.max_num_seqs or 256)
+    return formulas.vllm_parts(shape, _tensor_parallel(rollout), step_tokens=step_tokens, sequences=sequences)
+
+
+def _idle_bytes(role_config: DictConfig, role: RoleMemory) -> float:
     """Bytes that an idle role leaves on a GPU while others compute."""
-    weights = 0.0 if _offloads(role, "param") else sum(trained.frozen.values())
-    return weights + (0.0 if _offloads(role, "optimizer") else trained.optimizer)
+    weight_bytes = 0.0 if _offloads(role_config, "param") else sum(role.parameter_parts.values())
+    return weight_bytes + (0.0 if _offloads(role_config, "optimizer") else role.optimizer_bytes)
 
 
-def _offloads(role: DictConfig, kind: str) -> bool:
+def _offloads(role_config: DictConfig, kind: str) -> bool:
     """Whether a role moves its parameters (`param`) or its moments (`optimizer`) to the host."""
     return any(
-        (role.get(engine) or {}).get(f"{kind}_offload") for engine in ("fsdp_config", "fsdp", "megatron")
+        (role_config.get(engine) or {}).get(f"{kind}_offload")
+        for engine in ("fsdp_config", "fsdp", "megatron")
     )
 
 
-def _host(config: DictConfig, shape: ModelShape, actor: Trained, critic: Trained | None) -> float:
+def _has_reference_model(config: DictConfig, actor: RoleMemory) -> bool:
+    """Whether a reference policy has weights of its own: with adapters it is the policy without them."""
+    return needs_reference(config) and not actor.adapters
+
+
+def _host_bytes(config: DictConfig, shape: ModelShape, actor: RoleMemory, critic: RoleMemory | None) -> float:
     """Bytes of a node's host memory for weights and moments: of the roles, and of a vLLM that sleeps with
     its weights, as it does beside adapters."""
     policy, parameters, gpus = config.actor_rollout_ref, shape.parameters, gpu_count(config)
     trains = not config.trainer.get("val_only")
-    # With adapters the reference is the policy without them.
-    has_reference = trains and needs_reference(config) and not actor.adapters
-    size = float(parameters * bytes_of(_dtype(policy.ref))) if has_reference else 0.0
+    host_bytes = 0.0
+    if trains and _has_reference_model(config, actor):
+        host_bytes = float(parameters * formulas.dtype_bytes(_model_dtype(policy.ref)))
     if config.trainer.device == "cpu":
-        return size + 4 * parameters
+        return host_bytes + 4 * parameters
     for role in [actor, critic] if trains else [actor]:
         if role is not None:
-            moments = role.optimizer * 2 / 3 if trains else 0.0  # without the gradients, which are not kept
-            size += (sum(role.frozen.values()) + moments) * gpus
+            # Without the gradients, which are not kept.
+            moments_bytes = role.optimizer_bytes * 2 / 3 if trains else 0.0
+            host_bytes += (sum(role.parameter_parts.values()) + moments_bytes) * gpus
     if actor.adapters and not (policy.model.get("lora") or {}).get("merge"):
-        size += 2 * parameters / _tensor_parallel(policy.rollout) * gpus
-    return size / int(config.trainer.nnodes)
+        host_bytes += 2 * parameters / _tensor_parallel(policy.rollout) * gpus
+    return host_bytes / int(config.trainer.nnodes)
 
 
-def _on_cpu(config: DictConfig, actor: Trained, critic: Trained | None, row: int) -> float:
+def _cpu_bytes(config: DictConfig, actor: RoleMemory, critic: RoleMemory | None) -> float:
     """Bytes of policy and critic on a CPU, at the peaks of their updates."""
     roles = [(actor, config.actor_rollout_ref.actor), *([(critic, config.critic)] if critic else [])]
     return sum(
-        sum(role.frozen.values())
-        + role.optimizer
-        + sum(role.passing(_tokens(keys, row), backward=True).values())
-        for role, keys in roles
+        _update_phase("update", role.parameter_parts, role, role_config, _row_tokens(config)).total_bytes
+        for role, role_config in roles
     )
 
 
@@ -205,9 +254,11 @@ def _tensor_parallel(rollout: DictConfig) -> int:
     return int(rollout.tensor_model_parallel_size or 1)
 
 
-def _dtype(role: DictConfig) -> object:
+def _model_dtype(role_config: DictConfig) -> object:
     """`model_dtype` of the actor, the reference or the critic."""
-    return OmegaConf.select(role, "fsdp_config.model_dtype") or OmegaConf.select(role, "fsdp.model_dtype")
+    return OmegaConf.select(role_config, "fsdp_config.model_dtype") or OmegaConf.select(
+        role_config, "fsdp.model_dtype"
+    )
 
 
 def _is_sdpa(model: DictConfig) -> bool:
@@ -218,9 +269,9 @@ def _is_sdpa(model: DictConfig) -> bool:
     )
 
 
-def _tokens(role: DictConfig, row: int, prefix: str = "ppo_") -> int:
-    """Tokens of a micro batch: the limit, or rows of the longest length. `prefix`: of the role's keys for
-    updates (`ppo_`) or for log-probabilities (`log_prob_`)."""
-    if role.get("log_prob_use_dynamic_bsz" if prefix == "log_prob_" else "use_dynamic_bsz"):
-        return int(role.get(f"{prefix}max_token_len_per_gpu") or row)
-    return int(role.get(f"{prefix}micro_batch_size_per_gpu") or 1) * row
+def _micro_batch_tokens(role_config: DictConfig, row_tokens: int, prefix: str = "ppo_") -> int:
+    """Tokens of a micro-batch: the configured limit, or rows of the longest length. `prefix`: of the role's
+    keys for updates (`ppo_`) or for log-probabilities (`log_prob_`)."""
+    if role_config.get("log_prob_use_dynamic_bsz" if prefix == "log_prob_" else "use_dynamic_bsz"):
+        return int(role_config.get(f"{prefix}max_token_len_per_gpu") or row_tokens)
+    return int(role_config.get(f"{prefix}micro_batch_size_per_gpu") or 1) * row_tokens

@@ -1,7 +1,7 @@
 """The formulas: what a GPU holds in each phase of a training.
 
 GB are 10^9 bytes. P parameters, b bytes of `model_dtype` (4 for veRL's default fp32), g GPUs that share a
-model, T tokens of a micro batch, L layers of width h, V the vocabulary. vLLM and the trainer alternate on a
+model, T tokens of a micro-batch, L layers of width h, V the vocabulary. vLLM and the trainer alternate on a
 GPU: a phase is the sum of its components (`COMPONENTS`; estimate.py), among them what other roles keep unless
 `param_offload` and `optimizer_offload` move it to the host. Source of each:
 
@@ -40,7 +40,7 @@ from rag_r1.training.preflight.memory.shape import ModelShape
 HELD = 7.2e9
 #: Bytes of a trainer without vLLM: one CUDA context; a usual value, not measured here.
 CONTEXT = 0.6e9
-#: Share of passing values that the allocator reserves beside them; fitted.
+#: Share of what computing a micro-batch takes that the allocator reserves beside them; fitted.
 SLACK = 0.35
 #: Bytes of a weight in nf4 with double quantisation.
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -55,47 +55,49 @@ COMPONENTS = (
 )
 
 
-def bytes_of(dtype: object) -> int:
-    """Bytes of a value of `model_dtype`."""
-    return 4 if str(dtype) in ("fp32", "float32", "None") else 2
+def dtype_bytes(dtype: object) -> int:
+    """Bytes of a value of this `model_dtype`: 4 for 32 bits and for none, veRL's default, else 2."""
+    return 4 if str(dtype) in ("32", "fp32", "float32", "None") else 2
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A role that trains or computes, and what its memory depends on: `each`, bytes of `model_dtype`; `gpus`
-    that share the weights; `adapters`, their parameters; `values`: a critic, without logits."""
+class RoleMemory:
+    """The memory of a role that trains or computes, in bytes on a GPU, and what it depends on: `value_bytes`
+    of `model_dtype`; `gpus` that share the weights; `adapters`, the number of their parameters; `is_critic`,
+    whose head has no logits."""
 
     shape: ModelShape
-    each: int = 4
+    value_bytes: int = 4
     gpus: int = 1
     adapters: int = 0
     nf4: bool = False
     fused: bool = False
     sdpa: bool = False
-    values: bool = False
+    is_critic: bool = False
     checkpointed: bool = True
 
     @property
-    def frozen(self) -> dict[str, float]:
-        """Weights and adapters on a GPU."""
+    def parameter_parts(self) -> dict[str, float]:
+        """Bytes of the weights and of the adapters."""
         p, linear = self.shape.parameters, self.shape.linear
         if self.nf4:
             return {"weights": linear * NF4_BYTES + (p - linear) * 2, "adapters": 4 * self.adapters}
-        shared = self.each / self.gpus
-        return {"weights": p * shared, "adapters": self.adapters * shared}
+        shared_bytes = self.value_bytes / self.gpus
+        return {"weights": p * shared_bytes, "adapters": self.adapters * shared_bytes}
 
     @property
-    def optimizer(self) -> float:
-        """Gradients and moments on a GPU."""
-        trained = self.adapters or self.shape.parameters
-        return 3 * trained * (4 if self.nf4 else self.each / self.gpus)
+    def optimizer_bytes(self) -> float:
+        """Bytes of gradients and moments."""
+        trained_parameters = self.adapters or self.shape.parameters
+        return 3 * trained_parameters * (4 if self.nf4 else self.value_bytes / self.gpus)
 
-    def passing(self, tokens: int, *, backward: bool) -> dict[str, float]:
-        """What a micro batch of `tokens` needs while it is computed, with or without gradients."""
+    def computing_parts(self, tokens: int, *, backward: bool) -> dict[str, float]:
+        """Bytes that a micro-batch of `tokens` needs by component while it is computed, with or without
+        gradients."""
         shape, (q, kv) = self.shape, self.shape.attention
-        fused = self.fused and not self.values
-        copied = shape.embeddings + 2 * shape.layer
-        copies = copied * (2 + 4 * (backward and not self.adapters))
+        fused = self.fused and not self.is_critic
+        copied_parameters = shape.embeddings + 2 * shape.layer
+        copies = copied_parameters * (2 + 4 * (backward and not self.adapters))
         if self.nf4:
             copies = 2 * 2 * shape.hidden * shape.intermediate
         layer = 2 * tokens * (4 * shape.hidden + q + 2 * kv + 3 * shape.intermediate)
@@ -108,20 +110,22 @@ class Trained:
             "copies": copies,
             "activations": activations if backward else layer,
             "mask": 4 * tokens**2 if self.sdpa else 0,
-            "logits": 0 if self.values else logit_bytes * shape.vocabulary * logit_tokens,
+            "logits": 0 if self.is_critic else logit_bytes * shape.vocabulary * logit_tokens,
         }
-        blocks = parts["logits"] if logit_tokens == tokens else 0
-        return {**parts, "allocator": SLACK * (sum(parts.values()) - blocks)}
+        # Logits that are not fused are blocks of their own.
+        block_bytes = parts["logits"] if logit_tokens == tokens else 0
+        return {**parts, "allocator": SLACK * (sum(parts.values()) - block_bytes)}
 
 
-def vllm_parts(shape: ModelShape, tp: int, batched: int, sequences: int) -> dict[str, float]:
-    """Weights, and what a step needs, of a vLLM on `tp` GPUs, on each of them. `batched`: most tokens of a
-    step; `sequences`: most rows."""
-    values = Trained(shape).passing(batched, backward=False)["activations"]
+def vllm_parts(shape: ModelShape, gpus: int, *, step_tokens: int, sequences: int) -> dict[str, float]:
+    """Bytes on each of the `gpus` that share a vLLM: of its weights, and of the values of a step with at most
+    `step_tokens` of at most so many sequences."""
+    values = RoleMemory(shape).computing_parts(step_tokens, backward=False)["activations"]
     logits = LOGIT_BYTES[0] * sequences * shape.vocabulary
-    return {"vLLM's weights": 2 * shape.parameters / tp, "vLLM's values": (values + logits) / tp}
+    return {"vLLM's weights": 2 * shape.parameters / gpus, "vLLM's values": (values + logits) / gpus}
 
 
-def cached_rows(shape: ModelShape, tp: int, cache: float, row: int) -> float:
-    """Rows of `row` tokens in a cache of so many bytes on each of `tp` GPUs, which share the heads."""
-    return cache / (row * shape.cached_bytes / min(tp, shape.kv_heads))
+def cached_contexts(shape: ModelShape, gpus: int, cache_bytes: float, context_tokens: int) -> float:
+    """How many contexts of so many tokens fit into a cache of `cache_bytes` on each of the `gpus`, which
+    share the heads of keys and values."""
+    return cache_bytes / (context_tokens * shape.cached_bytes / min(gpus, shape.kv_heads))

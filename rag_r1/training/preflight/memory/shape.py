@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Keys by which a config.json names experts.
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A decoder of the Qwen2 or Llama family, by the names of its config.json."""
+    """A decoder of the Qwen2 or Llama family: `hidden` and `intermediate` are widths, `head` that of an
+    attention head, `tied` whether both ends share the embeddings, `biases` whether queries, keys and values
+    have them."""
 
     name: str
     layers: int
@@ -31,7 +33,7 @@ class ModelShape:
 
     @property
     def attention(self) -> tuple[int, int]:
-        """Widths of the queries, and of keys and of values."""
+        """Widths of the queries, and of the keys and of the values."""
         return self.heads * self.head, self.kv_heads * self.head
 
     @property
@@ -54,7 +56,7 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """All parameters."""
+        """Parameters of the whole model: embeddings, layers and the last norm."""
         return self.embeddings + self.layers * self.layer + self.hidden
 
     @property
@@ -63,7 +65,8 @@ class ModelShape:
         return 2 * self.layers * self.attention[1] * 2
 
     def adapters(self, rank: int, targets: object) -> int:
-        """Parameters of LoRA adapters of this rank on linear layers by their names; a text: on all."""
+        """Parameters of LoRA adapters of this rank. `targets`: the names of the linear layers that get them;
+        a text (`all-linear`): all."""
         q, kv = self.attention
         h, inner = self.hidden, self.intermediate
         sizes = {
@@ -74,7 +77,7 @@ class ModelShape:
         return self.layers * rank * sum(sizes.get(name, 0) for name in names)
 
 
-#: The public configurations.
+#: The shapes of public models, and of the demo's, by their sizes.
 SHAPES = {
     shape.name: shape
     for shape in (
@@ -92,8 +95,8 @@ SHAPES = {
 
 
 def shape_of(keys: Mapping[str, Any], name: str = "model") -> ModelShape | None:
-    """The shape that a config.json describes; None if it lacks a size, or has experts."""
-    if any(keys.get(key) for key in _EXPERTS):
+    """The shape that the keys of a config.json describe; None if it lacks a size, or has experts."""
+    if any(keys.get(key) for key in EXPERT_KEYS):
         return None
     try:
         heads, hidden = int(keys["num_attention_heads"]), int(keys["hidden_size"])

@@ -8,21 +8,22 @@ from rag_r1.training.preflight.memory.formulas import COMPONENTS
 
 
 def memory_table(memory: MemoryEstimate) -> str:
-    """As Markdown, with a sentence below it on the rows of vLLM's cache and on host memory."""
-    host = f"Host memory of a node: {memory.host / 1e9:.1f} GB."
+    """The table as Markdown, and below it a sentence on the rows that vLLM's cache has room for and on host
+    memory; on a CPU that sentence alone."""
+    summary = f"Host memory of a node: {memory.host_bytes / 1e9:.1f} GB."
     if not memory.phases:
-        return host
+        return summary
     components = [part for part in COMPONENTS if any(phase.parts.get(part) for phase in memory.phases)]
     rows = [[part, *(_gb(phase.parts.get(part, 0)) for phase in memory.phases)] for part in components]
-    rows.append(["all", *(_gb(phase.bytes) for phase in memory.phases)])
-    rows.append(
-        [f"of {memory.gpu / 1e9:.0f} GB", *(f"{phase.bytes / memory.gpu:.0%}" for phase in memory.phases)]
-    )
+    rows.append(["all", *(_gb(phase.total_bytes) for phase in memory.phases)])
+    shares = [f"{phase.total_bytes / memory.gpu_bytes:.0%}" for phase in memory.phases]
+    rows.append([f"of {memory.gpu_bytes / 1e9:.0f} GB", *shares])
     header = ["GB on a GPU", *(phase.name for phase in memory.phases)]
-    if memory.bytes_of("generation"):
-        host = f"{memory.rows:.0f} rows of {memory.row:,} tokens fit into vLLM's cache. {host}"
-    return "\n".join([*table(header, rows), "", host])
+    if memory.phase_bytes("generation"):
+        contexts = f"{memory.cached_contexts:.0f} rows of {memory.context_tokens:,} tokens"
+        summary = f"{contexts} fit into vLLM's cache. {summary}"
+    return "\n".join([*table(header, rows), "", summary])
 
 
-def _gb(size: float) -> str:
-    return f"{size / 1e9:.1f}" if size else "-"
+def _gb(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.1f}" if n_bytes else "-"

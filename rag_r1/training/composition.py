@@ -1,0 +1,161 @@
+"""Composes a recipe with the overrides of a user, and says which of these are wrong.
+
+Hydra composes. Its errors become one sentence that names the key or the file and the remedy. A wrong override
+is left out and reported, so that one run of the checks finds all of them.
+
+`check_overrides` is for a command that starts the training later, when it has made its data. The training's
+own preflight needs that data, and the training of `rag-r1 demo` has no preflight. So such a command checks
+what the recipe and the overrides say by themselves: keys, types, numbers, and the block `rag_r1`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from rag_r1.config.recipes import KINDS, QUOTING, UNREADABLE, Recipe, kind_of, shipped_names
+from rag_r1.options.problems import PreflightReport, Problem, error
+from rag_r1.options.suggestions import did_you_mean
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+#: What veRL's ppo_trainer has at the top.
+_SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "data", "trainer")
+
+
+def compose_recipe(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
+    """Returns the whole configuration, as veRL will see it. Raises RunError naming the key or file, also for
+    a variable of the environment that the block `rag_r1` takes a value from and that is not set."""
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException, MissingConfigException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    # The checks import veRL, and with it bitsandbytes, which warns of kernels that no check runs.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    try:
+        with initialize_config_dir(str(recipe.folder), version_base=None):
+            config = compose(recipe.name, overrides=recipe.to_compose(overrides))
+        if config.get("rag_r1") is not None:
+            OmegaConf.to_container(config.rag_r1, resolve=True)
+        return config
+    except RecursionError as fault:
+        reason = "its defaults list leads back to itself, or its values are nested too deep"
+        raise RunError(f"{recipe.path}: {reason}: name what it builds on, e.g. rag_r1/grpo") from fault
+    except YAMLError as fault:
+        raise RunError(_yaml_fault(recipe, fault)) from fault
+    except MissingConfigException as fault:
+        missing = str(fault.missing_cfg_file or "?").removesuffix(".yaml")
+        hint = did_you_mean(missing.strip("/"), shipped_names()) or "correct its defaults list"
+        raise RunError(f"{recipe.name} is built on {missing!r}, which is not there: {hint}") from fault
+    except (HydraException, OmegaConfBaseException) as fault:
+        raise RunError(f"{recipe.name}: {fault}") from fault
+
+
+def _yaml_fault(recipe: Recipe, fault: Exception) -> str:
+    """The sentence on wrong YAML in a recipe, or in a file that it is built on."""
+    mark = getattr(fault, "problem_mark", None)
+    location = f"{mark.name}, line {mark.line + 1}" if mark is not None else str(recipe.path)
+    return f"{location}: not YAML ({getattr(fault, 'problem', None) or fault}): correct it"
+
+
+def check_training(recipe: Recipe, config: DictConfig) -> None:
+    """Raises RunError unless a composed recipe has all sections of a reinforcement learning."""
+    if any(section not in config for section in _SECTIONS):
+        kind = kind_of(recipe.path) or "train"
+        training_remedy = "begin its defaults with - /ppo_trainer, or with a shipped recipe"
+        remedy = training_remedy if kind == "train" else f"take `{KINDS[kind]}`"
+        raise RunError(f"{recipe.name} is not a recipe for `rag-r1 train`: {remedy}")
+
+
+def compose_valid(recipe: Recipe, overrides: Sequence[str]) -> tuple[DictConfig, list[Problem]]:
+    """Returns the configuration without the wrong overrides, so that the rest can be checked too, and a
+    Problem for each of these. Raises RunError if the fault is not in an override."""
+    valid, faults = list(overrides), []
+    while True:
+        try:
+            config = compose_recipe(recipe, valid)
+        except RunError as fault:
+            culprit = next((override for override in valid if _is_at_fault(override, fault.__cause__)), None)
+            if culprit is None:
+                raise
+            valid.remove(culprit)
+            faults.append((culprit, fault.__cause__))
+        else:
+            return config, [_override_problem(config, *fault) for fault in faults]
+
+
+def check_composition(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
+    """Returns the whole configuration. Raises StartError with all wrong overrides of a recipe, or RunError if
+    it does not compose without them."""
+    config, problems = compose_valid(recipe, overrides)
+    if problems:
+        raise StartError(PreflightReport(problems).sentences)
+    return config
+
+
+def check_overrides(recipe: Recipe, overrides: Sequence[str]) -> DictConfig:
+    """Returns the whole configuration. Raises StartError with all wrong overrides, also with those of a wrong
+    type, or RunError if the recipe does not compose without them. A recipe without overrides is only
+    composed: types are veRL's, whose import takes half a minute on a busy machine."""
+    config = check_composition(recipe, overrides)
+    if not overrides:
+        return config
+    from rag_r1.training.preflight import NUMBERS, sft
+    from rag_r1.training.preflight.settings import check_rag_r1_keys, wrong_types
+
+    if "rag_r1" in config:
+        problems = [*wrong_types(config, NUMBERS), *check_rag_r1_keys(config)[1]]
+    else:
+        problems = wrong_types(config, sft.NUMBERS)
+    if sentences := PreflightReport(problems).sentences:
+        raise StartError(sentences)
+    return config
+
+
+def _is_at_fault(override: str, fault: BaseException | None) -> bool:
+    """Whether Hydra's error is about this override: it names the override, its key or its group's file."""
+    key, _, value = override.lstrip("+~").partition("=")
+    if getattr(fault, "override", None) == override:
+        return True
+    quotations = (f"'{key}'", f"'{key}/{value}'", f"/{key}/{value}'", override)  # the third: + and a group
+    return any(name in str(fault) for name in quotations)
+
+
+def _override_problem(config: DictConfig, override: str, fault: BaseException) -> Problem:
+    """What is wrong with an override, for which Hydra raised `fault`; `config` is composed without it."""
+    from hydra.errors import OverrideParseException
+
+    key, _, value = override.lstrip("+~").partition("=")
+    message = str(fault)
+    if isinstance(fault, OverrideParseException):
+        return error(key, f"{override!r} {UNREADABLE}", QUOTING)
+    if key == "preset" and override.startswith("+"):
+        return error(key, "Hydra looks for what + adds beside the recipe", f"write {override.lstrip('+')}")
+    if key == "preset" and "Could not override" in message:
+        remedy = f"in a file of your own: defaults: [the recipe, /preset: {value}, _self_]"
+        return error(key, "this recipe has no room for a preset", remedy)
+    if "Could not override" in message:
+        return error(key, "there is no such key", _key_hint(config, key))
+    return error(key, " ".join(message.split()), "correct the override")
+
+
+def _key_hint(config: DictConfig, key: str) -> str:
+    """The keys that there are where an unknown one was looked for, and the most similar of them."""
+    from omegaconf import OmegaConf
+
+    node, path, names = config, [], key.split(".")
+    while len(names) > 1 and OmegaConf.is_dict(node) and names[0] in node:
+        node = node.get(names[0])
+        path.append(names.pop(0))
+    if not OmegaConf.is_dict(node):
+        return f"{'.'.join(path)} is a value, and has no keys"
+    matches = get_close_matches(names[0], map(str, node), n=1)
+    hint = f"did you mean {'.'.join([*path, matches[0], *names[1:]])}? " if matches else ""
+    return f"{hint}{'.'.join(path) or 'the configuration'} has {', '.join(map(str, node))}"
