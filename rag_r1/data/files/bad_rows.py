@@ -23,7 +23,7 @@ class BadRows:
     first: list[str] = field(default_factory=list)
 
     def add(self, location: str, reason: object) -> None:
-        """Count a row; the first ones are kept to be named."""
+        """Count a row, and keep its place and reason if it is one of the first `NAMED`."""
         self.count += 1
         if len(self.first) < NAMED:
             self.first.append(f"{location}: {reason}")
@@ -32,17 +32,17 @@ class BadRows:
         return BadRows(self.count + other.count, (self.first + other.first)[:NAMED])
 
     def named(self) -> str:
-        """The first ones, and how many more there are."""
+        """The first `NAMED` rows, and how many more there are."""
         unnamed = self.count - len(self.first)
         return "; ".join(self.first) + (f"; and {unnamed} more" if unnamed else "")
 
     def refusal(self) -> str:
-        """The message with which a file is refused."""
+        """The error message for files with these rows."""
         return f"{self._count_text()}: {self.named()}. Repair them, or leave them out with --skip-bad-rows."
 
     def left_out(self) -> list[str]:
-        """The report if they were left out: how many, a line for each that is named, and one for the
-        others."""
+        """The lines that report these rows as left out: how many, one for each that is named, one for the
+        others. Empty without bad rows."""
         if not self.count:
             return []
         unnamed = self.count - len(self.first)
