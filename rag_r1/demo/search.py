@@ -23,7 +23,7 @@ _STOPWORDS = frozenset(
 
 
 class WorldSearch:
-    """Searches passages `{"id", "contents"}`; `results` is for synchronous code, `search` for the agent
+    """Searches passages `{"id", "contents"}`: `results` from synchronous code, `search` from the agent
     core."""
 
     def __init__(self, passages: Sequence[dict[str, str]], topk: int = 2):
@@ -50,6 +50,7 @@ class WorldSearch:
         return [self._best(query) for query in queries]
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
+        """The same as `results`, as a tool of an agent calls it."""
         return self.results(queries)
 
     def _best(self, query: str) -> list[Document]:
@@ -62,6 +63,7 @@ class WorldSearch:
 
 
 def _terms(text: str) -> list[str]:
+    """The stems of the words of a text, without stop words."""
     stem = _stemmer()
     return [stem(word) for word in re.findall(r"\w+", text.lower()) if word not in _STOPWORDS]
 

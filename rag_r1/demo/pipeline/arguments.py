@@ -26,13 +26,14 @@ STEP_NAMES = (
     "grpo_without_sft",
     "evaluation",
 )
+#: The value of --base with which the base is pretrained.
 SCRATCH = "scratch"
-#: Those of pretrain.py, which needs torch; `--help` does not.
+#: As in pretrain.py, which needs torch; `--help` does not.
 BASE_STEPS = 2100
 
 
 class PipelineArguments(Arguments):
-    """What is run, how large it is, and where."""
+    """The arguments of `rag-r1 pipeline`."""
 
     out: Path = argument("folder of the run; the same command resumes an interrupted run", "DIR")
     seed: int = argument("seed of the world, the base, the teacher and every training", default=0)

@@ -13,7 +13,7 @@
 
 A step is the command of that name, with the limits of an episode that both trainings have, so it goes on
 after a kill as that command does: traces and filter ask nothing twice, trainings go on from their last
-checkpoint. Addresses and ports are no settings; the servers are started anew.
+checkpoint. Addresses and ports are not among the settings; the servers are started anew.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from rag_r1.agent import Budget
 from rag_r1.demo.pipeline.arguments import SCRATCH, STEP_NAMES
 from rag_r1.demo.pipeline.artifacts import PipelineArtifacts
 from rag_r1.demo.pipeline.limits import (
-    AT_A_TIME,
     BUDGET,
-    CONTEXT,
+    CONCURRENCY,
+    CONTEXT_TOKENS,
     PARALLEL,
     TEACHER_BUDGET,
     TOPK,
-    VLLM,
+    VLLM_OPTIONS,
     agent_keys,
     grpo_overrides,
 )
@@ -60,7 +60,7 @@ from rag_r1.training.stages import StagesArguments
 
 @dataclass(frozen=True)
 class Pipeline(PipelineArtifacts):
-    """The steps for some arguments in the folder `out`."""
+    """The steps of a pipeline with these arguments in the folder `out`."""
 
     def steps(self) -> list[Step]:
         """All steps that these arguments ask for, in order."""
@@ -136,17 +136,19 @@ class Pipeline(PipelineArtifacts):
         def work(folder: Path) -> dict[str, Any]:
             with self.retriever(folder) as url, ExitStack() as stack:
                 if is_real_teacher:
-                    prompt, budget = self.prompt.with_name("prompt_of_a_real_teacher.txt"), TEACHER_BUDGET
+                    prompt = self.prompt.with_name("prompt_of_a_real_teacher.txt")
+                    budget = TEACHER_BUDGET
                     endpoint = {"base_url": args.teacher_url, "teacher_model": args.teacher_model}
                     endpoint["api_key_env"] = args.api_key_env
                 else:
                     world = demo_data(args.seed, args.questions, args.held_out)
                     teacher = RuleTeacher(world.train, **rules, seed=args.seed)
                     server = stack.enter_context(TeacherServer(teacher))
-                    prompt, budget = self.prompt, BUDGET
+                    prompt = self.prompt
+                    budget = BUDGET
                     endpoint = {"base_url": f"{server.url}/v1", "teacher_model": "rules"}
-                playing = self._playing(folder, prompt, budget, url)
-                traces = TracesArguments(**playing, **endpoint, tokenizer=str(self.base))
+                episode_arguments = self._episode_arguments(folder, prompt, budget, url)
+                traces = TracesArguments(**episode_arguments, **endpoint, tokenizer=str(self.base))
                 run_module("rag_r1.sft.traces_command", *traces.to_argv())
             summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
             return {key: summary[key] for key in ("judged", "right", "accuracy", "failed")}
@@ -165,7 +167,7 @@ class Pipeline(PipelineArtifacts):
                 format="verl",
                 seed=args.seed,
                 out=folder,
-                max_context=CONTEXT - BUDGET.max_turn_tokens,
+                max_context=CONTEXT_TOKENS - BUDGET.max_turn_tokens,
                 max_target=BUDGET.max_turn_tokens,
             )
             run_module("rag_r1.sft.data", *samples.to_argv(), log=folder / "sft_data.log")
@@ -186,7 +188,8 @@ class Pipeline(PipelineArtifacts):
         }
 
         def work(folder: Path) -> dict[str, Any]:
-            run, data = folder / "run", self.out / "sft_data"
+            run = folder / "run"
+            data = self.out / "sft_data"
             rows = json.loads((data / "sft_summary.json").read_text())["splits"]["train"]["samples"]
             bar = SftProgressBar(run / "metrics.jsonl", rows // args.sft_batch * args.sft_epochs)
             overrides = [
@@ -195,7 +198,7 @@ class Pipeline(PipelineArtifacts):
                 f"trainer.seed={args.seed}",
                 f"trainer.total_epochs={args.sft_epochs}",
                 f"data.train_batch_size={args.sft_batch}",
-                f"data.max_length={CONTEXT}",
+                f"data.max_length={CONTEXT_TOKENS}",
                 *args.sft_set,
             ]
             training = SftArguments(recipe="rag_r1/sft/demo", data=data, overrides=overrides)
@@ -216,10 +219,10 @@ class Pipeline(PipelineArtifacts):
             print("filter: starting vLLM (half a minute)")
             with (
                 self.retriever(folder) as retriever,
-                vllm_server(self.sft_model.resolve(), folder / "vllm.log", options=VLLM) as url,
+                vllm_server(self.sft_model.resolve(), folder / "vllm.log", options=VLLM_OPTIONS) as url,
             ):
                 arguments = FilterArguments(
-                    **self._playing(folder, self.prompt, BUDGET, retriever),
+                    **self._episode_arguments(folder, self.prompt, BUDGET, retriever),
                     base_url=url,
                     model="policy",
                     tokenizer=str(self.sft_model.resolve()),
@@ -269,8 +272,10 @@ class Pipeline(PipelineArtifacts):
         names = ["base", "sft", *self.trainings]
         return Step("evaluation", {"models": names}, work, ("scores.json",), ("world", *names))
 
-    def _playing(self, folder: Path, prompt: Path, budget: Budget, retriever: str) -> dict[str, Any]:
-        """What the arguments of `rag-r1 traces` and `rag-r1 filter` have in common."""
+    def _episode_arguments(
+        self, folder: Path, prompt: Path, budget: Budget, retriever: str
+    ) -> dict[str, Any]:
+        """The arguments that `rag-r1 traces` and `rag-r1 filter` have in common."""
         return {
             "questions": [self.out / "world" / "train.parquet"],
             "out": folder,
@@ -280,6 +285,6 @@ class Pipeline(PipelineArtifacts):
             "seed": self.args.seed,
             "max_prompt_tokens": budget.max_prompt_tokens,
             "max_response_tokens": budget.max_response_tokens,
-            "in_flight": AT_A_TIME,
+            "in_flight": CONCURRENCY,
             "overrides": agent_keys(budget),
         }
