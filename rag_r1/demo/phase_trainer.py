@@ -49,8 +49,7 @@ class PhaseTrainer:
     """Trains a model through one phase, a step at a time; its state can be saved and loaded."""
 
     def __init__(self, model: Qwen2ForCausalLM, phase: TrainingPhase):
-        self.model = model
-        self.phase = phase
+        self.model, self.phase = model, phase
         matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
         others = [w for name, w in model.named_parameters() if w.ndim != 2 or "embed" in name]
         self.optimizers = [
@@ -58,9 +57,7 @@ class PhaseTrainer:
             torch.optim.AdamW(others, lr=phase.lr, betas=(0.9, 0.98), weight_decay=0.01),
         ]
         # With a lambda: LambdaLR would save the attributes of a callable object with its state.
-        self.schedules = [
-            LambdaLR(optimizer, lambda step: self._rate_factor(step)) for optimizer in self.optimizers
-        ]
+        self.schedules = [LambdaLR(item, lambda step: self._rate_factor(step)) for item in self.optimizers]
 
     def step(self, rows: Sequence[Row]) -> float:
         """Train on a batch, in place; returns its loss, the weighted mean over its targets."""

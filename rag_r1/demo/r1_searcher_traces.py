@@ -167,12 +167,9 @@ def draw_note(question: Question, rng: random.Random, separator: str) -> tuple[s
     """Draw what a note contains, a key of NOTE_CONTENTS, and its text; `separator` stands between names."""
     (label,) = rng.choices(list(NOTE_CONTENTS), NOTE_CONTENTS.values())
     names = [lookup.entity for lookup in question.lookups if lookup.entity in question.text]
-    texts = {
-        "some words": neighbouring_words(question, rng),
-        "a name": rng.choice(names),
-        "every name": separator.join(names),
-    }
-    return label, texts[label]
+    words = neighbouring_words(question, rng)
+    name = rng.choice(names)
+    return label, {"some words": words, "a name": name, "every name": separator.join(names)}[label]
 
 
 def aside_words(rng: random.Random) -> str:

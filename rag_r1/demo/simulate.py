@@ -93,10 +93,9 @@ class TorchEngine:
             positions = positions[:, -1:] + 1
             mask = torch.cat([mask, torch.ones(len(waiting), 1, dtype=mask.dtype)], 1)
         rows = torch.stack(token_columns, 1).tolist()
-        row_logprobs = torch.stack(logprob_columns, 1).tolist()
-        for (_, _, future), row, values, length in zip(
-            waiting, rows, row_logprobs, lengths.tolist(), strict=True
-        ):
+        logprobs = torch.stack(logprob_columns, 1).tolist()
+        futures = [future for _, _, future in waiting]
+        for future, row, values, length in zip(futures, rows, logprobs, lengths.tolist(), strict=True):
             future.set_result((row[:length], values[:length]))
 
     def _are_ended(self, columns: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -34,10 +34,12 @@ def write_samples(
     """Write training and validation rows; returns the files. Files of an earlier run that would not be
     written again are removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    written, entries = [], {}
+    written = []
+    entries = {}
     for split, rows in zip(SPLITS, splits, strict=True):
         name = NAME if split == "train" else f"{NAME}_{split}"
-        verl, llama = folder / f"{split}.parquet", folder / "llama_factory" / f"{name}.json"
+        verl = folder / f"{split}.parquet"
+        llama = folder / "llama_factory" / f"{name}.json"
         if rows and format in ("verl", "both"):
             write_sft_rows(verl, rows)
             written.append(verl)
@@ -65,7 +67,7 @@ def write_samples(
 
 
 def conversation(row: SftRow, tokens: SftTokens) -> dict[str, Any]:
-    """A row as LLaMA-Factory's conversation, in which people and observations alternate with the model."""
+    """The row as LLaMA-Factory's conversation, in which people and observations alternate with the model."""
     turns = [{"from": "human", "value": tokens.prompt_text(row)}]
     turns += [
         {"from": "gpt" if piece.generated else "observation", "value": piece.text} for piece in row.pieces

@@ -15,17 +15,7 @@ from rag_r1.rollouts.arguments import Above0, Share
 from rag_r1.runs.start_checks import CHECK_ONLY
 
 #: The steps in their order; each is the name of its folder.
-STEP_NAMES = (
-    "world",
-    "base",
-    "traces",
-    "sft_data",
-    "sft",
-    "filter",
-    "grpo",
-    "grpo_without_sft",
-    "evaluation",
-)
+STEP_NAMES = tuple("world base traces sft_data sft filter grpo grpo_without_sft evaluation".split())
 #: The value of --base with which the base is pretrained.
 SCRATCH = "scratch"
 #: As in pretrain.py, which needs torch; `--help` does not.

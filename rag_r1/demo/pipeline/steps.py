@@ -188,8 +188,7 @@ class Pipeline(PipelineArtifacts):
         }
 
         def work(folder: Path) -> dict[str, Any]:
-            run = folder / "run"
-            data = self.out / "sft_data"
+            run, data = folder / "run", self.out / "sft_data"
             rows = json.loads((data / "sft_summary.json").read_text())["splits"]["train"]["samples"]
             bar = SftProgressBar(run / "metrics.jsonl", rows // args.sft_batch * args.sft_epochs)
             overrides = [
