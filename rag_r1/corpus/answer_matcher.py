@@ -72,7 +72,7 @@ class AnswerMatcher:
 
     def __init__(self, answers: Iterable[str] = ()):
         self.keys: dict[str, int] = {}
-        #: By first token, the numbers of tokens of the answers that begin with it.
+        #: First token -> the lengths, in tokens, of the answers that begin with it.
         self._lengths: dict[str, set[int]] = defaultdict(set)
         for answer in answers:
             self.add(answer)

@@ -107,7 +107,7 @@ def _read_titles(args: CheckArguments, questions: Sequence[CorpusQuestion], bad:
     titles = TitleIndex(title for question in questions for title in question.titles)
     if args.redirects:
         titles.add_redirects(read_redirects(args.redirects, bad, progress=not args.no_progress))
-        _raise_for_bad_rows(bad, args)
+        bad.refuse(args.skip_bad_rows, "no report was written")
     return titles
 
 
@@ -115,7 +115,7 @@ def _scan(args: CheckArguments, corpus: Corpus, targets: ScanTargets, save_inter
     """Scan the corpus. Raises DataError for bad rows, repeated ids, and a corpus without a passage."""
     state = args.out / "scan.json"
     scan = scan_corpus(corpus, targets, state, interval=save_interval, progress=not args.no_progress)
-    _raise_for_bad_rows(scan.bad, args)
+    scan.bad.refuse(args.skip_bad_rows, "no report was written")
     if scan.repeated.count:
         raise DataError(f"no report was written: {refusal(scan.repeated)}")
     if not scan.passages:
@@ -141,11 +141,6 @@ def _write_repaired(
 def _missing_names(missing: Sequence[dict[str, Any]], key: str) -> list[str]:
     """The ids, or the titles, of missing evidence."""
     return [row[key] for row in missing if key in row]
-
-
-def _raise_for_bad_rows(bad: BadRows, args: CheckArguments) -> None:
-    if bad.count and not args.skip_bad_rows:
-        raise DataError(f"no report was written, because of {bad.refusal()}")
 
 
 def _search(

@@ -16,16 +16,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+_SUPPORTING = ("supporting_ids", "supporting_titles", "supporting_facts")
 #: The columns of a table that are read.
-COLUMNS = (
-    "metadata",
-    "supporting_ids",
-    "supporting_titles",
-    "supporting_facts",
-    "paragraphs",
-    "context",
-    "s_wiki_title",
-)
+COLUMNS = ("metadata", *_SUPPORTING, "paragraphs", "context", "s_wiki_title")
 
 
 class RowEvidence(NamedTuple):

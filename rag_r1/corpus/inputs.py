@@ -44,8 +44,7 @@ def read_inputs(
 
     def read_all(paths: Sequence[Path]) -> CorpusQuestions:
         data = read_questions(paths)
-        if data.bad.count and not skip_bad_rows:
-            raise DataError(f"nothing was written, because of {data.bad.refusal()}")
+        data.bad.refuse(skip_bad_rows, "nothing was written")
         return data
 
     def open_corpus(paths: Sequence[Path], ids: bool = True) -> Corpus:

@@ -57,7 +57,8 @@ def judge_questions(questions: Iterable[CorpusQuestion], findings: CorpusFinding
 
 
 def missing_evidence(judged: Iterable[QuestionVerdict]) -> list[dict[str, Any]]:
-    """What is not in the corpus, most needed first: {"id" or "title", "questions": n, "needed_by": [...]}."""
+    """The evidence that is not in the corpus, most needed first: {"id" or "title", "questions": n,
+    "needed_by": [...]}."""
     needed: dict[tuple[str, str], list[str]] = defaultdict(list)
     for verdict in judged:
         for passage_id in verdict.signals.ids_missing or ():
@@ -120,7 +121,7 @@ def _counts(judged: Sequence[QuestionVerdict], findings: CorpusFindings) -> dict
 
 
 def _yes_no_none(values: Iterable[Any]) -> dict[str, int]:
-    """How many values are true, how many are false, and how many are None."""
+    """The number of values that are true (yes), false (no) and None (none)."""
     counts = Counter("none" if value is None else "yes" if value else "no" for value in values)
     return {name: counts[name] for name in ("yes", "no", "none")}
 

@@ -32,8 +32,8 @@ _VERSION = 2
 
 @dataclass
 class ScanTargets:
-    """What is looked for. `probe`: ids that the retrieval server returned, to see whether it serves this
-    corpus; they change nothing else."""
+    """The ids, titles and answers that a scan looks for. `probe`: ids that the retrieval server returned, to
+    see whether it serves this corpus; they change nothing else."""
 
     ids: frozenset[str] = frozenset()
     titles: TitleIndex = field(default_factory=lambda: TitleIndex(()))
@@ -44,20 +44,15 @@ class ScanTargets:
         """A hash of the corpus's files (paths, sizes, times) and of all that is looked for in them, but for
         `probe`."""
         digest = hashlib.sha256()
-        for part in (
-            [_VERSION],
-            *corpus.fingerprint(),
-            sorted(self.ids),
-            *self.titles.names(),
-            list(self.answers.keys),
-        ):
+        answers = list(self.answers.keys)
+        for part in ([_VERSION], *corpus.fingerprint(), sorted(self.ids), *self.titles.names(), answers):
             digest.update(json.dumps(part).encode())
         return digest.hexdigest()
 
 
 @dataclass
 class ScanResult:
-    """What a scan has found up to the position `place`; the matches of titles are in `ScanTargets.titles`."""
+    """The results of a scan up to the position `place`; the matches of titles are in `ScanTargets.titles`."""
 
     place: CorpusPosition = CorpusPosition()
     passages: int = 0

@@ -82,11 +82,8 @@ def no_search_tokenizer() -> TokenizerBase:
     rng = random.Random(0)
     tags = demo_protocol(NAME).tags
     units = [f" {year}" for year in YEARS] + [f"({rank})" for rank in range(1, TOPK + 1)]
-    units += [
-        "<|begin_of",
-        "<|end_of",
-        *(t for tag in (tags.think, tags.answer) for t in (tag.open, tag.close)),
-    ]
+    units += ["<|begin_of", "<|end_of"]
+    units += [text for tag in (tags.think, tags.answer) for text in (tag.open, tag.close)]
     texts = [f'"{word}' for word in (*FIRST, *STEM)] + [f"_{form}|> " for form in (*FORMS, QUERY)]
     texts.append(demo_protocol(NAME).observation([""], [[]]))
     for _ in range(40):

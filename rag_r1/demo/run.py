@@ -95,22 +95,26 @@ def run_demo(
     build_index(out / "data" / "corpus.jsonl", out / "index", "--backend", "bm25")
     print("3/4 starting the retrieval server")
     with retrieval_process(out / "index", out / "server.log") as url:
-        changes = [
-            f"data.train_files={out / 'data' / 'train.parquet'}",
-            f"data.val_files={out / 'data' / 'val.parquet'}",
-            f"data.seed={seed}",
-            f"actor_rollout_ref.model.path={inputs.policy}",
-            f"critic.model.path={inputs.policy}",
-            f"rag_r1.retriever.url={url}",
-            f"rag_r1.trajectory_dir={out / 'trajectories'}",
-            f"trainer.default_local_dir={out / 'checkpoints'}",
-            f"hydra.run.dir={out / 'hydra'}",
-            *overrides,
-        ]
+        changes = [*_run_overrides(out, seed, inputs.policy, url), *overrides]
         print(f"4/4 training with veRL, Ray, FSDP and vLLM; log: {out / 'train.log'}")
         train(Recipe.find(f"demo/{recipe}").command(changes), out, timeout_s)
     seconds = round(time.monotonic() - start, 1)
     return make_report(out, {"recipe": recipe, "seed": seed, "seconds": seconds})
+
+
+def _run_overrides(out: Path, seed: int, policy: Path, url: str) -> list[str]:
+    """The overrides that name the files, the seed and the server of a run."""
+    return [
+        f"data.train_files={out / 'data' / 'train.parquet'}",
+        f"data.val_files={out / 'data' / 'val.parquet'}",
+        f"data.seed={seed}",
+        f"actor_rollout_ref.model.path={policy}",
+        f"critic.model.path={policy}",
+        f"rag_r1.retriever.url={url}",
+        f"rag_r1.trajectory_dir={out / 'trajectories'}",
+        f"trainer.default_local_dir={out / 'checkpoints'}",
+        f"hydra.run.dir={out / 'hydra'}",
+    ]
 
 
 def _check_recipe(text: str) -> str:

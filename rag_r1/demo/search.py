@@ -32,13 +32,10 @@ class WorldSearch:
         self.topk = topk
         self._documents = [Document(passage["id"], passage["contents"]) for passage in passages]
         vocabulary: dict[str, int] = {}
-        rows = [
-            np.array(
-                [vocabulary.setdefault(term, len(vocabulary)) for term in _terms(passage["contents"])],
-                np.int32,
-            )
-            for passage in passages
-        ]
+        rows = []
+        for passage in passages:
+            ids = [vocabulary.setdefault(term, len(vocabulary)) for term in _terms(passage["contents"])]
+            rows.append(np.array(ids, np.int32))
         self._index = bm25s.BM25(k1=1.2, b=0.75, method="lucene", backend="numpy")
         self._index.scores = self._index.build_index_from_ids(
             list(vocabulary.values()), rows, show_progress=False

@@ -99,7 +99,8 @@ class TorchEngine:
             future.set_result((row[:length], values[:length]))
 
     def _are_ended(self, columns: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Which rows end with a stop string, given their tokens so far, one tensor per step."""
+        """Whether each row ends with a stop string; `columns`: the rows' tokens so far, one tensor per
+        step."""
         is_ended = torch.zeros_like(columns[-1], dtype=torch.bool)
         for stop in self.stops:
             if len(stop) <= len(columns):

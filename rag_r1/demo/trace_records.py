@@ -91,12 +91,8 @@ def write_records(path: Path, protocol: Protocol, mix: str, batches: int, seed: 
         for step, traces in enumerate(progress):
             for trace in traces:
                 trajectory = record_of(trace, protocol, f"demo/{step}/{trace.question.id}")
-                facts = {
-                    "step": step,
-                    "split": "train",
-                    "data_source": "demo",
-                    "golds": [trace.question.gold],
-                }
+                golds = [trace.question.gold]
+                facts = {"step": step, "split": "train", "data_source": "demo", "golds": golds}
                 yield {**facts, **trajectory.to_dict()}
 
     path.parent.mkdir(parents=True, exist_ok=True)

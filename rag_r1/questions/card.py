@@ -38,16 +38,10 @@ def card_of(
     kept = Counter(outcome.seed.kind for outcome in outcomes if outcome.is_kept)
     seeds = Counter(outcome.seed.kind for outcome in outcomes)
     reasons = Counter(outcome.reason for outcome in outcomes if outcome.reason)
-    by_kind = {
-        kind: {
-            "seeds": count,
-            "kept": kept[kind],
-            "refused": dict(
-                sorted(Counter(o.reason for o in outcomes if o.reason and o.seed.kind == kind).items())
-            ),
-        }
-        for kind, count in seeds.items()
-    }
+    by_kind: dict[str, Any] = {}
+    for kind, count in seeds.items():
+        refused = Counter(o.reason for o in outcomes if o.reason and o.seed.kind == kind)
+        by_kind[kind] = {"seeds": count, "kept": kept[kind], "refused": dict(sorted(refused.items()))}
     n_open = sum(outcome.is_open for outcome in outcomes)
     return {
         "seeds": len(outcomes),

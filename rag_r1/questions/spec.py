@@ -61,10 +61,11 @@ class RequestLimits:
 
 @dataclass(frozen=True)
 class Verification:
-    """How a draft is verified. `samples`: times that the reader is asked in each check, of which `right` must
-    be right with the passages; `topk`: passages of a search in which a draft's own must be; `neighbours`:
-    other passages that the reader is shown; `standalone`: whether the reader is asked if a question makes
-    sense; `similarity`: the one from which two questions are duplicates (0: only if they are equal)."""
+    """The rules by which a draft is verified. `samples`: times that the reader is asked in each check, of
+    which `right` must be right with the passages; `topk`: passages of a search in which a draft's own must
+    be; `neighbours`: other passages that the reader is shown; `standalone`: whether the reader is asked if a
+    question makes sense; `similarity`: the one from which two questions are duplicates (0: only if they are
+    equal)."""
 
     samples: int = 3
     right: int = 2
@@ -107,16 +108,11 @@ class QuestionsSpec:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings on which the questions depend, without what is read from files and servers."""
+        names = ("kinds", "per_kind", "seed", "test_share", "obscure_share", "most_passages", "temperature")
         models = {"teacher": self.teacher, "reader": self.reading}
         return {
             "command": "questions",
-            "kinds": self.kinds,
-            "per_kind": self.per_kind,
-            "seed": self.seed,
-            "test_share": self.test_share,
-            "obscure_share": self.obscure_share,
-            "most_passages": self.most_passages,
-            "temperature": self.temperature,
+            **{name: getattr(self, name) for name in names},
             "protocol": self.protocol,
             "own_prompt": self.prompt is not None,
             "source_name": self.source_name,

@@ -18,7 +18,6 @@ from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.corpus.title_index import STRONG, key_of, level_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.atomic_files import write_json_lines
-from rag_r1.io.errors import DataError
 
 REPAIRED = "repaired_corpus.jsonl"
 _SUPPLIED = re.compile(r"supplied-(\d{1,18})")
@@ -56,7 +55,7 @@ def repair(
     """
     result = RepairResult(out, ids_left=set(ids), titles_left=set(titles))
     offered = {row.id for row in _passages(supply, result.bad, progress, "reading supply") if row.id}
-    _raise_for_bad_rows(result.bad, skip_bad_rows)
+    result.bad.refuse(skip_bad_rows, "no repaired corpus was written")
     out.parent.mkdir(parents=True, exist_ok=True)
     passages = _repaired_passages(corpus, supply, result, offered, skip_bad_rows, progress)
     write_json_lines(out, (passage.row() for passage in passages), durable=True)
@@ -82,7 +81,7 @@ def _repaired_passages(
         if row.id in offered:
             used_ids.add(row.id)
         last = max(last, _supplied_number(row.id))
-    _raise_for_bad_rows(bad, skip_bad_rows)
+    bad.refuse(skip_bad_rows, "no repaired corpus was written")
     missing = _MissingEvidence(counts.ids_left, counts.titles_left)
     digests: set[bytes] = set()
     for row in _passages(supply, BadRows(), progress, "adding passages"):
@@ -100,11 +99,6 @@ def _repaired_passages(
         counts.supplied += 1
     counts.ids_left -= missing.present_ids
     counts.titles_left -= missing.present_titles
-
-
-def _raise_for_bad_rows(bad: BadRows, skip_bad_rows: bool) -> None:
-    if bad.count and not skip_bad_rows:
-        raise DataError(f"no repaired corpus was written, because of {bad.refusal()}")
 
 
 def _supplied_number(passage_id: str | None) -> int:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rag_r1.io.errors import DataError
+
 #: Bad rows that are named; the others are only counted.
 NAMED = 5
 HELP = "leave out and count rows that cannot be used (default: such a row is an error)"
@@ -17,7 +19,7 @@ HELP = "leave out and count rows that cannot be used (default: such a row is an 
 
 @dataclass
 class BadRows:
-    """How many rows cannot be used, and the first `NAMED` of them as `file, row 3: reason`."""
+    """The number of rows that cannot be used, and the first `NAMED` of them as `file, row 3: reason`."""
 
     count: int = 0
     first: list[str] = field(default_factory=list)
@@ -39,6 +41,11 @@ class BadRows:
     def refusal(self) -> str:
         """The error message for files with these rows."""
         return f"{self._count_text()}: {self.named()}. Repair them, or leave them out with --skip-bad-rows."
+
+    def refuse(self, skip_bad_rows: bool, consequence: str) -> None:
+        """Raises DataError, which begins with `consequence`, for bad rows that are not to be left out."""
+        if self.count and not skip_bad_rows:
+            raise DataError(f"{consequence}, because of {self.refusal()}")
 
     def left_out(self) -> list[str]:
         """The lines that report these rows as left out: how many, one for each that is named, one for the

@@ -96,8 +96,8 @@ def check_claim(words: str, better: str, other: str, scores: Mapping[str, Scores
 
 
 def curves(trajectories: Path) -> dict[str, dict[int, float]]:
-    """By step: the mean reward of the training's trajectories (sampled), and the exact match of its own
-    validations on the held-out questions (greedy, on vLLM)."""
+    """The curves of a training, by step: `reward` is the mean reward of its trajectories (sampled),
+    `held_out_em` the exact match of its own validations on the held-out questions (greedy, on vLLM)."""
     training, held_out = (records_by_step(trajectories / split) for split in ("train", "val"))
     rewards = {step: [record["rewards"]["score"] for record in records] for step, records in training.items()}
     return {
@@ -111,13 +111,8 @@ def markdown(report: Mapping[str, Any]) -> str:
     models, settings = report["models"], report["settings"]
     questions = next(iter(models.values()))["questions"]
     kinds = [name for name in next(iter(models.values())) if name.startswith("em_")]
-    header = [
-        "model",
-        "EM",
-        *(name.removeprefix("em_").replace("_", "-") for name in kinds),
-        "searches",
-        "format",
-    ]
+    kind_labels = [name.removeprefix("em_").replace("_", "-") for name in kinds]
+    header = ["model", "EM", *kind_labels, "searches", "format"]
     rows = [
         [LABELS[name], *(number(model[key], 2) for key in ("em", *kinds, "searches", "format"))]
         for name, model in models.items()

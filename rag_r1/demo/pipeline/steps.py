@@ -80,6 +80,7 @@ class Pipeline(PipelineArtifacts):
         return [step for step in steps if step.name in names]
 
     def _world(self) -> Step:
+        """Writes the prompts, the corpus and the questions of a world, and builds its index."""
         args = self.args
         settings = {
             "protocol": args.protocol,
@@ -104,6 +105,7 @@ class Pipeline(PipelineArtifacts):
         return Step("world", settings, work, results)
 
     def _base(self) -> Step:
+        """Pretrains the base, or copies an existing one."""
         args = self.args
         source = args.base_folder
         if source is None:
@@ -128,6 +130,7 @@ class Pipeline(PipelineArtifacts):
         return Step("base", settings, work, ("policy",))
 
     def _traces(self) -> Step:
+        """Records the trajectories of the embedded teacher, or of a real one."""
         args = self.args
         rules = {"wrong": args.wrong, "parallel": PARALLEL[args.protocol]}
         is_real_teacher = args.teacher_model is not None
@@ -156,6 +159,7 @@ class Pipeline(PipelineArtifacts):
         return Step("traces", settings, work, ("traces.jsonl",), ("world", "base"))
 
     def _sft_data(self) -> Step:
+        """Makes SFT samples from the right traces."""
         args = self.args
 
         def work(folder: Path) -> dict[str, Any]:
@@ -179,6 +183,7 @@ class Pipeline(PipelineArtifacts):
         return Step("sft_data", {"seed": args.seed}, work, results, ("base", "traces"))
 
     def _sft(self) -> Step:
+        """Fine-tunes the base on the samples."""
         args = self.args
         settings = {
             "seed": args.seed,
@@ -209,6 +214,7 @@ class Pipeline(PipelineArtifacts):
         return Step("sft", settings, work, ("run/model",), ("base", "sft_data"))
 
     def _filter(self) -> Step:
+        """Plays training questions with the fine-tuned model, and keeps those of suitable difficulty."""
         args = self.args
         settings = {"seed": args.seed, "questions": args.filter_questions, "share": args.filter_share}
 
@@ -237,6 +243,7 @@ class Pipeline(PipelineArtifacts):
         return Step("filter", settings, work, ("train.parquet",), ("world", "sft"))
 
     def _grpo(self, name: str, start: str, questions: str) -> Step:
+        """Trains the model of the step `start` on the questions of the step `questions`."""
         args = self.args
         settings = {"seed": args.seed, "steps": args.grpo_steps, "set": args.grpo_set}
 
@@ -259,6 +266,7 @@ class Pipeline(PipelineArtifacts):
         return Step(name, settings, work, ("stage1/finished", "stage1/trajectories"), (start, questions))
 
     def _evaluation(self) -> Step:
+        """Plays the held-out questions with all models."""
         args = self.args
 
         def work(folder: Path) -> dict[str, Any]:
