@@ -165,7 +165,7 @@ def test_the_model_of_a_training_is_found_also_in_a_folder_that_was_moved(tmp_pa
     (stage / "finished").write_text(f"/somewhere/{place}{model.relative_to(tmp_path)}\n")
     assert pipeline.trained("grpo") == model
     (stage / "finished").write_text("garbage\n")
-    with pytest.raises(RunError, match="names no model"):
+    with pytest.raises(RunError, match="does not name a model"):
         pipeline.trained("grpo")
 
 
