@@ -16,7 +16,6 @@ from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.retrieval_check import RetrievalResults
 from rag_r1.corpus.scan import ScanResult
 from rag_r1.corpus.title_index import STRONG, TitleIndex
-from rag_r1.runs.markdown import table
 
 VERDICTS = ("answerable", "unanswerable", "unknown")
 
@@ -119,12 +118,6 @@ RULES = (
 def rule_of(signals: QuestionSignals) -> VerdictRule:
     """The first rule that applies; the last one always does."""
     return next(rule for rule in RULES if rule.applies(signals))
-
-
-def rule_table() -> str:
-    """The rules as a table of Markdown."""
-    rows = [[n, f"`{rule.name}`", rule.when, rule.verdict] for n, rule in enumerate(RULES, 1)]
-    return "\n".join(table(["", "reason", "if", "verdict"], rows, "rlll"))
 
 
 @dataclass(frozen=True)

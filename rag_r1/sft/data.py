@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from tqdm import tqdm
 
 from rag_r1.agent.records import read_records, trajectory_of
@@ -28,10 +28,10 @@ from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.options.declare import Constraint
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Protocol, load_protocol, load_with_prompt, protocol_names
+from rag_r1.rollouts.arguments import Share
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 from rag_r1.sft.copy_check import QUOTATION
@@ -42,8 +42,6 @@ from rag_r1.sft.segment import REASONS, WHOLE, UnusableSampleError, kinds_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
 
 _DESCRIPTION = """\
 Make data for supervised fine-tuning from traces with right answers, for `rag-r1 sft` (veRL's SFT trainer)

@@ -33,9 +33,8 @@ from rag_r1.sft.copy_check import find_quotation
 Layout = Literal["cut", "whole"]
 Metric = Literal["em", "cover_em"]
 
-THOUGHT_ONLY = "question -> answer"
 KINDS = (
-    THOUGHT_ONLY,
+    "question -> answer",
     "question -> search",
     "question + information -> search",
     "question + information -> answer",
