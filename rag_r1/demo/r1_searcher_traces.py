@@ -25,6 +25,7 @@ not its result, so it has no reason to prefer one of these habits; stage 2 has.
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -167,6 +168,12 @@ def draw_note(question: Question, rng: random.Random, separator: str) -> tuple[s
     words = neighbouring_words(question, rng)
     name = rng.choice(names)
     return label, {"some words": words, "a name": name, "every name": separator.join(names)}[label]
+
+
+def noted_contents(text: str) -> str | None:
+    """The contents, a key of NOTE_CONTENTS, that the first note in a text announces; None without a note."""
+    match = re.search(rf"I take a note of ({'|'.join(NOTE_CONTENTS)})\.", text)
+    return match and match[1]
 
 
 def aside_words(rng: random.Random) -> str:
