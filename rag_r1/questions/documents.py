@@ -65,7 +65,7 @@ class PassagePool:
         return {passage.id: passage for passage in self.passages}
 
     @cached_property
-    def leads(self) -> dict[str, SourcePassage]:
+    def first_passages(self) -> dict[str, SourcePassage]:
         """Document -> its first passage."""
         return {passage.document: passage for passage in reversed(self.passages)}
 
@@ -150,6 +150,7 @@ class _SmallestRanks:
         self.items: list[tuple[float, int, SourcePassage]] = []  # a heap of negative ranks and positions
 
     def add(self, rank: float, position: int, passage: SourcePassage) -> None:
+        """Keep a passage if its rank is among the smallest so far; `position`: its number in the corpus."""
         item = (-rank, -position, passage)
         if len(self.items) < self.limit:
             heapq.heappush(self.items, item)
@@ -157,5 +158,5 @@ class _SmallestRanks:
             heapq.heappushpop(self.items, item)
 
     def in_order(self) -> Iterator[SourcePassage]:
-        for _, _, passage in sorted(self.items, key=lambda item: -item[1]):
-            yield passage
+        """The kept passages, in the order of the corpus."""
+        return (passage for _, _, passage in sorted(self.items, key=lambda item: -item[1]))

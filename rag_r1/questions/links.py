@@ -65,7 +65,7 @@ class Links:
         for mention in _mentions(passage.contents):
             documents = self._by_title.get(mention, ())
             if len(documents) == 1:
-                yield self.pool.leads[next(iter(documents))]
+                yield self.pool.first_passages[next(iter(documents))]
 
     def _urls(self, passage: SourcePassage) -> Iterator[SourcePassage]:
         for address in _ADDRESS.findall(passage.contents):
