@@ -1,5 +1,4 @@
-"""Requests drafts from the teacher, who writes one for each seed, and answers from the reader, who verifies
-it.
+"""Requests drafts from the teacher, who writes one for each seed, and answers from the reader.
 
 Both are chat endpoints whose replies must have a form (rag_r1/inference/strict_replies.py); they may be one
 model at one address. Every reply is kept before it is used: the teacher's in the run's cache, the reader's in

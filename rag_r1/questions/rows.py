@@ -1,9 +1,9 @@
 """Refuses duplicates, and writes the files of the questions.
 
 Of two questions with one wording, or one answer from the same passages, the first is kept; also of two with
-one answer and the same names and numbers that are nearly one wording or about copies of the same passages. Of
-a question of train and one of test that of test is kept, which must not be trained on. The rows are those of
-any data set (rag_r1/data/rows.py), with the ids of the passages that a question needs.
+one answer and the same names and numbers that are nearly one wording or about copies of the same passages. If
+one is in train and one in test, that of test is kept, so that no question of test is trained on. The rows are
+those of any data set (rag_r1/data/rows.py), with the ids of the passages that a question needs.
 
     train.parquet, test.parquet   the rows, each if there is one
     questions.jsonl               the same with kind and split, for people and for `rag-r1 eval report`

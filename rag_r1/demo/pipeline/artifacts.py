@@ -1,5 +1,4 @@
-"""The results that the steps of a pipeline leave for each other: the prompt, the models, and the world's
-index.
+"""Says where the steps of a pipeline leave their results for each other: prompt, models, the world's index.
 
 Each has one place in the pipeline's folder, under the name of the step that makes it (steps.py).
 """

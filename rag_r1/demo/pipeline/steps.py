@@ -139,16 +139,14 @@ class Pipeline(PipelineArtifacts):
         def work(folder: Path) -> dict[str, Any]:
             with self.retriever(folder) as url, ExitStack() as stack:
                 if is_real_teacher:
-                    prompt = self.prompt.with_name("prompt_of_a_real_teacher.txt")
-                    budget = TEACHER_BUDGET
+                    prompt, budget = self.prompt.with_name("prompt_of_a_real_teacher.txt"), TEACHER_BUDGET
                     endpoint = {"base_url": args.teacher_url, "teacher_model": args.teacher_model}
                     endpoint["api_key_env"] = args.api_key_env
                 else:
                     world = demo_data(args.seed, args.questions, args.held_out)
                     teacher = RuleTeacher(world.train, **rules, seed=args.seed)
                     server = stack.enter_context(TeacherServer(teacher))
-                    prompt = self.prompt
-                    budget = BUDGET
+                    prompt, budget = self.prompt, BUDGET
                     endpoint = {"base_url": f"{server.url}/v1", "teacher_model": "rules"}
                 episode_arguments = self._episode_arguments(folder, prompt, budget, url)
                 traces = TracesArguments(**episode_arguments, **endpoint, tokenizer=str(self.base))
