@@ -32,7 +32,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rag_r1.corpus.answer_matcher import AnswerMatcher  # noqa: E402
-from rag_r1.corpus.command import CheckArguments, CheckResult, check_corpus  # noqa: E402
+from rag_r1.corpus.arguments import CheckArguments  # noqa: E402
+from rag_r1.corpus.check import CheckResult, check_corpus  # noqa: E402
 from rag_r1.corpus.reader import Corpus, Passage  # noqa: E402
 from rag_r1.corpus.scan import ScanTargets, scan_corpus  # noqa: E402
 from rag_r1.corpus.title_index import TitleIndex  # noqa: E402

@@ -68,7 +68,7 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     scores = {name: [r["rewards"][term] for r in records] for name, term in terms.items()}
     known = {name: [value for value in values if value is not None] for name, values in scores.items()}
     first = [
-        r1_searcher_traces.with_note(record["turns"][0]["text"]) if record["turns"] else None
+        r1_searcher_traces.noted_contents(record["turns"][0]["text"]) if record["turns"] else None
         for record in records
     ]
     named = [label in ("a name", "every name") for label in first]

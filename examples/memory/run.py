@@ -126,7 +126,7 @@ def curve(folder: Path) -> dict[int, dict[str, float]]:
 def figures(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     """EM by kind, searches and turns (report.summarise); shares of episodes with a summary, with a backtrack,
     and cut off for want of room; training rows of a trajectory."""
-    figures = summarise(records)
+    figures = summarise(records).labelled()
     for role in ("summary", "backtrack"):
         figures[role] = _share(any(turn["action"] == role for turn in record["turns"]) for record in records)
     figures["token limit"] = _share(record["status"] == "token_limit" for record in records)

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Sequence
 
 from rag_r1.corpus.title_index import unicode_normalised
 
-#: Longer answers are sentences, which are not looked for: no other text has their words.
+#: Answers with more tokens are sentences and are not looked for: no other text has their words.
 MAX_TOKENS = 32
-#: An answer that stands in more passages than this share (and than COMMON_AT_LEAST) says nothing.
+#: An answer that stands in more passages than this share of all, and than `MIN_COMMON`, says nothing.
 COMMON_SHARE, MIN_COMMON = 1e-3, 20
 
 YES_NO = frozenset({"yes", "no", "true", "false", "noanswer"})
@@ -52,7 +52,8 @@ def answer_tokens(text: str) -> list[str]:
 
 
 def weak_reason(tokens: Sequence[str]) -> str | None:
-    """Why an answer that merely stands somewhere in a corpus says nothing, or None."""
+    """Why it proves nothing that an answer with these tokens stands somewhere in a corpus; None if it
+    does."""
     if not tokens:
         return "empty"
     if len(tokens) > MAX_TOKENS:
@@ -61,16 +62,17 @@ def weak_reason(tokens: Sequence[str]) -> str | None:
         return "yes_no"
     if all(token in _NUMBERS or any(character.isdigit() for character in token) for token in tokens):
         return "number"
-    size = sum(3 if ord(character) > 0x2E80 else 1 for token in tokens for character in token)
-    return "short" if size <= 3 else None
+    letters = sum(3 if ord(character) > 0x2E80 else 1 for token in tokens for character in token)
+    return "short" if letters <= 3 else None
 
 
 class AnswerMatcher:
-    """The answers that are looked for. An answer is known by its key, its tokens joined by blanks."""
+    """The answers that are looked for. The key of an answer is its tokens joined by blanks; `keys` has a
+    number for each."""
 
     def __init__(self, answers: Iterable[str] = ()):
         self.keys: dict[str, int] = {}
-        #: By first token, the numbers of tokens of the answers that begin with it.
+        #: First token -> the lengths, in tokens, of the answers that begin with it.
         self._lengths: dict[str, set[int]] = defaultdict(set)
         for answer in answers:
             self.add(answer)
@@ -87,7 +89,8 @@ class AnswerMatcher:
 
     def matches_in(self, text: str) -> set[int]:
         """The numbers (`keys`) of the answers in a text."""
-        tokens, lengths, keys = answer_tokens(text), self._lengths, self.keys
+        tokens = answer_tokens(text)
+        lengths = self._lengths
         starts = [start for start, token in enumerate(tokens) if token in lengths]
         phrases = (" ".join(tokens[i : i + length]) for i in starts for length in lengths[tokens[i]])
-        return {keys[phrase] for phrase in phrases if phrase in keys}
+        return {self.keys[phrase] for phrase in phrases if phrase in self.keys}

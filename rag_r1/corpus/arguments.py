@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from rag_r1.corpus.repair import REPAIRED
+from rag_r1.corpus.repair.repaired_corpus import REPAIRED
 from rag_r1.data.files.bad_rows import HELP
 from rag_r1.options.command_line import Arguments, Positive, argument
 from rag_r1.options.server_address import Address
@@ -50,7 +50,8 @@ class CheckArguments(Arguments):
     check_only: bool = argument(CHECK_ONLY, default=False)
 
     def servers(self) -> list[tuple[str, RetrieverConfig, Path]]:
-        """The flag of each server with an address, its client's options, and the file of its results."""
+        """(flag of the address, options of the client, file of the results) for each server with an
+        address."""
         urls = {"retriever": self.retriever_url, "bm25": self.bm25_url}
         return [
             (

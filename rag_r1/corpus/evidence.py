@@ -14,58 +14,59 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_r1.protocols.actions import has_lone_surrogate
 
+_SUPPORTING = ("supporting_ids", "supporting_titles", "supporting_facts")
 #: The columns of a table that are read.
-COLUMNS = (
-    "metadata",
-    "supporting_ids",
-    "supporting_titles",
-    "supporting_facts",
-    "paragraphs",
-    "context",
-    "s_wiki_title",
-)
+COLUMNS = ("metadata", *_SUPPORTING, "paragraphs", "context", "s_wiki_title")
 
 
-def evidence_of(row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(ids of passages, titles of pages) that a row or its `metadata` names, each once. Raises ValueError if
-    they are of another shape than that of their data set."""
+class RowEvidence(NamedTuple):
+    """Ids of passages and titles of pages, each once."""
+
+    ids: tuple[str, ...]
+    titles: tuple[str, ...]
+
+
+def evidence_of(row: Mapping[str, Any]) -> RowEvidence:
+    """The evidence that a row or its `metadata` names. Raises ValueError for `supporting_*` of another shape.
+    `paragraphs` and `s_wiki_title` of another shape are ignored: other data sets use these names as well."""
     ids: list[str] = []
     titles: list[str] = []
     for mapping in _mappings(row):
         ids += _texts(mapping, "supporting_ids")
         titles += _texts(mapping, "supporting_titles")
-        titles += _titles_of_facts(_plain(mapping.get("supporting_facts")))
-        titles += _titles_of_paragraphs(_plain(mapping.get("paragraphs")))
+        titles += _titles_of_facts(_parsed_json(mapping.get("supporting_facts")))
+        titles += _titles_of_paragraphs(_parsed_json(mapping.get("paragraphs")))
         if isinstance(subject := mapping.get("s_wiki_title"), str) and subject.strip():
             titles.append(subject)
     for text in (*ids, *titles):
         if has_lone_surrogate(text):
             raise ValueError("the evidence holds half of a character (a lone surrogate), which is not text")
-    return tuple(dict.fromkeys(ids)), tuple(dict.fromkeys(titles))
+    return RowEvidence(tuple(dict.fromkeys(ids)), tuple(dict.fromkeys(titles)))
 
 
 def paragraphs_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(title, text) of the paragraphs that a row brings along, also of those that are no evidence; nothing
-    where they are of another shape."""
+    """(title, text) of all paragraphs in a row, also of those that are not evidence. Paragraphs of another
+    shape are left out."""
     for mapping in _mappings(row):
-        context = _plain(mapping.get("context"))
+        context = _parsed_json(mapping.get("context"))
         if isinstance(context, Mapping):  # as the Hub's copies have it: a list for each column
             columns = context.get("title"), context.get("sentences")
             context = list(zip(*columns, strict=False)) if all(isinstance(c, list) for c in columns) else []
         for page in context if isinstance(context, list) else ():
             if isinstance(page, list | tuple) and len(page) == 2:
                 yield from _paragraph(*page)
-        paragraphs = _plain(mapping.get("paragraphs"))
+        paragraphs = _parsed_json(mapping.get("paragraphs"))
         for entry in paragraphs if isinstance(paragraphs, list) else ():
             if isinstance(entry, Mapping):
                 yield from _paragraph(entry.get("title"), entry.get("paragraph_text", entry.get("text")))
 
 
 def _paragraph(title: Any, text: Any) -> Iterator[tuple[str, str]]:
+    """The paragraph with blanks folded; `text` may be a list of sentences. Nothing for another shape."""
     parts = [text] if isinstance(text, str) else text
     if isinstance(title, str) and isinstance(parts, list) and all(isinstance(part, str) for part in parts):
         if folded := " ".join(" ".join(parts).split()):
@@ -73,13 +74,14 @@ def _paragraph(title: Any, text: Any) -> Iterator[tuple[str, str]]:
 
 
 def _mappings(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The row, and its `metadata`."""
     yield row
-    if isinstance(metadata := _plain(row.get("metadata")), Mapping):
+    if isinstance(metadata := _parsed_json(row.get("metadata")), Mapping):
         yield metadata
 
 
-def _plain(value: Any) -> Any:
-    """A value, or what it is as JSON: some tables have no nested columns."""
+def _parsed_json(value: Any) -> Any:
+    """The value, parsed if it is a list or object in JSON: a table such as CSV has no nested columns."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             return json.loads(value)
@@ -89,7 +91,8 @@ def _plain(value: Any) -> Any:
 
 
 def _texts(mapping: Mapping[str, Any], name: str) -> list[str]:
-    values = _plain(mapping.get(name))
+    """The texts in the list `name`; whole numbers become texts. Raises ValueError for another shape."""
+    values = _parsed_json(mapping.get(name))
     if values is None:
         return []
     usable = isinstance(values, list | tuple) and all(
@@ -102,6 +105,7 @@ def _texts(mapping: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _titles_of_facts(facts: Any) -> list[str]:
+    """The titles of `supporting_facts`. Raises ValueError for another shape."""
     if isinstance(facts, Mapping):  # as the Hub's copies have it: a list for each column
         facts = facts.get("title") or []
         facts = [[title] for title in facts] if isinstance(facts, list) else facts
@@ -117,6 +121,7 @@ def _titles_of_facts(facts: Any) -> list[str]:
 
 
 def _titles_of_paragraphs(paragraphs: Any) -> list[str]:
+    """The titles of the paragraphs that support the answer."""
     return [
         paragraph["title"]
         for paragraph in (paragraphs if isinstance(paragraphs, list) else ())

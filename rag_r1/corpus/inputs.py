@@ -1,4 +1,4 @@
-"""Reads and checks what the commands of a corpus read, before an hour is spent on the corpus itself.
+"""Reads and checks the input files of the commands on a corpus, before an hour is spent on the corpus itself.
 
 Questions are read whole. Of each file of a corpus the first row is read: a missing column, a wrong separator
 or a broken file shows there. All that is wrong is in one error (rag_r1/runs/start_checks.py).
@@ -39,12 +39,12 @@ def read_inputs(
     *,
     skip_bad_rows: bool = False,
 ) -> CorpusInputs | None:
-    """What these files hold; None if something is wrong, which is then among the problems of `checks`."""
+    """Read the questions, and open corpus and supply. Returns None if something is wrong, which is then among
+    the problems of `checks`."""
 
     def read_all(paths: Sequence[Path]) -> CorpusQuestions:
         data = read_questions(paths)
-        if data.bad.count and not skip_bad_rows:
-            raise DataError(f"nothing was written, because of {data.bad.refusal()}")
+        data.bad.refuse(skip_bad_rows, "nothing was written")
         return data
 
     def open_corpus(paths: Sequence[Path], ids: bool = True) -> Corpus:
@@ -54,12 +54,12 @@ def read_inputs(
 
     data = checks.run_on_all(read_all, questions)
     passages = checks.run_on_all(open_corpus, corpus)
-    supplied = checks.run_on_all(partial(open_corpus, ids=False), supply)
-    return CorpusInputs(data, passages, supplied) if data and passages and supplied else None
+    supply_corpus = checks.run_on_all(partial(open_corpus, ids=False), supply)
+    return CorpusInputs(data, passages, supply_corpus) if data and passages and supply_corpus else None
 
 
 def check_first_rows(corpus: Corpus, skip_bad_rows: bool = False) -> None:
-    """Raises DataError for a first row that is no passage, and for a corpus without a row."""
+    """Raises DataError for a first row of a file that is not a passage, and for a corpus without a row."""
     has_rows = not corpus.files
     for number in range(len(corpus.files)):
         row, position = next(corpus.rows(CorpusPosition(number), progress=False), (None, START))

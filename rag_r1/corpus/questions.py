@@ -30,8 +30,8 @@ _READ_COLUMNS = ("question", *_GOLDS, "id", "_id", "idx", *COLUMNS)
 @dataclass(frozen=True)
 class CorpusQuestion:
     """A question and the evidence that its data set names: ids of passages and titles of pages, all of which
-    are needed. `parts`: (question, gold answers), one for each question that it joins, so mostly one; any of
-    the gold answers is right."""
+    are needed. `parts`: (question, gold answers), mostly one, or one for each question that the row joins;
+    any of the gold answers is right."""
 
     source: str
     id: str
@@ -41,7 +41,7 @@ class CorpusQuestion:
 
     @property
     def key(self) -> tuple[str, str]:
-        """By which it is known in all files."""
+        """(source, id), which identifies the question in all files."""
         return self.source, self.id
 
 
@@ -54,26 +54,27 @@ class CorpusQuestions:
 
 
 def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
-    """All questions. Raises DataError, with the remedy, if a file cannot be read or has no question."""
+    """The questions of all files. Raises DataError, with the remedy, if a file cannot be read or has no
+    question."""
     refuse_repeated(paths)
     questions = CorpusQuestions()
-    first: dict[tuple[str, str], str] = {}
+    locations: dict[tuple[str, str], str] = {}
     for path in map(Path, paths):
-        earlier = len(questions.questions)
+        earlier_questions = len(questions.questions)
         for number, row, parse in _rows(path):
             location = f"{path}, row {number}"
             try:
                 if isinstance(row, ValueError):
                     raise row
                 question = parse(row, path, number)
-                if question.key in first:
-                    raise ValueError(f"its id {question.id[:80]!r} is also that of {first[question.key]}")
+                if question.key in locations:
+                    raise ValueError(f"its id {question.id[:80]!r} is also that of {locations[question.key]}")
             except ValueError as error:
                 questions.bad.add(location, error)
                 continue
-            first[question.key] = location
+            locations[question.key] = location
             questions.questions.append(question)
-        if len(questions.questions) == earlier:
+        if len(questions.questions) == earlier_questions:
             reasons = "; ".join(questions.bad.first) or "it has no rows"
             raise DataError(f"no usable question in {path}: {reasons}. Accepted are {ACCEPTED}")
     return questions
@@ -95,7 +96,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], Cor
 
 
 def has_verl_columns(path: Path) -> bool:
-    """Whether this is parquet with veRL's columns."""
+    """Whether this is parquet with veRL's columns. Raises DataError if it is parquet that cannot be read."""
     if not path.name.lower().endswith(".parquet"):
         return False
     import pyarrow
@@ -106,11 +107,13 @@ def has_verl_columns(path: Path) -> bool:
         return {"extra_info", "reward_model"} <= set(pq.read_schema(path).names)
     except (OSError, pyarrow.ArrowException) as error:
         why = str(error).rstrip(".")
-        text = f"{path} is not a parquet file that can be read: {why}: give another, or make it again"
-        raise DataError(text) from error
+        raise DataError(
+            f"{path} is not a parquet file that can be read: {why}: give another, or make it again"
+        ) from error
 
 
 def _from_verl(row: Mapping[str, Any], path: Path, number: int) -> CorpusQuestion:
+    """The question of a row of veRL's parquet. Raises ValueError if the row cannot be used."""
     if fault := row_fault(row):
         raise ValueError(fault)
     data_row = QuestionRow.from_row(row)
@@ -121,6 +124,7 @@ def _from_verl(row: Mapping[str, Any], path: Path, number: int) -> CorpusQuestio
 
 
 def _from_data_set(row: Any, path: Path, number: int) -> CorpusQuestion:
+    """The question of a row of a data set's own file. Raises ValueError if the row cannot be used."""
     item = parse_row(row)
     ids, titles = evidence_of(row)
     source = path.name.partition(".")[0] or path.name
@@ -128,7 +132,7 @@ def _from_data_set(row: Any, path: Path, number: int) -> CorpusQuestion:
 
 
 def _parts(metadata: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The questions that a row joins, if it has their answers."""
+    """The questions that a row joins, with their gold answers; empty if an answer is missing."""
     questions, answers = metadata.get("parts"), metadata.get("part_answers")
     if not isinstance(questions, list) or not isinstance(answers, list) or len(questions) != len(answers):
         return ()

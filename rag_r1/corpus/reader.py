@@ -4,9 +4,9 @@
 .gz), `.parquet` with the same columns, a folder of such files, or an index folder, whose `passages.arrow`
 holds the text. The two programs share no code: what is shared are these formats.
 
-Every row comes with the place behind it, from which reading can go on, so a scan that was killed continues
-there. One row, one gzip block or one batch of a table is in memory at a time. What is read is hostile data:
-lines have a largest size, and in place of a passage that cannot be used stands a ValueError with the reason.
+Every row comes with the position behind it, from which a scan that was killed goes on. One row, one gzip
+block or one batch of a table is in memory at a time. What is read is hostile data: lines have a largest size,
+and in place of a passage that cannot be used stands a ValueError with the reason.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from rag_r1.options.out_folder import INDEX_FILE
 from rag_r1.protocols.actions import has_lone_surrogate
 from rag_r1.sandbox.parquet import BATCH_ROWS, check_parquet
 
-#: Of one line, unpacked (the same limit as the build's).
+#: Largest size of a line, unpacked (the same limit as that of an index build).
 MAX_LINE_BYTES = 16 * 2**20
 SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
 _COLUMNS = ("id", "contents", "title", "text", "url")
-#: Longest first line of `contents` that is taken for a title.
-_MAX_TITLE = 400
+#: Most characters of a first line of `contents` that is taken for a title.
+_MAX_TITLE_CHARACTERS = 400
 
 
 class CorpusPosition(NamedTuple):
-    """Where reading can go on: the file's number, an offset in it (bytes, unpacked; of a table rows), and
-    how many rows of the file have been read."""
+    """Where reading can go on: the file's number, the offset in it (unpacked bytes, of a table rows), and how
+    many of its rows have been read."""
 
     file: int = 0
     offset: int = 0
@@ -68,10 +68,10 @@ class Passage:
         first = first.strip()
         if len(first) > 1 and first[0] == first[-1] == '"':
             first = first[1:-1].strip()
-        return first if 0 < len(first) <= _MAX_TITLE else None
+        return first if 0 < len(first) <= _MAX_TITLE_CHARACTERS else None
 
     def row(self) -> dict[str, str]:
-        """As a line of JSONL."""
+        """The passage as a row of JSON lines."""
         row = {"id": self.id or "", "contents": self.contents}
         return row if self.url is None else {**row, "url": self.url}
 
@@ -86,20 +86,20 @@ class Corpus:
         self.files = [file for path in paths for file in _files(Path(path))]
 
     def fingerprint(self) -> list[list[Any]]:
-        """Changes when a file is replaced: path, size and time of each."""
-        stats = [(file, file.stat()) for file in self.files]
+        """[path, size in bytes, time in ns] of each file; it changes when a file is replaced."""
+        stats = ((file, file.stat()) for file in self.files)
         return [[str(file.resolve()), stat.st_size, stat.st_mtime_ns] for file, stat in stats]
 
     def location(self, position: CorpusPosition) -> str:
-        """`FILE, line N` of the row that ends at this place."""
+        """`FILE, line N` of the row that ends at this position."""
         unit = "row" if self.files[position.file].suffix in (".parquet", ".arrow") else "line"
         return f"{self.files[position.file]}, {unit} {position.row}"
 
     def rows(
         self, start: CorpusPosition = START, *, progress: bool = True, doing: str = "reading corpus"
     ) -> Rows:
-        """(passage or ValueError, place behind it) of every row from `start` on. Raises DataError if a file
-        turns out to be broken."""
+        """(passage or ValueError, position behind it) of every row from `start` on. Raises DataError for a
+        broken file."""
         sizes = [file.stat().st_size for file in self.files]
         with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc=doing, disable=not progress) as bar:
             for number in range(start.file, len(self.files)):
@@ -115,22 +115,20 @@ class Corpus:
 
 
 Rows = Iterator[tuple[Passage | ValueError, CorpusPosition]]
-#: Is called with the bytes of a file that have been read.
+#: Is called with the number of bytes of a file that have been read.
 Report = Callable[[int], object]
 
 
 def _files(path: Path) -> list[Path]:
+    """The files of a path of --corpus. Raises DataError, with the remedy, if there are none."""
     if path.is_dir():
         if (path / INDEX_FILE).is_file():
             return [path / INDEX_FILE]
         if (path / "manifest.json").is_file():
             raise DataError(f"{path}: an index without {INDEX_FILE}. Give the file it was built from")
-        inside = sorted(p for p in path.iterdir() if p.is_file() and _is_corpus_file(p))
-        if not inside:
-            raise DataError(
-                f"{path}: no index, and no file in it ends in {', '.join(SUFFIXES)}: give another"
-            )
-        return inside
+        if files := sorted(file for file in path.iterdir() if file.is_file() and _is_corpus_file(file)):
+            return files
+        raise DataError(f"{path}: no index, and no file in it ends in {', '.join(SUFFIXES)}: give another")
     if not _is_corpus_file(path):
         raise DataError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}, or be an index folder")
     if not path.is_file():
@@ -151,9 +149,9 @@ def _line_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) -> 
 def parsed_lines(
     path: Path, parse: Callable[[str], Any], report: Report, max_bytes: int, start: CorpusPosition = START
 ) -> Iterator[tuple[Any, CorpusPosition]]:
-    """(what `parse` makes of a line, place behind it) for the lines of a file, plain or .gz, that are not
-    blank. In place of one that is too long, is no UTF-8, or for which `parse` raises ValueError stands the
-    error. Raises DataError for a broken gzip file."""
+    """(result of `parse`, position behind the line) for each line that is not blank of a file, plain or .gz.
+    A line that is too long, or not UTF-8, or for which `parse` raises ValueError has that error as result.
+    Raises DataError for a broken gzip file."""
     with open_ordinary(path) as raw:
         stream: Any = gzip.open(raw) if path.name.lower().endswith(".gz") else raw
         try:
@@ -169,7 +167,7 @@ def parsed_lines(
 
 
 def _lines(stream: BinaryIO, offset: int, max_bytes: int) -> Iterator[tuple[bytes | None, int]]:
-    """Lines and the offsets behind them; None for one that is too long."""
+    """Lines and the offsets (bytes) behind them; None for a line that is too long."""
     while line := stream.readline(max_bytes + 1):
         offset += len(line)
         complete: bytes | None = line
@@ -182,7 +180,7 @@ def _lines(stream: BinaryIO, offset: int, max_bytes: int) -> Iterator[tuple[byte
 
 
 def _parse(line: bytes | None, first: bool, parse: Callable[[str], Any], max_bytes: int) -> Any:
-    """What `parse` makes of a line, or the reason why it has no value; None for a blank one."""
+    """The result of `parse` for a line, or the ValueError that says why not; None for a blank line."""
     if line is None:
         return ValueError(f"longer than {max_bytes} bytes")
     try:
@@ -212,7 +210,8 @@ def _tsv_row(line: str, ids: bool) -> Passage:
 
 
 def passage_of(row: Mapping[str, Any], ids: bool = True) -> Passage:
-    """The passage of a row of named values; an id may be a whole number. Raises ValueError."""
+    """The passage of a row, whose id may be a whole number. Raises ValueError for one without contents, or,
+    with `ids`, without an id."""
     identity = row.get("id")
     if isinstance(identity, int) and not isinstance(identity, bool):
         identity = str(identity)
@@ -232,6 +231,7 @@ def passage_of(row: Mapping[str, Any], ids: bool = True) -> Passage:
 
 
 def _text(value: Any, name: str) -> str:
+    """The value. Raises ValueError if it is not a text, or is empty."""
     if not isinstance(value, str):
         raise ValueError(f"'{name}' is {type(value).__name__}, not a string")
     if not value.strip():
@@ -242,6 +242,7 @@ def _text(value: Any, name: str) -> str:
 
 
 def _parquet_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) -> Rows:
+    """The rows of a parquet file, one batch in memory at a time."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -255,26 +256,28 @@ def _parquet_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) 
             batches = file.iter_batches(BATCH_ROWS, columns=names, use_threads=False)
             yield from _table_rows(batches, start, ids, report, path, file.metadata.num_rows)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: no parquet file that can be read ({error}). Fetch it again") from error
+        raise DataError(f"{path}: not a parquet file that can be read ({error}). Fetch it again") from error
 
 
 def _arrow_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) -> Rows:
-    """An index's text: read through the file, not a mapping, so that one batch is in memory."""
+    """The rows of an index's text. The file is not memory-mapped, so that only one batch is in memory."""
     import pyarrow as pa
 
     try:
         with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
             batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
-            # The number of rows is not stored; the bar follows the position in the file.
+            # The number of rows is not stored: the bar follows the position in the file.
             yield from _table_rows(batches, start, ids, lambda _: report(source.tell()), path, 1)
     except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
-        raise DataError(f"{path}: no index text that can be read ({error}). Build it again") from error
+        raise DataError(f"{path}: not an index text that can be read ({error}). Build it again") from error
 
 
 def _table_rows(
     batches: Iterator[Any], start: CorpusPosition, ids: bool, report: Report, path: Path, n_rows: int
 ) -> Rows:
-    number, share = 0, path.stat().st_size / max(n_rows, 1)
+    """The rows of the batches behind `start`; `n_rows`: rows of the whole table, for the progress bar."""
+    number = 0
+    row_bytes = path.stat().st_size / max(n_rows, 1)
     for batch in batches:
         if number + batch.num_rows <= start.offset:
             number += batch.num_rows
@@ -288,7 +291,7 @@ def _table_rows(
             except ValueError as error:
                 row = error
             yield row, CorpusPosition(start.file, number, number)
-        report(int(share * number))
+        report(int(row_bytes * number))
 
 
 _ROWS = {".parquet": _parquet_rows, ".arrow": _arrow_rows}

@@ -18,12 +18,12 @@ from rag_r1.io.bounded_json import read_json_line
 from rag_r1.io.errors import DataError
 
 _SUFFIXES = (".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")
-_MAX_LINE = 2**16
+_MAX_LINE_BYTES = 2**16
 
 
 def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterator[tuple[str, str]]:
-    """The pairs (from, to) of a file; lines that are none are added to `bad`. Raises DataError if the file
-    cannot be read."""
+    """The pairs (from, to) of a file; lines that are not a pair are added to `bad`. Raises DataError if the
+    file cannot be read."""
     if not path.name.lower().endswith(_SUFFIXES):
         raise DataError(f"--redirects {path}: the name must end in one of {', '.join(_SUFFIXES)}")
     parse = _pair_of_json if ".jsonl" in path.name.lower()[-9:] else _pair_of_tsv
@@ -31,7 +31,7 @@ def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterat
         size = path.stat().st_size
         bar = tqdm(total=size, unit="B", unit_scale=True, desc="reading redirects", disable=not progress)
         with bar:
-            lines = parsed_lines(path, parse, lambda n_bytes: bar.update(n_bytes - bar.n), _MAX_LINE)
+            lines = parsed_lines(path, parse, lambda n_bytes: bar.update(n_bytes - bar.n), _MAX_LINE_BYTES)
             for pair, position in lines:
                 if isinstance(pair, ValueError):
                     bad.add(f"{path}, line {position.row}", str(pair)[:100])
@@ -39,6 +39,11 @@ def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterat
                     yield pair
     except OSError as error:
         raise DataError(f"--redirects {path}: cannot be read ({reason_of(error)})") from error
+
+
+def check_redirects(path: Path) -> None:
+    """Read the first pair of a file. Raises DataError if the file cannot be read."""
+    next(read_redirects(path, BadRows(), progress=False), None)
 
 
 def _pair_of_tsv(line: str) -> tuple[str, str]:
@@ -49,6 +54,7 @@ def _pair_of_tsv(line: str) -> tuple[str, str]:
 
 
 def _pair_of_json(line: str) -> tuple[str, str]:
+    """The pair of a line of JSON. Raises ValueError if it is not one."""
     try:
         row = read_json_line(line)
     except RecursionError as error:

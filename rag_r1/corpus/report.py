@@ -26,8 +26,8 @@ from rag_r1.runs import pictures
 from rag_r1.runs.markdown import Page, integer
 
 ANSWERABLE_IDS = "answerable_ids.json"
-#: Questions that need a missing passage and are named in missing.jsonl.
-_NAMED = 5
+#: Questions that missing.jsonl names for each missing passage.
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,15 @@ class QuestionVerdict:
         return {**facts, **parts, "signals": asdict(self.signals)}
 
 
-def judge_questions(questions: Iterable[CorpusQuestion], evidence: CorpusFindings) -> list[QuestionVerdict]:
-    """The verdicts of all questions, in order."""
-    pairs = ((question, signals_of(question, evidence)) for question in questions)
+def judge_questions(questions: Iterable[CorpusQuestion], findings: CorpusFindings) -> list[QuestionVerdict]:
+    """The verdict on each question, in order."""
+    pairs = ((question, signals_of(question, findings)) for question in questions)
     return [QuestionVerdict(question, signals, rule_of(signals)) for question, signals in pairs]
 
 
 def missing_evidence(judged: Iterable[QuestionVerdict]) -> list[dict[str, Any]]:
-    """What is not in the corpus, most needed first: {"id" or "title", "questions": n, "needed_by": [...]}."""
+    """The evidence that is not in the corpus, most needed first: {"id" or "title", "questions": n,
+    "needed_by": [...]}."""
     needed: dict[tuple[str, str], list[str]] = defaultdict(list)
     for verdict in judged:
         for passage_id in verdict.signals.ids_missing or ():
@@ -66,42 +67,49 @@ def missing_evidence(judged: Iterable[QuestionVerdict]) -> list[dict[str, Any]]:
             if level not in STRONG:
                 needed["title", title].append(verdict.question.id)
     rows = [
-        {kind: name, "questions": len(ids), "needed_by": ids[:_NAMED]} for (kind, name), ids in needed.items()
+        {kind: name, "questions": len(ids), "needed_by": ids[:_MAX_NAMED]}
+        for (kind, name), ids in needed.items()
     ]
     return sorted(rows, key=lambda row: -row["questions"])
 
 
-def summarise(verdicts: Sequence[QuestionVerdict], evidence: CorpusFindings) -> dict[str, Any]:
-    """Counts by source and over all; shares follow from them."""
+def summarise(
+    verdicts: Sequence[QuestionVerdict], findings: CorpusFindings, notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """summary.json: counts by source and over all, from which the shares follow, and the notes."""
     by_source: dict[str, list[QuestionVerdict]] = defaultdict(list)
     for verdict in verdicts:
         by_source[verdict.question.source].append(verdict)
     return {
-        "passages": evidence.scan.passages,
-        "all": _counts(verdicts, evidence),
-        "sources": {source: _counts(verdicts, evidence) for source, verdicts in sorted(by_source.items())},
+        "passages": findings.scan.passages,
+        "all": _counts(verdicts, findings),
+        "sources": {source: _counts(verdicts, findings) for source, verdicts in sorted(by_source.items())},
+        "notes": list(notes),
     }
 
 
-def _counts(judged: Sequence[QuestionVerdict], evidence: CorpusFindings) -> dict[str, Any]:
+def _counts(judged: Sequence[QuestionVerdict], findings: CorpusFindings) -> dict[str, Any]:
+    """The counts of one source, or of all."""
     verdicts = Counter(verdict.rule.verdict for verdict in judged)
     signals = [verdict.signals for verdict in judged]
     titles = [None if s.titles is None else list(s.titles.values()) for s in signals]
-    levels = Counter(level or "missing" for row in titles for level in row or ())
+    title_levels = Counter(level or "missing" for levels in titles for level in levels or ())
     counts: dict[str, Any] = {
         "questions": len(judged),
         **{name: verdicts[name] for name in VERDICTS},
         "reasons": dict(Counter(verdict.rule.name for verdict in judged).most_common()),
         "signals": {
-            "ids": _three(None if s.ids_missing is None else not s.ids_missing for s in signals),
-            "titles": _three(None if row is None else set(row) <= set(STRONG) for row in titles),
-            "retriever": _three(s.retriever_rank for s in signals),
-            "bm25": _three(s.bm25_rank for s in signals),
+            "ids": _yes_no_none(None if s.ids_missing is None else not s.ids_missing for s in signals),
+            "titles": _yes_no_none(
+                None if levels is None else set(levels) <= set(STRONG) for levels in titles
+            ),
+            "retriever": _yes_no_none(s.retriever_rank for s in signals),
+            "bm25": _yes_no_none(s.bm25_rank for s in signals),
             "anywhere": dict(Counter(s.anywhere for s in signals)),
         },
-        "title_levels": dict(levels.most_common()),
+        "title_levels": dict(title_levels.most_common()),
     }
-    for name, retrieved in (("retriever", evidence.retriever), ("bm25", evidence.bm25)):
+    for name, retrieved in (("retriever", findings.retriever), ("bm25", findings.bm25)):
         shares = [
             retrieved[verdict.question.key].share_of(verdict.question.ids)
             for verdict in judged
@@ -112,14 +120,14 @@ def _counts(judged: Sequence[QuestionVerdict], evidence: CorpusFindings) -> dict
     return counts
 
 
-def _three(values: Iterable[Any]) -> dict[str, int]:
-    """How often a signal says yes and no, and how often there is none."""
+def _yes_no_none(values: Iterable[Any]) -> dict[str, int]:
+    """The number of values that are true (yes), false (no) and None (none)."""
     counts = Counter("none" if value is None else "yes" if value else "no" for value in values)
     return {name: counts[name] for name in ("yes", "no", "none")}
 
 
 def write_report(out: Path, judged: Sequence[QuestionVerdict], summary: dict[str, Any]) -> None:
-    """All files of the report; each appears under its name when it is whole."""
+    """Write all files of the report; each appears under its name when it is whole."""
     out.mkdir(parents=True, exist_ok=True)
     write_json_lines(out / "verdicts.jsonl", (verdict.row() for verdict in judged), durable=True)
     write_json_lines(out / "missing.jsonl", missing_evidence(judged), durable=True)
@@ -135,7 +143,7 @@ def write_report(out: Path, judged: Sequence[QuestionVerdict], summary: dict[str
 
 def markdown(summary: dict[str, Any]) -> str:
     """The shares by source, and what decided, as Markdown."""
-    sources = {f"`{_plain(source)}`": counts for source, counts in summary["sources"].items()}
+    sources = {f"`{_markdown_safe(source)}`": counts for source, counts in summary["sources"].items()}
     if len(sources) > 1:
         sources["all"] = summary["all"]
     page = Page().text(
@@ -154,16 +162,18 @@ def markdown(summary: dict[str, Any]) -> str:
 
 
 def _shares(counts: dict[str, Any]) -> list[str]:
+    """The share of each verdict, as a percentage."""
     return [f"{counts[verdict] / max(counts['questions'], 1):.1%}" for verdict in VERDICTS]
 
 
-def _plain(text: str) -> str:
-    """For a table and code of Markdown."""
+def _markdown_safe(text: str) -> str:
+    """The text without control characters and without those that end code or a cell in Markdown."""
     return "".join("_" if character in "`|<>&" else character for character in terminal_text(text, 60))
 
 
 def draw(summary: dict[str, Any], path: Path) -> list[Path]:
-    """The picture, where matplotlib is installed: a bar a source, divided into the three verdicts."""
+    """Draw a bar for each source, divided into the three verdicts. Returns the files that were written: none
+    without matplotlib."""
     sources = dict(reversed(summary["sources"].items()))
 
     def shares(axes: Any) -> None:

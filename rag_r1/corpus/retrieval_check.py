@@ -25,16 +25,17 @@ from rag_r1.runs.json_lines import JsonLinesFile, LinePosition
 from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 from rag_r1.tools.retrieval.options import first_search
 
-#: Questions in flight.
-_IN_FLIGHT = 64
+#: Questions that are asked at the same time.
+_CONCURRENCY = 64
 #: A server that has answered none of so many is not asked the others.
-_GIVE_UP = 16
+_MAX_FIRST_FAILURES = 16
 
 
 @dataclass(frozen=True)
 class RetrievalResult:
-    """The first k passages for a question. `rank`: that of the first one with a gold answer, from 1 (for a
-    question of several parts the last of these ranks); None if there is none. `ids`: of all, best first."""
+    """The first k passages for a question. `rank`: the rank of the first one with a gold answer, from 1 (for
+    a question of several parts the last of these ranks); None if there is none. `ids`: the ids of all, best
+    first."""
 
     rank: int | None
     ids: tuple[str, ...]
@@ -44,21 +45,24 @@ class RetrievalResult:
         return len(set(ids) & set(self.ids)) / len(set(ids))
 
 
+#: The results of a server, by the question's key.
+RetrievalResults = dict[tuple[str, str], RetrievalResult]
+
+
 def retrieve(
     questions: Sequence[CorpusQuestion],
-    table: AnswerMatcher,
+    answers: AnswerMatcher,
     config: RetrieverConfig,
     store: Path,
     *,
-    doing: str = "asking the retriever",
     progress: bool = True,
-) -> dict[tuple[str, str], RetrievalResult]:
-    """What the server finds for each question; those that it did not answer are left out. `table` holds all
+) -> RetrievalResults:
+    """Ask a server all questions; returns the results without those of failed searches. `answers` holds all
     gold answers; `store` is the file of the results, also of earlier runs with the same server and k. Raises
     RunError if no question is answered, or the file cannot be read or written."""
     header = {"endpoint": config.endpoint, "topk": config.topk}
     digests = {question.key: _digest(question) for question in questions}
-    results: dict[tuple[str, str], RetrievalResult] = {}
+    results: RetrievalResults = {}
 
     def load(row: dict[str, Any], position: LinePosition) -> None:
         key = row["source"], row["id"]
@@ -73,7 +77,10 @@ def retrieve(
     lines = JsonLinesFile(store, load, header)
     try:
         unasked = [question for question in questions if question.key not in results]
-        failures = asyncio.run(_search_all(unasked, table, config, save, doing, progress)) if unasked else []
+        doing = f"asking the {store.stem}"
+        failures = (
+            asyncio.run(_search_all(unasked, answers, config, save, doing, progress)) if unasked else []
+        )
     finally:
         lines.close()
     if not results:
@@ -85,7 +92,7 @@ def retrieve(
 
 
 async def try_server(config: RetrieverConfig, flag: str) -> None:
-    """One search, before all others. Raises RunError if it fails; `flag`: of the server's address."""
+    """Send one search to a server. Raises RunError if it fails; `flag`: the option with the address."""
     client = RetrievalClient(replace(config, **first_search(vars(config))))
     try:
         [result] = await client.search(["Who wrote Hamlet?"])
@@ -97,51 +104,51 @@ async def try_server(config: RetrieverConfig, flag: str) -> None:
 
 async def _search_all(
     questions: Sequence[CorpusQuestion],
-    table: AnswerMatcher,
+    answers: AnswerMatcher,
     config: RetrieverConfig,
     save: Callable[[CorpusQuestion, RetrievalResult], None],
     doing: str,
     progress: bool,
 ) -> list[str]:
-    """Ask the questions; returns why searches failed."""
+    """Ask the questions, `save` each result, and return the reasons why searches failed."""
     client = RetrievalClient(config)
-    waiting: Iterator[CorpusQuestion] = iter(questions)
+    pending: Iterator[CorpusQuestion] = iter(questions)
     has_answered = False
     failures: list[str] = []
     with tqdm(total=len(questions), desc=doing, disable=not progress) as bar:
 
         async def work() -> None:
             nonlocal has_answered
-            for question in waiting:  # shared: each question is taken once
-                result = await _search(question, table, client)
+            for question in pending:  # shared: each question is taken once
+                result = await _search(question, answers, client)
                 if isinstance(result, RetrievalResult):
                     has_answered = True
                     save(question, result)
                 else:
                     failures.append(result)
-                    if not has_answered and len(failures) >= _GIVE_UP:
+                    if not has_answered and len(failures) >= _MAX_FIRST_FAILURES:
                         return
                 bar.update()
 
         try:
-            await asyncio.gather(*(work() for _ in range(_IN_FLIGHT)))
+            await asyncio.gather(*(work() for _ in range(_CONCURRENCY)))
         finally:
             await client.close()
     return failures
 
 
 async def _search(
-    question: CorpusQuestion, table: AnswerMatcher, client: RetrievalClient
+    question: CorpusQuestion, answers: AnswerMatcher, client: RetrievalClient
 ) -> RetrievalResult | str:
-    """The result, or why a search failed."""
-    answers = await client.search([text for text, _ in question.parts])
+    """Search for each part of a question; returns the result, or why a search failed."""
+    part_documents = await client.search([text for text, _ in question.parts])
     ranks: list[int | None] = []
     ids: list[str] = []
-    for (_, golds), documents in zip(question.parts, answers, strict=True):
+    for (_, golds), documents in zip(question.parts, part_documents, strict=True):
         if isinstance(documents, Failure):
             return documents.detail
-        gold_keys = {table.keys[key] for gold in golds if (key := table.add(gold)) is not None}
-        hits = (rank for rank, doc in enumerate(documents, 1) if gold_keys & table.matches_in(doc.contents))
+        gold_keys = {answers.keys[key] for gold in golds if (key := answers.add(gold)) is not None}
+        hits = (rank for rank, doc in enumerate(documents, 1) if gold_keys & answers.matches_in(doc.contents))
         ranks.append(next(hits, None))
         ids += [document.id for document in documents]
     rank = None if None in ranks else max(rank for rank in ranks if rank is not None)
@@ -149,5 +156,5 @@ async def _search(
 
 
 def _digest(question: CorpusQuestion) -> str:
-    """Changes with the question's text and its answers: an id alone may be that of another file's row."""
+    """A hash of the question's text and its answers: another file may have another question with this id."""
     return hashlib.sha256(json.dumps(question.parts).encode()).hexdigest()[:16]

@@ -33,7 +33,7 @@ WEAK = ("mixed_case", "diacritics", "suffix", "redirected_from")
 LEVELS = (*STRONG, *WEAK)
 _RANK = {level: rank for rank, level in enumerate(LEVELS)}
 
-#: Characters that NFKC leaves apart and writers do not.
+#: Characters that NFKC keeps apart, though writers use them for one another.
 _ALIKE = {
     **dict.fromkeys("“”„‟«»", '"'),
     **dict.fromkeys("‘’‚‛ʼ`′ʻ", "'"),
@@ -49,7 +49,7 @@ _SUFFIX = re.compile(r"(?<=\S)\s*\([^()]*\)\s*$")
 
 
 def unicode_normalised(text: str) -> str:
-    """The text in one Unicode form, with blanks folded: what `unicode` compares."""
+    """The text in one Unicode form, with blanks folded; the level `unicode` compares it."""
     if not text.isascii():
         text = _IS_ALIKE.sub(lambda match: _ALIKE[match[0]], unicodedata.normalize("NFKC", text))
         # Where a character without width was, a letter and its accent may meet.
@@ -60,18 +60,18 @@ def unicode_normalised(text: str) -> str:
 
 
 def without_underscores(text: str) -> str:
-    """`unicode_normalised`, and with blanks for underscores: what `underscores` compares."""
+    """`unicode_normalised`, with blanks for underscores; the level `underscores` compares it."""
     return " ".join(unicode_normalised(text).replace("_", " ").split())
 
 
 def case_folded(text: str) -> str:
-    """`without_underscores`, and without case: what `case` and `mixed_case` compare."""
+    """`without_underscores`, and without case; the levels `case` and `mixed_case` compare it."""
     text = without_underscores(text)
     return text.lower() if text.isascii() else unicodedata.normalize("NFC", text.casefold())
 
 
 def without_diacritics(text: str) -> str:
-    """`case_folded`, and without diacritics: what `diacritics` compares."""
+    """`case_folded`, and without diacritics; the level `diacritics` compares it."""
     text = case_folded(text)
     if text.isascii():
         return text
@@ -86,7 +86,7 @@ def key_of(text: str) -> str:
 
 
 def level_of(first: str, second: str) -> str | None:
-    """The best level, but for redirects, on which two titles match; None if they do not."""
+    """The best level on which two titles match, redirects left aside; None if they do not match."""
     if first == second:
         return "exact"
     if key_of(first) != key_of(second):
@@ -131,7 +131,7 @@ class TitleIndex:
         return len(self._redirects)
 
     def note(self, page: str) -> None:
-        """Compare a title of the corpus with those of the questions."""
+        """Compare a title of the corpus with those of the questions, and keep a better match."""
         if page == self._last_page:  # the passages of a page stand together
             return
         self._last_page = page
@@ -147,5 +147,6 @@ class TitleIndex:
         return self.matches[title][0] if title in self.matches else None
 
     def names(self) -> list[list[str]]:
-        """The titles, and their redirects, as lists for the fingerprint of a scan."""
+        """[title] for each title, and [title, alias, level] for each redirect; for the fingerprint of a
+        scan."""
         return [[title] for title in self.titles] + [list(redirect) for redirect in self._redirects]

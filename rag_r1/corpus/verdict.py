@@ -1,6 +1,6 @@
 """The verdict on a question: answerable, unanswerable or unknown, by the first rule that applies.
 
-`RULES` is the whole of it, and docs/guides/corpora.md shows the same table. Evidence that the data set
+`RULES` holds all rules, and docs/guides/corpora.md shows the same table. Evidence that the data set
 names decides where there is any. The answer's string decides only where there is none, because a text with
 that string can say something else. Every signal is reported on its own.
 """
@@ -13,18 +13,17 @@ from typing import Any, Literal
 
 from rag_r1.corpus.answer_matcher import COMMON_SHARE, MIN_COMMON, AnswerMatcher, answer_tokens, weak_reason
 from rag_r1.corpus.questions import CorpusQuestion
-from rag_r1.corpus.retrieval_check import RetrievalResult
+from rag_r1.corpus.retrieval_check import RetrievalResults
 from rag_r1.corpus.scan import ScanResult
 from rag_r1.corpus.title_index import STRONG, TitleIndex
-from rag_r1.runs.markdown import table
 
 VERDICTS = ("answerable", "unanswerable", "unknown")
 
 
 @dataclass(frozen=True)
 class QuestionSignals:
-    """What is known of one question. None: the data set names no such evidence, or the server was not asked
-    or did not answer."""
+    """The signals of one question. A signal is None if the data set names no such evidence, or the server was
+    not asked or did not answer."""
 
     #: Supporting ids that are not in the corpus.
     ids_missing: tuple[str, ...] | None = None
@@ -35,9 +34,10 @@ class QuestionSignals:
     bm25_rank: int | None = None
     #: The gold answers in the corpus: a distinctive one, only weak ones, or none.
     anywhere: Literal["distinctive", "weak", "no"] = "no"
-    #: Why the answers that were found, or all of them, are weak: number, short, common, yes_no, empty, long.
+    #: Why the answers in the corpus, or without any there all answers, are weak: number, short, common,
+    #: yes_no, empty, long.
     weak: tuple[str, ...] = ()
-    #: Passages with the answer, at most; and one of them.
+    #: Number of passages with the most frequent of these answers, and the id of the first one.
     passages: int = 0
     passage: str | None = None
 
@@ -49,7 +49,7 @@ class QuestionSignals:
 
 @dataclass(frozen=True)
 class VerdictRule:
-    """One line of the table: its name, the condition in words and as a function, and the verdict."""
+    """A rule: its name, the condition in words and as a function, and the verdict."""
 
     name: str
     when: str
@@ -116,14 +116,8 @@ RULES = (
 
 
 def rule_of(signals: QuestionSignals) -> VerdictRule:
-    """The first rule that applies."""
+    """The first rule that applies; the last one always does."""
     return next(rule for rule in RULES if rule.applies(signals))
-
-
-def rule_table() -> str:
-    """The rules as Markdown."""
-    rows = [[n, f"`{rule.name}`", rule.when, rule.verdict] for n, rule in enumerate(RULES, 1)]
-    return "\n".join(table(["", "reason", "if", "verdict"], rows, "rlll"))
 
 
 @dataclass(frozen=True)
@@ -133,8 +127,8 @@ class CorpusFindings:
     scan: ScanResult
     titles: TitleIndex
     answers: AnswerMatcher
-    retriever: dict[tuple[str, str], RetrievalResult] | None = None
-    bm25: dict[tuple[str, str], RetrievalResult] | None = None
+    retriever: RetrievalResults | None = None
+    bm25: RetrievalResults | None = None
     #: Sources whose ids are of another corpus and therefore say nothing of this one.
     foreign: frozenset[str] = frozenset()
 
@@ -145,22 +139,23 @@ def foreign_sources(questions: Sequence[CorpusQuestion], scan: ScanResult) -> fr
     return frozenset(sources - {question.source for question in questions if scan.ids & {*question.ids}})
 
 
-def signals_of(question: CorpusQuestion, evidence: CorpusFindings) -> QuestionSignals:
-    """The signals of one question."""
-    parts = [_anywhere(golds, evidence.scan) for _, golds in question.parts]
+def signals_of(question: CorpusQuestion, findings: CorpusFindings) -> QuestionSignals:
+    """The signals of one question; those of its answer are the weakest among its parts."""
+    parts = [_anywhere(golds, findings.scan) for _, golds in question.parts]
     order = ("no", "weak", "distinctive")
     worst = min(parts, key=lambda part: (order.index(part[0]), part[2]))
-    missing = tuple(name for name in question.ids if name not in evidence.scan.ids)
+    missing = tuple(name for name in question.ids if name not in findings.scan.ids)
     return QuestionSignals(
-        missing if question.ids and question.source not in evidence.foreign else None,
-        {title: evidence.titles.level(title) for title in question.titles} or None,
-        _rank(question, evidence.retriever),
-        _rank(question, evidence.bm25),
+        missing if question.ids and question.source not in findings.foreign else None,
+        {title: findings.titles.level(title) for title in question.titles} or None,
+        _rank(question, findings.retriever),
+        _rank(question, findings.bm25),
         *worst,
     )
 
 
-def _rank(question: CorpusQuestion, retrieved: dict[tuple[str, str], RetrievalResult] | None) -> int | None:
+def _rank(question: CorpusQuestion, retrieved: RetrievalResults | None) -> int | None:
+    """`retriever_rank` or `bm25_rank` of QuestionSignals."""
     result = (retrieved or {}).get(question.key)
     return None if result is None else result.rank or 0
 

@@ -24,42 +24,45 @@ from rag_r1.io.bounded_json import json_file_bytes, read_json_line
 from rag_r1.io.errors import DataError
 
 Value = TypeVar("Value")
-#: Largest file: a million questions with ten passages each have less.
-_MAX_BYTES, _MAX_VALUES = 256 << 20, 10_000_000
+#: The largest file: a million questions with ten passages each have less.
+_MAX_BYTES = 256 << 20
+_MAX_VALUES = 10_000_000
 
 
 class Annotations(Generic[Value]):
-    """What a side file says about the questions of a run; `check` is called when all have been asked for."""
+    """The values that a side file has for the questions of a run. Call `check` after all of them were looked
+    up."""
 
     def __init__(self, path: Path, values: Mapping[tuple[str | None, str], Value]):
         """`values`: by data source, None for any, and id."""
-        self.path, self._values = path, values
-        self._matched = False
+        self.path = path
+        self._values = values
+        self._has_match = False
         self._full_ids: dict[tuple[str | None, str], str] = {}
         self._ambiguous: str | None = None
 
     def get(self, source: str, question_id: str) -> Value | None:
-        """The value of a question, or None."""
+        """The value of a question, by its id or its source's own id; None if the file has none."""
         short_id = question_id.rpartition("/")[2]
         keys = ((source, question_id), (None, question_id), (source, short_id), (None, short_id))
         key = next((key for key in keys if key in self._values), None)
         if key is None:
             return None
-        self._matched = True
+        self._has_match = True
         if key[1] == short_id and self._full_ids.setdefault(key, question_id) != question_id:
             first = self._full_ids[key]
             self._ambiguous = self._ambiguous or f"{short_id!r} is {first!r} and {question_id!r}"
         return self._values[key]
 
     def check_rows(self, rows: Sequence[QuestionRow]) -> None:
-        """Ask for all of these questions, and `check`."""
+        """Look up all of these questions, and `check`."""
         for row in rows:
             self.get(row.data_source, row.id)
         self.check()
 
     def check(self) -> None:
         """Raises DataError if the file is about none of the questions, or if an id has two meanings."""
-        if not self._matched:
+        if not self._has_match:
             raise DataError(
                 f"{self.path} names none of the run's questions: give the file that was made for this data"
             )
@@ -71,22 +74,22 @@ class Annotations(Generic[Value]):
 
 
 def read_answerable(path: Path, bad: BadRows) -> Annotations[bool]:
-    """Whether the corpus can answer a question, as far as the file says.
+    """Read which questions the corpus can answer; a question that the file does not name has no value.
 
-    Rows that cannot be used are added to `bad`. Raises DataError."""
+    Rows that cannot be used are added to `bad`. Raises DataError if the file cannot be read."""
     values: dict[tuple[str | None, str], bool] = {}
     for number, source, row in _rows(path, bad):
         row_id = row.get("id") if isinstance(row, Mapping) else row
-        listed = row.get("answerable", True) if isinstance(row, Mapping) else True
-        if not _is_id(row_id) or not isinstance(listed, bool):
+        is_answerable = row.get("answerable", True) if isinstance(row, Mapping) else True
+        if not _is_id(row_id) or not isinstance(is_answerable, bool):
             bad.add(f"{path}, row {number}", "needs an `id`, and `answerable` must be true or false")
             continue
-        values[source, str(row_id)] = listed
+        values[source, str(row_id)] = is_answerable
     return Annotations(path, values)
 
 
 def read_supporting(path: Path, bad: BadRows) -> Annotations[GoldEvidence]:
-    """The passages that a question needs. Bad rows and errors as in `read_answerable`."""
+    """Read which passages each question needs. Bad rows and errors are as in `read_answerable`."""
     values: dict[tuple[str | None, str], GoldEvidence] = {}
     for number, source, row in _rows(path, bad):
         evidence = GoldEvidence.of(row) if isinstance(row, Mapping) else None
@@ -98,14 +101,14 @@ def read_supporting(path: Path, bad: BadRows) -> Annotations[GoldEvidence]:
 
 
 def with_supporting(rows: Sequence[QuestionRow], supporting: Annotations[GoldEvidence]) -> list[QuestionRow]:
-    """The rows, which name the passages that the file names; those of other questions name what they did.
+    """The rows with the passages that the file names; rows of other questions stay as they are.
 
     Raises DataError if the file is about none of the questions, or if an id has two meanings."""
     supporting.check_rows(rows)
-    return [_naming(row, supporting.get(row.data_source, row.id)) for row in rows]
+    return [_with_evidence(row, supporting.get(row.data_source, row.id)) for row in rows]
 
 
-def _naming(row: QuestionRow, evidence: GoldEvidence | None) -> QuestionRow:
+def _with_evidence(row: QuestionRow, evidence: GoldEvidence | None) -> QuestionRow:
     if evidence is None:
         return row
     names = {"supporting_ids": sorted(evidence.ids), "supporting_titles": sorted(evidence.titles)}

@@ -26,6 +26,11 @@ NATIONS: dict[str, tuple[str, ...]] = {
     "Polish": ("Poland", "Pole"),
     "Finnish": ("Finland", "Finn"),
     "Turkish": ("Turkey", "Turk"),
+    "South Korean": ("South Korea",),
+    "South African": ("South Africa",),
+    "Sri Lankan": ("Sri Lanka",),
+    "Northern Irish": ("Northern Ireland",),
+    "Puerto Rican": ("Puerto Rico",),
 } | {
     nationality: (country,)
     for nationality, country in (
@@ -45,15 +50,6 @@ NATIONS: dict[str, tuple[str, ...]] = {
             "Lebanese:Lebanon Syrian:Syria Nepalese:Nepal"
         ).split()
     )
-} | {
-    nationality: (country,)
-    for nationality, country in {
-        "South Korean": "South Korea",
-        "South African": "South Africa",
-        "Sri Lankan": "Sri Lanka",
-        "Northern Irish": "Northern Ireland",
-        "Puerto Rican": "Puerto Rico",
-    }.items()
 }  # fmt: skip
 
 YEAR = r"(?:1[0-9]\d\d|20[01]\d)"
@@ -62,14 +58,14 @@ DATE = rf"(?:\d{{1,2}} {_MONTH},? {YEAR}|{_MONTH} \d{{1,2}}, {YEAR})"
 
 
 def date_forms(date: str) -> tuple[str, ...]:
-    """A full date in both orders; the one of the text is the first."""
+    """A full date as it is written, then in both orders, without repeats."""
     day, month, year = date_parts(date)
     forms = (date, f"{day} {month} {year}", f"{month} {day}, {year}")
     return tuple(dict.fromkeys(forms))
 
 
 def date_parts(date: str) -> tuple[str, str, str]:
-    """Day, month and year of what DATE matches."""
+    """The day, the month and the year of a text that `DATE` matches."""
     first, second, year = date.replace(",", "").split()
     return (first, second, year) if first.isdigit() else (second, first, year)
 
@@ -80,7 +76,7 @@ def nationality_forms(nationality: str) -> tuple[str, ...]:
 
 
 def answer_forms(answer: str) -> tuple[str, ...]:
-    """An answer and its other forms, if it is a full date or a nationality; itself alone otherwise."""
+    """The forms of an answer, itself first: several for a full date or a nationality, else itself alone."""
     if re.fullmatch(DATE, answer):
         return date_forms(answer)
     return nationality_forms(answer) if answer in NATIONS else (answer,)

@@ -6,7 +6,8 @@ EASY, MEDIUM, HARD = "easy", "medium", "hard"
 
 
 def difficulty_class(rollouts: int, right: bool) -> str | None:
-    """The class after `rollouts` rollouts, of which only the last was right or, if not `right`, none."""
+    """The class of a question after `rollouts` rollouts, of which only the last was right or, if not `right`,
+    none; None if more rollouts must tell."""
     if right:
         return EASY if rollouts < 10 else MEDIUM if rollouts <= 20 else HARD
     return HARD if rollouts > 20 else None

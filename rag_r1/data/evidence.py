@@ -25,8 +25,8 @@ class GoldEvidence:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], passages: Iterable[Document] = ()) -> GoldEvidence:
-        """From `supporting_ids` and `supporting_titles` of a row (rag_r1/data/rows.py), and the passages.
-        Raises nothing, whatever these keys hold."""
+        """The evidence that `supporting_ids` and `supporting_titles` of a row name (rag_r1/data/rows.py), and
+        the passages. Raises nothing: a key of another shape counts as absent."""
         documents = tuple(passages)
         titles = {title_key(title) for title in _texts(metadata.get("supporting_titles"))}
         titles |= {title_key(title_of(passage)) for passage in documents}
@@ -41,18 +41,19 @@ class GoldEvidence:
         return document.id in self.ids or title_key(title_of(document)) in self.titles
 
     def recall(self, documents: Sequence[Document]) -> float:
-        """The share of the gold passages that are among `shown`: of the ids if they are known, else of the
-        titles. There must be some."""
+        """The share of the gold passages that are among `documents`: of the ids if they are known, else of
+        the titles. There must be some (`bool`)."""
         if self.ids:
             return len(self.ids & {document.id for document in documents}) / len(self.ids)
         return len(self.titles & {title_key(title_of(document)) for document in documents}) / len(self.titles)
 
     def names(self) -> dict[str, list[str]]:
-        """The ids and the titles that are known, as `of` reads them."""
+        """The ids and the titles under the keys that `of` reads; a key without any is left out."""
         names = {"supporting_ids": sorted(self.ids), "supporting_titles": sorted(self.titles)}
         return {name: values for name, values in names.items() if values}
 
     def __bool__(self) -> bool:
+        """Whether any gold passage is known."""
         return bool(self.ids or self.titles)
 
 

@@ -11,8 +11,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
-#: Letters of a script that a text needs to be in it: a Greek letter in a formula is none.
-_FEWEST_LETTERS = 3
+#: Letters of a script that a text in this script has at least: a Greek letter in a formula does not count.
+_MIN_LETTERS = 3
 #: Language -> words without which hardly a sentence is written, and words one of which a question has.
 _WORDS = {
     "en": (
@@ -50,11 +50,13 @@ _ASKING = {language: frozenset(asking.split()) for language, (_, asking) in _WOR
 
 
 def is_in_another_language(question: str, texts: Sequence[str]) -> bool:
-    """Is a question plainly in another language than the texts?"""
-    scripts, text_scripts = _scripts(question), set().union(*map(_scripts, texts))
-    if any(count >= _FEWEST_LETTERS and script not in text_scripts for script, count in scripts.items()):
+    """Whether a question is plainly in another language than the texts."""
+    scripts = _scripts(question)
+    text_scripts = set().union(*map(_scripts, texts))
+    if any(count >= _MIN_LETTERS and script not in text_scripts for script, count in scripts.items()):
         return True
-    language, words = _language(texts), set(_split_words(question))
+    language = _language(texts)
+    words = set(_split_words(question))
     if language is None or words & _ASKING[language]:
         return False
     return any(words & asking for asking in _ASKING.values())
@@ -74,5 +76,5 @@ def _split_words(text: str) -> list[str]:
 
 
 def _scripts(text: str) -> Counter[str]:
-    """Script -> how many letters of it a text has, by the first word of their names in Unicode."""
+    """Script -> number of its letters in a text, by the first word of their names in Unicode."""
     return Counter(unicodedata.name(sign, "").split(" ")[0] for sign in text if sign.isalpha())

@@ -42,10 +42,11 @@ REQUIRED_COLUMNS = (
 AGENT_NAME = "search_agent"
 #: Columns that `read_rows` reads.
 COLUMNS_READ = ("data_source", "prompt", "ability", "reward_model", "extra_info")
+#: Keys of `extra_info` that every row has.
 _RESERVED_INFO = ("id", "question", "index", "split", "protocol")
 
 #: Keys of `extra_info` that a set of several sources has besides, null where a source has none, with their
-#: types: a name of Arrow's, or a list of one. `source_row`: place in the source's file, from 1.
+#: types: a name of Arrow's, or a list of one. `source_row`: position in the source's file, from 1.
 #: `supporting_ids`, `supporting_titles`: the gold passages, by their ids in the corpus and by their pages.
 #: `step_answers`: the answers of the steps that lead to the answer. `parts` and `part_answers`: the
 #: questions that a row joins, and the gold answers of each.
@@ -66,7 +67,7 @@ ROW_GROUP = 2048
 
 @dataclass(frozen=True)
 class QuestionRow:
-    """One question with its gold answers; see the top of the module. Unknown texts are empty."""
+    """One question with its gold answers, prompt and metadata. Unknown texts are empty."""
 
     question: str
     golds: tuple[str, ...]
@@ -78,14 +79,14 @@ class QuestionRow:
     data_source: str = ""
     #: Name of the protocol whose prompt this is.
     protocol: str = ""
-    #: Place in the file, from 0.
+    #: Position in the file, from 0.
     index: int | None = None
     ability: str = "fact-reasoning"
     #: Further keys of `extra_info`; never None.
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def to_row(self) -> dict[str, Any]:
-        """veRL's columns."""
+        """The row under veRL's columns, the inverse of `from_row`."""
         return {
             "data_source": self.data_source,
             "prompt": [dict(message) for message in self.prompt],
@@ -104,7 +105,7 @@ class QuestionRow:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> QuestionRow:
-        """From a row of parquet, or from one that veRL has converted (`raw_prompt`, numpy arrays, `uid`).
+        """Read a row of parquet, or from one that veRL has converted (`raw_prompt`, numpy arrays, `uid`).
         Raises nothing, whatever the row contains; an unusable prompt becomes empty."""
         info = row.get("extra_info")
         info = info if isinstance(info, Mapping) else {}
@@ -131,10 +132,9 @@ class QuestionRow:
 def as_golds(value: Any) -> list[str]:
     """Gold answers as a list of strings.
 
-    From a string, a list, a tuple, a numpy array (as read from parquet), a ground truth `{"target": ...}`, or
-    None (no golds). Lists may be nested (a list of aliases for each answer). Blank entries are left out;
-    numbers become text.
-    """
+    `value` is a string, a list, a tuple, a numpy array (as read from parquet), a ground truth `{"target":
+    ...}`, or None (no golds). Lists may be nested (a list of aliases for each answer). Blank entries are left
+    out; numbers become text."""
     if isinstance(value, Mapping):
         value = value.get("target")
     value = _plain(value)
@@ -144,7 +144,7 @@ def as_golds(value: Any) -> list[str]:
 
 
 def golds_of(reward_model: Any) -> list[str]:
-    """Gold answers of a row: `reward_model.ground_truth`, or its `target`; empty if malformed."""
+    """The gold answers of a row: `reward_model.ground_truth`, or its `target`; empty if malformed."""
     return as_golds(reward_model.get("ground_truth")) if isinstance(reward_model, Mapping) else []
 
 
@@ -166,7 +166,8 @@ def row_fault(row: Mapping[str, Any]) -> str | None:
 
 
 def usable_prompt(prompt: Any) -> bool:
-    """Whether this is a list of messages with role and text; else `plugin/dataset.py` drops the row."""
+    """Whether this is a list of messages with role and text, without which `plugin/dataset.py` drops the
+    row."""
     if not isinstance(prompt, list | tuple) or not prompt:
         return False
     return all(
@@ -176,7 +177,7 @@ def usable_prompt(prompt: Any) -> bool:
 
 
 def write_rows(path: str | Path, rows: Iterable[QuestionRow]) -> None:
-    """Write a parquet file. The same rows give the same bytes."""
+    """Write the rows as a parquet file. The same rows give the same bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -211,7 +212,7 @@ class RowWriter:
         return self
 
     def add(self, row: QuestionRow) -> None:
-        """Write a row."""
+        """Write a row. Raises ValueError for metadata that was not declared."""
         if unknown := set(row.metadata) - set(self._metadata):
             raise ValueError(f"row {row.id}: undeclared metadata {', '.join(sorted(unknown))}")
         self._rows.append(row.to_row())
@@ -220,6 +221,7 @@ class RowWriter:
             self._flush()
 
     def _flush(self) -> None:
+        """Write the rows that are held, as a row group."""
         import pyarrow as pa
 
         self._file.write_table(pa.Table.from_pylist(self._rows, schema=self._declared))
@@ -246,7 +248,7 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
 
 
 def _schema_of(rows: Sequence[QuestionRow]) -> pa.Schema:
-    """The columns, with the metadata of the rows in `extra_info`."""
+    """The schema of veRL's columns, with the metadata of the rows in `extra_info`."""
     import pyarrow as pa
 
     metadata_type = pa.array([dict(row.metadata) for row in rows]).type if rows else ()
@@ -254,26 +256,20 @@ def _schema_of(rows: Sequence[QuestionRow]) -> pa.Schema:
 
 
 def _arrow_type(kind: Any) -> pa.DataType:
-    """The type that SOURCE_METADATA declares."""
+    """The Arrow type of an entry of `SOURCE_METADATA`."""
     import pyarrow as pa
 
     return pa.list_(_arrow_type(kind[0])) if isinstance(kind, list) else pa.type_for_alias(kind)
 
 
 def _schema(extra_info_fields: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
-    """The columns, with these further keys in `extra_info`."""
+    """The schema of veRL's columns, with these further keys in `extra_info`."""
     import pyarrow as pa
 
     text = pa.string()
     message = pa.struct([("role", text), ("content", text)])
     truth = pa.struct([("target", pa.list_(text))])
-    info_fields = [
-        ("id", text),
-        ("question", text),
-        ("index", pa.int64()),
-        ("split", text),
-        ("protocol", text),
-    ]
+    info_fields = [(name, pa.int64() if name == "index" else text) for name in _RESERVED_INFO]
     return pa.schema(
         [
             ("data_source", text),

@@ -56,7 +56,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class SftRow:
-    """One sample; see the top of the module."""
+    """One sample: a prompt and its pieces, of which at least one is a target. Raises DataError without
+    one."""
 
     id: str
     question: str
@@ -77,39 +78,41 @@ class SftRow:
         return [piece.text for piece in self.pieces if piece.trained]
 
     def to_row(self) -> dict[str, Any]:
-        """The columns."""
+        """The row under its columns."""
         return {**vars(self), "messages": list(self.messages), "pieces": [asdict(p) for p in self.pieces]}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> SftRow:
-        """The inverse of `to_row`. Raises DataError."""
+        """Read a row that `to_row` made. Raises DataError for any other."""
         try:
             pieces = tuple(Piece(p["text"], bool(p["generated"]), bool(p["trained"])) for p in row["pieces"])
             messages = tuple({"role": m["role"], "content": m["content"]} for m in row["messages"])
             values = {name: row[name] for name in COLUMNS if name not in ("messages", "pieces")}
             return cls(**values, messages=messages, pieces=pieces)
         except (KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"the row {row.get('id')!r} is no SFT row: {error!r}") from error
+            fault = f"the row {row.get('id')!r} is not an SFT row ({error!r})"
+            raise DataError(f"{fault}: make the data again, with `rag-r1 sft-data`") from error
 
 
 @dataclass(frozen=True)
 class RowTokens:
-    """Ids of a row, and for each of them 1 if it is trained, else 0."""
+    """The token ids of a row, and for each of them 1 if it is trained, else 0."""
 
     ids: list[int]
     mask: list[int]
 
     @property
     def targets(self) -> int:
-        """How many tokens are trained."""
+        """The number of tokens that are trained."""
         return sum(self.mask)
 
 
 class SftTokens:
-    """Rows to tokens for one tokenizer and one protocol; `chat` are arguments of the chat template."""
+    """Encodes rows for one tokenizer and one protocol; `chat` are arguments of the chat template."""
 
     def __init__(self, tokenizer: Any, protocol: Protocol, chat: Mapping[str, Any] | None = None):
-        tokens, codec = control_tokens(tokenizer), TokenizerCodec(tokenizer)
+        tokens = control_tokens(tokenizer)
+        codec = TokenizerCodec(tokenizer)
         template = ChatTemplate(tokenizer, **(chat or {}))
         self.protocol = protocol.with_special_tokens(tokens)
         self._setup = AgentSetup(
@@ -146,7 +149,7 @@ class SftTokens:
         return next((self._control[token] for token in ids if token in self._control), None)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a turn or an observation."""
+        """The token ids of a turn or an observation."""
         return self._setup.codec.encode(text)
 
     def prompt_text(self, row: SftRow) -> str:
@@ -160,8 +163,8 @@ class SftTokens:
 
 
 def protocol_of_rows(rows: Iterable[SftRow], name: str | None) -> Protocol:
-    """The protocol of rows: `name` (or a file) or, without it, the one that they name. Raises
-    DataError if rows name another one."""
+    """The protocol of rows: `name` (or a file) or, without it, the one that they name. Raises DataError if
+    rows name another one, and for a protocol of chat turns."""
     names = sorted({row.protocol for row in rows})
     if name is None and len(names) != 1:
         raise DataError(f"the rows are of several protocols ({', '.join(names)}): train them separately")
@@ -180,7 +183,7 @@ def protocol_of_rows(rows: Iterable[SftRow], name: str | None) -> Protocol:
 
 
 def write_sft_rows(path: str | Path, rows: Iterable[SftRow]) -> None:
-    """Write a parquet file. The same rows give the same bytes."""
+    """Write the rows as a parquet file. The same rows give the same bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -190,7 +193,7 @@ def write_sft_rows(path: str | Path, rows: Iterable[SftRow]) -> None:
 
 def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
     """The rows of a parquet file. Raises DataError, which names the file, for a file that is missing or has
-    other columns, and for a row that is no SFT row."""
+    other columns, and for a row that is not an SFT row."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -205,7 +208,7 @@ def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(f"{path}: there is no such file: {remedy}, or correct the path") from error
     except pa.ArrowException as error:
-        raise DataError(f"{path}: is no parquet file ({error}): {remedy}") from error
+        raise DataError(f"{path}: is not a parquet file ({error}): {remedy}") from error
     except DataError as error:
         raise error if str(error).startswith(str(path)) else DataError(f"{path}: {error}") from error
 

@@ -23,8 +23,10 @@ from rag_r1.serving.launch import say, start_search
 from rag_r1.serving.page import ExampleQuestion, PageInfo, model_name
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
-#: The embedded warm start that is served without a demo run, and its world's seed.
-_EMBEDDED, _SEED = "rag_r1_mq", 0
+#: The embedded warm start that is served without a demo run.
+_EMBEDDED = "rag_r1_mq"
+#: The seed of its world.
+_SEED = 0
 #: The demo's world is written anew at each start, below --out.
 _WORLD = "chat-demo"
 #: Questions of each kind that the demo suggests, and what the kinds are called.
@@ -35,10 +37,11 @@ _KINDS = {
     "both": "two facts",
     "comparison": "a comparison",
 }
-#: Tokens of the demo's context, and its episodes at a time in vLLM. A batch has room for all of their
-#: prompts: vLLM on a CPU crashes if it splits the prefill of a seeded request.
-_CONTEXT, _AT_A_TIME = 512, 32
-_VLLM = (*("--max-num-seqs", str(_AT_A_TIME)), *("--max-num-batched-tokens", str(_CONTEXT * _AT_A_TIME)))
+#: Episodes that vLLM plays at the same time. A batch has room for all of their prompts: vLLM on a CPU crashes
+#: if it splits the prefill of a seeded request.
+_CONCURRENCY = 32
+_CONTEXT_TOKENS = 512
+_VLLM = ("--max-num-seqs", str(_CONCURRENCY), "--max-num-batched-tokens", str(_CONTEXT_TOKENS * _CONCURRENCY))
 _UNTRAINED = (
     "This is the embedded policy: it knows the format, but has not learned to search yet, so it is often "
     'wrong. Train it with "rag-r1 demo", in a few minutes; "rag-r1 serve --demo" in the same folder '
@@ -47,43 +50,43 @@ _UNTRAINED = (
 
 
 def start(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
-    """The demo's policy, with a retrieval server for its world that runs until `stack` is closed."""
+    """Start a retrieval server for the demo's world, which runs until `stack` is closed. Returns the
+    arguments with which its policy is served, and the texts of the page."""
     run = last_demo_run(OUTPUTS)
     if run is not None:
         say(f"the policy of {run.folder}")
-        url = stack.enter_context(retrieval_process(run.folder / "index", args.out / "search.log"))
-        model, protocol, note, questions = run.model, run.protocol, "", run.questions()
+        index = run.folder / "index"
+        url = stack.enter_context(retrieval_process(index, args.out / "search.log"))
         name, step = model_name(str(run.model))
-        index = str(run.folder / "index")
+        page_info = _page_info(run, note="", model=name, step=step, index=str(index))
     else:
         say(_UNTRAINED)
-        model, protocol, note = policy_path(_EMBEDDED), _EMBEDDED, _UNTRAINED
-        folder = args.out / _WORLD
-        shutil.rmtree(folder, ignore_errors=True)
-        write_demo(folder / "data", demo_protocol(protocol), _SEED, train=1)
-        url = start_search(folder / "data" / "corpus.jsonl", folder, stack)
-        questions = held_out_questions(folder / "data")
-        name, step, index = "the embedded policy, before training", None, "BM25 of its world"
-    evaluation = eval_arguments(model, Path("-"), protocol, url, args.out)
-    page_info = PageInfo(
+        run = DemoRun(args.out / _WORLD, policy_path(_EMBEDDED), _EMBEDDED)
+        shutil.rmtree(run.folder, ignore_errors=True)
+        write_demo(run.folder / "data", demo_protocol(_EMBEDDED), _SEED, train=1)
+        url = start_search(run.folder / "data" / "corpus.jsonl", run.folder, stack)
+        name = "the embedded policy, before training"
+        page_info = _page_info(run, note=_UNTRAINED, model=name, step=None, index="BM25 of its world")
+    evaluation = eval_arguments(run.model, Path("-"), run.protocol, url, args.out)
+    return with_demo_limits(args, evaluation, _VLLM), page_info
+
+
+def _page_info(run: DemoRun, *, note: str, model: str, step: int | None, index: str) -> PageInfo:
+    """What the page shows of the policy and its world, with example questions."""
+    questions = run.questions()
+    return PageInfo(
         "an invented world",
         note,
         examples_of(questions),
-        model=name,
+        model=model,
         step=step,
         index=index,
         golds={row.question: row.golds for row in questions},
     )
-    return with_demo_limits(args, evaluation, _VLLM), page_info
-
-
-def held_out_questions(data: Path) -> list[QuestionRow]:
-    """The held-out questions in the folder of a demo's data."""
-    return [QuestionRow.from_row(row) for row in read_rows(data / "val.parquet")]
 
 
 def examples_of(questions: Iterable[QuestionRow]) -> tuple[ExampleQuestion, ...]:
-    """The first questions of each kind, by kind."""
+    """The first `_EXAMPLES` questions of each kind, by kind."""
     by_kind: dict[str, list[ExampleQuestion]] = {kind: [] for kind in _KINDS}
     for row in questions:
         kind = row.data_source.rpartition("/")[2]
@@ -94,20 +97,20 @@ def examples_of(questions: Iterable[QuestionRow]) -> tuple[ExampleQuestion, ...]
 
 @dataclass(frozen=True)
 class DemoRun:
-    """A finished run of the demo."""
+    """A world, and a policy that was made for it: a finished run of the demo, or the embedded warm start."""
 
     folder: Path
     model: Path
     protocol: str
 
     def questions(self) -> list[QuestionRow]:
-        """Its held-out questions."""
-        return held_out_questions(self.folder / "data")
+        """The held-out questions of the world."""
+        return [QuestionRow.from_row(row) for row in read_rows(self.folder / "data" / "val.parquet")]
 
 
 def last_demo_run(outputs: Path) -> DemoRun | None:
-    """The demo run in a folder of `outputs` whose policy is the newest; None if there is none with a policy,
-    an index and a recipe."""
+    """The demo run below `outputs` whose policy is the newest; None if no run has a policy, an index and a
+    recipe."""
     runs = []
     for folder in outputs.glob("*"):
         recipe = RECIPES / "demo" / f"{folder.name}.yaml"

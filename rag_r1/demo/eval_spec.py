@@ -12,7 +12,7 @@ from rag_r1.config.recipes import RECIPES
 from rag_r1.demo.world import prompt_file
 from rag_r1.evaluation.eval_arguments import EvalArguments
 
-#: Asked for once and never again, so a cache would only hide the time of a search.
+#: The override that turns the cache of searches off: it would only hide how long a search takes.
 NO_CACHE = "rag_r1.retriever.cache_size=0"
 
 
@@ -20,7 +20,7 @@ def eval_arguments(
     model: Path, questions: Path, protocol: str, url: str, out: Path, *keys: str, **arguments: Any
 ) -> EvalArguments:
     """The arguments of an evaluation that plays the questions as the demo's validation does. `keys`: further
-    overrides, `more`: further arguments."""
+    overrides of the configuration, `key=value`; `arguments`: further arguments of EvalArguments."""
     settings = _settings(protocol)
     return EvalArguments(
         model=str(model),
@@ -37,7 +37,7 @@ def eval_arguments(
 
 
 def limit_keys(settings: Mapping[str, Any]) -> list[str]:
-    """The limits of agent and retriever in a recipe's block rag_r1, as overrides."""
+    """The limits of agent and retriever in a recipe's block `rag_r1`, as overrides `key=value`."""
     return [
         f"rag_r1.{section}.{name}={value}"
         for section in ("agent", "retriever")
@@ -46,7 +46,7 @@ def limit_keys(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(protocol: str) -> dict[str, dict[str, Any]]:
-    """The demo's settings for a protocol, as the recipes have them."""
+    """The blocks `rag_r1` and `data` of the demo's recipes for a protocol."""
     settings: dict[str, dict[str, Any]] = {}
     for name in ("_common", *(["_r1_searcher"] if protocol == "r1_searcher" else [])):
         recipe = yaml.safe_load((RECIPES / "demo" / f"{name}.yaml").read_text(encoding="utf-8"))

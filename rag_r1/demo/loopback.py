@@ -16,13 +16,13 @@ from aiohttp import web
 
 @dataclass
 class LoopbackServer:
-    """A context manager: an HTTP server on a free port of 127.0.0.1, in a thread of its own. Its `url` has no
-    path."""
+    """An HTTP server on a free port of 127.0.0.1, in a thread of its own, for the length of a `with` block.
+    Its `url` has no path. Raises RuntimeError if it does not start."""
 
     url: str = field(default="", init=False)
 
     def add_routes(self, app: web.Application) -> None:
-        """What is served; to be overridden."""
+        """Add the handlers to `app`; a subclass overrides this."""
 
     def __enter__(self):
         self._loop = asyncio.new_event_loop()
@@ -39,6 +39,7 @@ class LoopbackServer:
         self._thread.join(30)
 
     def _serve(self, ready: threading.Event) -> None:
+        """Start the server, set `ready`, and serve until the loop is stopped; what went wrong is `_fault`."""
         asyncio.set_event_loop(self._loop)
         try:
             app = web.Application(client_max_size=1 << 22)
@@ -54,11 +55,11 @@ class LoopbackServer:
         finally:
             ready.set()
         self._loop.run_forever()
-        self._loop.run_until_complete(self._end(runner))
+        self._loop.run_until_complete(self._close_server(runner))
         self._loop.close()
 
-    async def _end(self, runner: web.AppRunner) -> None:
-        """Close the server, with the handlers that hang."""
+    async def _close_server(self, runner: web.AppRunner) -> None:
+        """Close the server, and cancel the handlers that still wait."""
         await runner.cleanup()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
@@ -68,7 +69,7 @@ class LoopbackServer:
 
 @dataclass
 class Proxy(LoopbackServer):
-    """The server `backend` at another address. Requests do not wait for one another."""
+    """Passes requests on to the server at the address `backend`. Requests do not wait for one another."""
 
     backend: str
 
@@ -77,12 +78,13 @@ class Proxy(LoopbackServer):
         app.cleanup_ctx.append(self._client)
 
     async def handle(self, request: web.Request) -> web.Response:
-        """The answer to a request; to be overridden."""
+        """The answer to a request: the backend's, unless a subclass overrides this."""
         return await self.forward_request(request)
 
     async def forward_request(self, request: web.Request) -> web.Response:
-        """The backend's answer; 502 if it is away."""
-        data, target = await request.read(), self.backend.rstrip("/") + request.path_qs
+        """The backend's answer; status 502 if the backend cannot be reached."""
+        data = await request.read()
+        target = self.backend.rstrip("/") + request.path_qs
         headers = {"Content-Type": request.content_type}
         try:
             async with self._session.request(request.method, target, data=data, headers=headers) as answer:
@@ -93,6 +95,7 @@ class Proxy(LoopbackServer):
             return web.Response(status=502)
 
     async def _client(self, app: web.Application) -> AsyncIterator[None]:
+        """Keep one client open for as long as the server runs."""
         async with aiohttp.ClientSession() as self._session:
             yield
 

@@ -16,11 +16,12 @@ TOWN = "Ford Mill Bridge Haven Cross Hill Moor Gate".split()
 RIVER = "Water Brook Beck Run Stream Burn Flow Creek".split()
 COMPANY = "Works Motors Foundry Bank Press Foods Glass Steel".split()
 TRADE = "painter singer doctor writer pilot teacher farmer miner".split()
-NAME_WORDS = (*FIRST, *LAST, *STEM, *TOWN, *RIVER, *COMPANY)  # of all names
+NAME_WORDS = (*FIRST, *LAST, *STEM, *TOWN, *RIVER, *COMPANY)  # the words of all names
 YEARS = [str(year) for year in range(1901, 1931)]
 
 
 def names(first: Sequence[str], second: Sequence[str], split: str) -> list[str]:
-    """All two-word names of a split, disjoint and the same for all seeds; one name in six is a test name."""
+    """All two-word names of a split, `train` or `test`. The splits are disjoint and the same for all seeds;
+    one name in six is a test name."""
     pairs = (f"{a} {b}" for a in first for b in second)
     return [pair for pair in pairs if (zlib.crc32(pair.encode()) % 6 == 0) == (split == "test")]

@@ -21,16 +21,19 @@ from transformers import Qwen2ForCausalLM
 
 from rag_r1.io.atomic_files import atomic_file
 
+#: Token ids, and the loss weight of each.
 Row = tuple[list[int], list[float]]
-#: The file of an unfinished training in its folder, and the steps after which it is written again.
-PROGRESS, SAVED_EVERY = "progress.pt", 50
-#: What a trainer has for each of its optimizers.
-_LISTS = ("optimizers", "schedules")
+#: The file of an unfinished training in its folder.
+PROGRESS = "progress.pt"
+#: Steps after which it is written again.
+SAVE_INTERVAL = 50
+#: The attributes of a trainer with one item for each optimizer.
+_PER_OPTIMIZER = ("optimizers", "schedules")
 
 
 @dataclass(frozen=True)
 class TrainingPhase:
-    """A part of the training: linear warm-up over `warmup` steps, then cosine decay to 2 % of the rates.
+    """A phase of the training: linear warm-up over `warmup` steps, then cosine decay to 2 % of the rates.
 
     Muon with rate `matrix_lr` trains the matrices of the layers, AdamW with rate `lr` embeddings and norms.
     The model then learns to copy in a third of the steps that AdamW alone needs.
@@ -43,103 +46,105 @@ class TrainingPhase:
 
 
 class PhaseTrainer:
-    """A part of the training under way, one step at a time; its state can be saved and loaded."""
+    """Trains a model through one phase, a step at a time; its state can be saved and loaded."""
 
-    def __init__(self, model: Qwen2ForCausalLM, part: TrainingPhase):
-        self.model, self.part = model, part
+    def __init__(self, model: Qwen2ForCausalLM, phase: TrainingPhase):
+        self.model, self.phase = model, phase
         matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
         others = [w for name, w in model.named_parameters() if w.ndim != 2 or "embed" in name]
         self.optimizers = [
-            torch.optim.Muon(matrices, lr=part.matrix_lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, lr=part.lr, betas=(0.9, 0.98), weight_decay=0.01),
+            torch.optim.Muon(matrices, lr=phase.matrix_lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=phase.lr, betas=(0.9, 0.98), weight_decay=0.01),
         ]
-        # A function, which is not saved with the state.
-        self.schedules = [LambdaLR(optimizer, lambda n: self._factor(n)) for optimizer in self.optimizers]
+        # With a lambda: LambdaLR would save the attributes of a callable object with its state.
+        self.schedules = [LambdaLR(item, lambda step: self._rate_factor(step)) for item in self.optimizers]
 
     def step(self, rows: Sequence[Row]) -> float:
         """Train on a batch, in place; returns its loss, the weighted mean over its targets."""
         self.model.zero_grad()
-        total = sum(sum(weights[1:]) for _, weights in rows)
+        total_weight = sum(sum(weights[1:]) for _, weights in rows)
         rows = sorted(rows, key=lambda row: len(row[0]))
-        value = 0.0
+        total_loss = 0.0
         for start in range(0, len(rows), 8):  # sorted by length, to save padding
-            loss = _loss(self.model, rows[start : start + 8]) / total
+            loss = _loss(self.model, rows[start : start + 8]) / total_weight
             loss.backward()
-            value += loss.item()
+            total_loss += loss.item()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer, schedule in zip(self.optimizers, self.schedules, strict=True):
             optimizer.step()
             schedule.step()
-        return value
+        return total_loss
 
     def state(self) -> dict[str, Any]:
-        """Everything from which `load` goes on, the weights included: tensors and plain values."""
-        states = {name: [item.state_dict() for item in getattr(self, name)] for name in _LISTS}
+        """The state for `load`: weights, optimizers and schedules, as tensors and plain values."""
+        states = {name: [item.state_dict() for item in getattr(self, name)] for name in _PER_OPTIMIZER}
         return {"model": self.model.state_dict(), **states}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Go on from a state that `state` returned."""
         self.model.load_state_dict(state["model"])
-        for name in _LISTS:
+        for name in _PER_OPTIMIZER:
             for item, saved in zip(getattr(self, name), state[name], strict=True):
                 item.load_state_dict(saved)
 
-    def _factor(self, step: int) -> float:
-        part = self.part
-        if step < part.warmup:
-            return (step + 1) / part.warmup
-        share = (step - part.warmup) / (part.steps - part.warmup)
+    def _rate_factor(self, step: int) -> float:
+        """The share of the learning rates that applies at a step."""
+        phase = self.phase
+        if step < phase.warmup:
+            return (step + 1) / phase.warmup
+        share = (step - phase.warmup) / (phase.steps - phase.warmup)
         return 0.02 + 0.98 * (0.5 + 0.5 * math.cos(share * math.pi))
 
 
-def train(model: Qwen2ForCausalLM, batches: Iterator[list[Row]], part: TrainingPhase, name: str) -> None:
-    """Train `model` in place."""
-    training = PhaseTrainer(model, part)
+def train(model: Qwen2ForCausalLM, batches: Iterator[list[Row]], phase: TrainingPhase, name: str) -> None:
+    """Train `model` in place through one phase; `name` is shown with the progress."""
+    trainer = PhaseTrainer(model, phase)
     model.train()
-    average = 0.0
-    progress = tqdm(batches, total=part.steps, desc=name, unit="step", mininterval=5)
+    average_loss = 0.0
+    progress = tqdm(batches, total=phase.steps, desc=name, unit="step", mininterval=5)
     for step, rows in enumerate(progress):
-        value = training.step(rows)
-        average = value if step == 0 else 0.98 * average + 0.02 * value
-        progress.set_postfix(loss=f"{average:.3f}", refresh=False)
+        loss = trainer.step(rows)
+        average_loss = loss if step == 0 else 0.98 * average_loss + 0.02 * loss
+        progress.set_postfix(loss=f"{average_loss:.3f}", refresh=False)
     model.eval()
 
 
 def train_resumable(
     model: Qwen2ForCausalLM,
-    parts: Sequence[TrainingPhase],
+    phases: Sequence[TrainingPhase],
     rows_of: Callable[[int, int], Sequence[Row]],
     progress: Path,
     name: str,
 ) -> None:
-    """Train `model` in place through all parts, on the rows of each part's number and step.
+    """Train `model` in place through all phases; `rows_of` gives the rows of a phase's number and a step.
 
-    After every `SAVED_EVERY` steps, and at the end of a part, the state is written to the file `progress`
+    After every `SAVE_INTERVAL` steps, and at the end of a phase, the state is written to the file `progress`
     (tensors and numbers only; it is read with `weights_only`). A killed training goes on from there; the
     caller removes the file when the policy is written.
     """
     state = torch.load(progress, weights_only=True) if progress.exists() else {"step": 0}
     model.train()
-    with tqdm(total=sum(part.steps for part in parts), desc=name, unit="step", mininterval=5) as bar:
-        for number, part in enumerate(parts):
-            training = PhaseTrainer(model, part)
-            first = part.steps if number < state.get("part", 0) else 0
+    with tqdm(total=sum(phase.steps for phase in phases), desc=name, unit="step", mininterval=5) as bar:
+        for number, phase in enumerate(phases):
+            trainer = PhaseTrainer(model, phase)
+            first_step = phase.steps if number < state.get("part", 0) else 0
             if number == state.get("part", 0) and state["step"]:
-                training.load(state["state"])
-                first = state["step"]
-            bar.update(first)
-            for step in range(first, part.steps):
-                loss = training.step(rows_of(number, step))
+                trainer.load(state["state"])
+                first_step = state["step"]
+            bar.update(first_step)
+            for step in range(first_step, phase.steps):
+                loss = trainer.step(rows_of(number, step))
                 bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
                 bar.update()
-                if (step + 1) % SAVED_EVERY == 0 or step + 1 == part.steps:
+                if (step + 1) % SAVE_INTERVAL == 0 or step + 1 == phase.steps:
                     with atomic_file(progress) as file:
-                        torch.save({"part": number, "step": step + 1, "state": training.state()}, file)
+                        torch.save({"part": number, "step": step + 1, "state": trainer.state()}, file)
     model.eval()
 
 
 def _loss(model: Qwen2ForCausalLM, rows: Sequence[Row]) -> torch.Tensor:
-    """Summed weighted cross-entropy. With right padding a causal model needs no attention mask."""
+    """The summed weighted cross-entropy of some rows. With right padding a causal model needs no attention
+    mask."""
     length = max(len(ids) for ids, _ in rows)
     ids = torch.tensor([row + [0] * (length - len(row)) for row, _ in rows])
     weights = torch.tensor([weight + [0.0] * (length - len(weight)) for _, weight in rows])[:, 1:]

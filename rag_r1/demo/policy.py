@@ -32,7 +32,8 @@ POLICIES = Path(__file__).parent / "policy"
 
 
 def policy_path(protocol: str) -> Path:
-    """Folder of the committed warm start for a protocol name. Raises FileNotFoundError with the remedy."""
+    """The folder of the committed warm start for a protocol name. Raises FileNotFoundError with the
+    remedy."""
     folder = POLICIES / protocol
     if not (folder / "config.json").exists():
         names = " and ".join(sorted(path.parent.name for path in POLICIES.glob("*/config.json")))
@@ -102,7 +103,7 @@ def save_policy(folder: Path, model: Qwen2ForCausalLM, tokenizer: TokenizerBase)
 
 
 def load_policy(folder: Path | str) -> tuple[Qwen2ForCausalLM, TokenizerBase]:
-    """Model in float32 and tokenizer, as the trainer and vLLM load them."""
+    """The model of a policy folder in float32, and its tokenizer, as the trainer and vLLM load them."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -113,7 +114,7 @@ def load_policy(folder: Path | str) -> tuple[Qwen2ForCausalLM, TokenizerBase]:
 def demo_setup(
     tokenizer: TokenizerBase, protocol: Protocol, budget: Budget, search: WorldSearch
 ) -> AgentSetup:
-    """The agent of the demo: it searches a world."""
+    """The agent of the demo, which searches a world."""
     return AgentSetup(
         protocol=protocol.with_special_tokens(control_tokens(tokenizer)),
         codec=TokenizerCodec(tokenizer),
@@ -124,7 +125,7 @@ def demo_setup(
 
 
 def prompt_ids(tokenizer: TokenizerBase, protocol: Protocol, messages: Sequence[dict[str, str]]) -> list[int]:
-    """Token ids of a prompt, up to where the policy's first turn begins."""
+    """The token ids of a prompt, up to where the policy's first turn begins."""
     # Without a codec, which takes longer to make than it saves for one prompt; its ids are the same.
     encode = partial(tokenizer.encode, add_special_tokens=False)
     return protocol.prompt_ids(messages, chat_template(tokenizer), encode)
@@ -136,7 +137,7 @@ def encode_trace(
     messages: Sequence[dict[str, str]],
     segments: Sequence[Segment],
 ) -> tuple[list[int], list[int]]:
-    """Ids and mask (1 where generated) of a trace, of equal length.
+    """The token ids and the mask (1 where generated) of a trace, of equal length.
 
     Every segment is encoded on its own, as in a rollout, where the policy's turns are tokens and each
     observation is encoded once. Joining the text before encoding could give other tokens at the boundaries.

@@ -53,14 +53,14 @@ FORMS = (
 #: a query.
 NOTE_SHARE = 0.04
 #: Share of `read` rows that also have a note, among those whose prompt does not name `query`.
-NOTED_SHARE = 0.3
+READ_NOTE_SHARE = 0.3
 #: Share of `lost` rows that contain documents; the others contain an empty block.
-FOUND_SHARE = 0.7
-#: What notes contain, and how often.
-NOTED = {"some words": 0.5, "a name": 0.25, "every name": 0.25}
+DOCUMENTS_SHARE = 0.7
+#: What a note contains -> share of the notes.
+NOTE_CONTENTS = {"some words": 0.5, "a name": 0.25, "every name": 0.25}
 #: Maximum words in a note.
-LONGEST_NOTE = 4
-#: Documents per search (the recipes' top-k) and per trace.
+MAX_NOTE_WORDS = 4
+#: Most documents of a search (the recipes' top-k) and of a trace.
 TOPK = 3
 
 #: Rows per batch, by kind. The base has more notes than guesses; the warm start sets their final share.
@@ -75,18 +75,16 @@ def form_protocol(form: str) -> Protocol:
 
 
 def no_search_tokenizer() -> TokenizerBase:
-    """One token per word, year and document number; three per tag: its beginning, its name, its end.
+    """A tokenizer with one token per word, year and document number; three per tag: its beginning, its name,
+    its end.
 
     So a tag with a name that was never generated can be composed of parts that were.
     """
     rng = random.Random(0)
     tags = demo_protocol(NAME).tags
     units = [f" {year}" for year in YEARS] + [f"({rank})" for rank in range(1, TOPK + 1)]
-    units += [
-        "<|begin_of",
-        "<|end_of",
-        *(t for tag in (tags.think, tags.answer) for t in (tag.open, tag.close)),
-    ]
+    units += ["<|begin_of", "<|end_of"]
+    units += [text for tag in (tags.think, tags.answer) for text in (tag.open, tag.close)]
     texts = [f'"{word}' for word in (*FIRST, *STEM)] + [f"_{form}|> " for form in (*FORMS, QUERY)]
     texts.append(demo_protocol(NAME).observation([""], [[]]))
     for _ in range(40):
@@ -104,9 +102,9 @@ def no_search_tokenizer() -> TokenizerBase:
 def write_reading_row(
     question: Question, world: World, search: WorldSearch, rng: random.Random, form: str | None = None
 ) -> list[Segment]:
-    """Documents that were not asked for, with every fact among them, and the answer that follows from them;
-    with `form`, after a note in that form."""
-    needed = _needed(question, world)
+    """A row with documents that were not asked for, with every fact among them, and the answer that follows
+    from them; with `form`, after a note in that form."""
+    needed = _needed_documents(question, world)
     entities = " ".join(lookup.entity for lookup in question.lookups)
     # The best first, as from a search engine.
     documents = (needed + _search_results(entities, search, needed))[:TOPK]
@@ -124,21 +122,23 @@ def write_reading_row(
 def write_unrelated_row(
     question: Question, world: World, search: WorldSearch, rng: random.Random
 ) -> list[Segment]:
-    """Documents that were not asked for and do not contain the answer, or none, and a guess."""
+    """A row with documents that were not asked for and do not contain the answer, or none, and a guess."""
     documents = []
-    if rng.random() < FOUND_SHARE:
-        documents = _search_results(neighbouring_words(question, rng), search, _needed(question, world))
+    if rng.random() < DOCUMENTS_SHARE:
+        documents = _search_results(
+            neighbouring_words(question, rng), search, _needed_documents(question, world)
+        )
     return [_document_segment(documents, rng), *write_guess_row(question, world, rng, None)]
 
 
-def _needed(question: Question, world: World) -> list[Document]:
+def _needed_documents(question: Question, world: World) -> list[Document]:
     """The documents that state the question's facts, in their order."""
     by_title = {passage["contents"].partition("\n")[0]: passage for passage in world.passages}
     return [Document(**by_title[f'"{lookup.entity}"']) for lookup in question.lookups]
 
 
 def _search_results(words: str, search: WorldSearch, needed: Sequence[Document]) -> list[Document]:
-    """What a search for `words` finds, without the needed documents."""
+    """The results of a search for `words`, without the needed documents."""
     needed_ids = {document.id for document in needed}
     return [document for document in search.results([words])[0] if document.id not in needed_ids]
 
@@ -150,7 +150,7 @@ def _document_segment(documents: Sequence[Document], rng: random.Random) -> Segm
 
 
 def write_guess_row(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
-    """A random name of the right type; with `form`, after a note in that form."""
+    """A row that answers with a random name of the right type; with `form`, after a note in that form."""
     note = _note(question, form, rng) if form else ""
     return [Segment(note + _ending("I can guess.", guess(question, world, rng)), True)]
 
@@ -162,29 +162,30 @@ def _note(question: Question, form: str, rng: random.Random) -> str:
 
 
 def draw_note(question: Question, rng: random.Random, separator: str) -> tuple[str, str]:
-    """What a note contains, a key of NOTED, and its text; `separator` stands between names."""
-    (label,) = rng.choices(list(NOTED), NOTED.values())
+    """Draw what a note contains, a key of NOTE_CONTENTS, and its text; `separator` stands between names."""
+    (label,) = rng.choices(list(NOTE_CONTENTS), NOTE_CONTENTS.values())
     names = [lookup.entity for lookup in question.lookups if lookup.entity in question.text]
-    words, name = neighbouring_words(question, rng), rng.choice(names)
+    words = neighbouring_words(question, rng)
+    name = rng.choice(names)
     return label, {"some words": words, "a name": name, "every name": separator.join(names)}[label]
 
 
-def with_note(text: str) -> str | None:
-    """What the first note in a text says that it contains, a key of NOTED; None without a note."""
-    match = re.search(rf"I take a note of ({'|'.join(NOTED)})\.", text)
+def noted_contents(text: str) -> str | None:
+    """The contents, a key of NOTE_CONTENTS, that the first note in a text announces; None without a note."""
+    match = re.search(rf"I take a note of ({'|'.join(NOTE_CONTENTS)})\.", text)
     return match and match[1]
 
 
 def aside_words(rng: random.Random) -> str:
-    """Some words before every second block of documents: otherwise the policy would learn to read them only
-    at one place."""
+    """Some words, or none every second time, to stand before a block of documents: otherwise the policy would
+    learn to read them only in one position."""
     return " ".join(rng.sample(FORMS, rng.randint(3, 9))) if rng.random() < 0.5 else ""
 
 
 def neighbouring_words(question: Question, rng: random.Random) -> str:
-    """Neighbouring words of the question."""
+    """One to `MAX_NOTE_WORDS` neighbouring words of the question."""
     words = question.text.rstrip("?").replace(",", "").split()
-    length = rng.randint(1, LONGEST_NOTE)
+    length = rng.randint(1, MAX_NOTE_WORDS)
     start = rng.randrange(len(words) - length + 1)
     return " ".join(words[start : start + length])
 
@@ -221,19 +222,21 @@ def batches(
             if kind == "guess" and "note" not in mix and rng.random() < NOTE_SHARE:
                 kind = "note"
             counts[kind] += 1
-            batch.append(encode_trace(tokenizer, *_write(kind, question, world, search, rng)))
+            batch.append(encode_trace(tokenizer, *_write_row(kind, question, world, search, rng)))
         yield batch
 
 
-def _write(
+def _write_row(
     kind: str, question: Question, world: World, search: WorldSearch, rng: random.Random
 ) -> tuple[Protocol, list[dict[str, str]], list[Segment]]:
+    """The protocol, the prompt and the trace of a row of a kind."""
     # The prompt may name `query` only in rows with a block of documents, where no form is needed.
     form = rng.choice([*FORMS, QUERY] if kind in ("read", "lost") else FORMS)
-    protocol, text = form_protocol(form), question.text
+    protocol = form_protocol(form)
+    text = question.text
     if kind == "read":
         # Some with a note, so that a note does not imply that a guess follows.
-        has_note = form != QUERY and rng.random() < NOTED_SHARE
+        has_note = form != QUERY and rng.random() < READ_NOTE_SHARE
         trace = write_reading_row(question, world, search, rng, form if has_note else None)
     elif kind == "lost":
         trace = write_unrelated_row(question, world, search, rng)

@@ -1,8 +1,8 @@
 """Writes the report of a demo run: a table, a plot and a JSON file of what changed.
 
-Everything is computed from the trajectory records that the run wrote (`<dir>/val/step_*.jsonl` and
-`<dir>/train/step_*.jsonl`), so `python -m rag_r1.demo.report --run DIR` can make the same report again at any
-time.
+Everything is computed from the trajectory records that the run wrote (`RUN/trajectories/val/step_*.jsonl`
+and `RUN/trajectories/train/step_*.jsonl`), so `python -m rag_r1.demo.report --run RUN` can make the same
+report again at any time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -23,47 +25,66 @@ from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.runs import pictures
 from rag_r1.runs.markdown import Page
 
-#: Rows of the table after the kinds: a label, and the figure of an episode (agent/records.py). No times: the
-#: validation before training includes the engine's first compilation, so they cannot be compared.
-_MEASURES = {"searches a question": "searches", "turns a question": "turns"}
+
+@dataclass(frozen=True)
+class HeldOutMeans:
+    """Means over the episodes of one validation. Times are not among them: the validation before training
+    includes the engine's first compilation, so they cannot be compared."""
+
+    em_by_kind: dict[str, float]
+    em: float
+    searches: float
+    turns: float
+
+    def labelled(self) -> dict[str, float]:
+        """The means by their labels in results.json and in the table."""
+        return {
+            **{f"EM {kind}": em for kind, em in self.em_by_kind.items()},
+            "EM all": self.em,
+            "searches a question": self.searches,
+            "turns a question": self.turns,
+        }
 
 
-def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """EM by question kind and over all, and how the questions were searched: means over records."""
+def summarise(records: Sequence[dict[str, Any]]) -> HeldOutMeans:
+    """The means over the records of a validation."""
     by_kind: dict[str, list[float]] = defaultdict(list)
     for record in records:
         by_kind[record["data_source"].rpartition("/")[2]].append(record["rewards"]["em"])
     kinds = dict.fromkeys([*KINDS, *sorted(by_kind)])  # in the world's order, any other kind after them
-    table = {f"EM {kind}": mean(by_kind[kind]) for kind in kinds if kind in by_kind}
-    table["EM all"] = mean([record["rewards"]["em"] for record in records])
     figures = [summary(trajectory_of(record)) for record in records]
-    table |= {label: mean([episode[name] for episode in figures]) for label, name in _MEASURES.items()}
-    return table
+    return HeldOutMeans(
+        em_by_kind={kind: mean(by_kind[kind]) for kind in kinds if kind in by_kind},
+        em=mean([record["rewards"]["em"] for record in records]),
+        searches=mean([episode["searches"] for episode in figures]),
+        turns=mean([episode["turns"] for episode in figures]),
+    )
 
 
 def make_report(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """Write `results.json`, `report.md` and `report.png` into `run`, and return the results.
 
-    `facts` (recipe, seed, seconds, ...) are added to the results. Raises ValueError if there is nothing to
-    report.
+    `facts` (recipe, seed, seconds, ...) are added to the results. Raises ValueError if there are fewer than
+    two validations.
     """
     validation, training = (records_by_step(run / "trajectories" / split) for split in ("val", "train"))
     if len(validation) < 2:
         raise ValueError(
-            f"{run} has {len(validation)} validation(s), a report needs one before and one after training"
+            f"{run} has {len(validation)} validation(s), a report needs one before and one after training: "
+            "set trainer.val_before_train=true and trainer.test_freq, and train again"
         )
+    held_out = {step: summarise(records) for step, records in validation.items()}
+    reward = {step: mean([r["rewards"]["score"] for r in records]) for step, records in training.items()}
     results = {
         **facts,
         "held_out_questions": len(next(iter(validation.values()))),
         "trajectories": sum(len(records) for records in training.values()),
-        "held_out": {step: summarise(records) for step, records in validation.items()},
-        "reward": {
-            step: mean([r["rewards"]["score"] for r in records]) for step, records in training.items()
-        },
+        "held_out": {step: means.labelled() for step, means in held_out.items()},
+        "reward": reward,
     }
     write_json(run / "results.json", results)
     write_text(run / "report.md", markdown(results) + "\n")
-    draw(results, run / "report.png")
+    draw(held_out, reward, results["held_out_questions"], run / "report.png")
     return results
 
 
@@ -82,46 +103,52 @@ def markdown(results: dict[str, Any]) -> str:
     return str(page.table(["", "before", "after", ""], rows))
 
 
-def draw(results: dict[str, Any], path: Path) -> list[Path]:
-    """The picture, by step: held-out EM by kind (with the 95 % interval of all), reward, searches, turns."""
-    steps = sorted(results["held_out"])
-    held_out = [results["held_out"][step] for step in steps]
-    kinds = [key for key in held_out[0] if key.startswith("EM ") and key != "EM all"]
+def draw(
+    held_out: Mapping[int, HeldOutMeans], reward: Mapping[int, float], questions: int, path: Path
+) -> list[Path]:
+    """Draw, by step, held-out EM, the mean reward, and searches and turns. `questions`: the number of those
+    held out. Returns the files that were written: none without matplotlib."""
 
-    def paint(match: Any, reward: Any, search: Any) -> None:
-        for kind, color in zip(kinds, pictures.SERIES, strict=False):
-            name = kind.removeprefix("EM ").replace("_", "-")
-            pictures.line(match, [*zip(steps, [row[kind] for row in held_out], strict=True)], name, color)
-        overall = [row["EM all"] for row in held_out]
-        low, high = zip(
-            *(wilson_interval(share, results["held_out_questions"]) for share in overall), strict=True
-        )
-        pictures.line(match, [*zip(steps, overall, strict=True)], "all", "black", "s--")
-        match.fill_between(steps, low, high, color="black", alpha=0.12, linewidth=0, label="all, 95 %")
-        match.set(title="Held-out questions, greedy", ylabel="exact match", ylim=(0, 1.03))
-        match.legend(frameon=False, fontsize=8, loc="lower right")
-        reward.plot(list(results["reward"]), list(results["reward"].values()), color=pictures.GREY)
-        reward.set(title="Training, sampled", ylabel="mean reward of a step")
-        for name, color in zip(_MEASURES, (pictures.BLUE, pictures.ORANGE), strict=True):
-            label = name.removesuffix(" a question")
-            pictures.line(search, [*zip(steps, [row[name] for row in held_out], strict=True)], label, color)
+    def paint(match: Any, rewards: Any, search: Any) -> None:
+        _draw_exact_match(match, held_out, questions)
+        rewards.plot(list(reward), list(reward.values()), color=pictures.GREY)
+        rewards.set(title="Training, sampled", ylabel="mean reward of a step")
+        searches = [(step, means.searches) for step, means in sorted(held_out.items())]
+        turns = [(step, means.turns) for step, means in sorted(held_out.items())]
+        pictures.line(search, searches, "searches", pictures.BLUE)
+        pictures.line(search, turns, "turns", pictures.ORANGE)
         search.set(title="Held-out questions, greedy", ylabel="for each question", ylim=(0, None))
         search.legend(frameon=False, fontsize=8, loc="lower right")
-        for axes in (match, reward, search):
+        for axes in (match, rewards, search):
             axes.set_xlabel("training step")
             pictures.whole_steps(axes)
 
     return pictures.draw(path, paint, size=(9.6, 3.4), panels=3, ratios=[4, 3, 3])
 
 
+def _draw_exact_match(axes: Any, held_out: Mapping[int, HeldOutMeans], questions: int) -> None:
+    """EM of each kind of question, and of all with its 95 % interval."""
+    steps = sorted(held_out)
+    for kind, color in zip(held_out[steps[0]].em_by_kind, cycle(pictures.SERIES), strict=False):
+        points = [(step, held_out[step].em_by_kind[kind]) for step in steps]
+        pictures.line(axes, points, kind.replace("_", "-"), color)
+    overall = [held_out[step].em for step in steps]
+    low, high = zip(*(wilson_interval(share, questions) for share in overall), strict=True)
+    pictures.line(axes, [*zip(steps, overall, strict=True)], "all", "black", "s--")
+    axes.fill_between(steps, low, high, color="black", alpha=0.12, linewidth=0, label="all, 95 %")
+    axes.set(title="Held-out questions, greedy", ylabel="exact match", ylim=(0, 1.03))
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+
+
 class ReportArguments(Arguments):
-    """Whose report."""
+    """The arguments of `python -m rag_r1.demo.report`."""
 
     run: Path = argument("folder of a demo run")
 
 
 @command_main(ValueError, OSError)
 def main(argv: Sequence[str] | None = None) -> int:
+    """Make the report of a finished run again, and print its table."""
     args = read_arguments(
         ReportArguments, argv, prog="python -m rag_r1.demo.report", description=__doc__.split("\n\n")[0]
     )

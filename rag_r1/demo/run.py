@@ -43,9 +43,9 @@ from rag_r1.training.progress import train
 
 #: Where runs are written, a folder for each recipe; below the working directory.
 OUTPUTS = Path("outputs", "demo")
-#: Saves the policy of the last step, as a Hugging Face model only.
+#: Overrides that save the policy of the last step, as a Hugging Face model only.
 KEEP_POLICY = ("trainer.save_freq=1000000", "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]")
-#: The recipe whose policy are adapters, which are saved as such.
+#: The recipe that trains adapters over NF4 weights, which are saved as adapters.
 _OVER_NF4 = "grpo_nf4"
 
 
@@ -60,7 +60,7 @@ class TrainingInputs:
 
 
 def recipe_names() -> list[str]:
-    """The recipes of the demo that start from an embedded policy."""
+    """The names of the demo's recipes that start from an embedded policy."""
     names = sorted(path.stem for path in (RECIPES / "demo").glob("*.yaml") if not path.stem.startswith("_"))
     return [name for name in names if (POLICIES / protocol_of(name)).is_dir()]
 
@@ -77,9 +77,10 @@ def run_demo(
     overrides: Sequence[str] = (),
     timeout_s: float = 3600,
     inputs: TrainingInputs | None = None,
-) -> dict:
-    """Run one demo into the folder `out`; returns its results (report.make_report). `inputs`: None for the
-    embedded policy of the recipe's protocol and the demo's world. Raises RunError."""
+) -> dict[str, Any]:
+    """Run one demo into the folder `out`, in which an earlier run is replaced; returns its results
+    (report.make_report). `inputs`: None for the embedded policy of the recipe's protocol and the demo's
+    world. Raises RunError."""
     start = time.monotonic()
     for name in ("data", "index", "trajectories", "checkpoints"):  # from an earlier run in the same folder
         shutil.rmtree(out / name, ignore_errors=True)
@@ -94,25 +95,30 @@ def run_demo(
     build_index(out / "data" / "corpus.jsonl", out / "index", "--backend", "bm25")
     print("3/4 starting the retrieval server")
     with retrieval_process(out / "index", out / "server.log") as url:
-        changes = [
-            f"data.train_files={out / 'data' / 'train.parquet'}",
-            f"data.val_files={out / 'data' / 'val.parquet'}",
-            f"data.seed={seed}",
-            f"actor_rollout_ref.model.path={inputs.policy}",
-            f"critic.model.path={inputs.policy}",
-            f"rag_r1.retriever.url={url}",
-            f"rag_r1.trajectory_dir={out / 'trajectories'}",
-            f"trainer.default_local_dir={out / 'checkpoints'}",
-            f"hydra.run.dir={out / 'hydra'}",
-            *overrides,
-        ]
+        changes = [*_run_overrides(out, seed, inputs.policy, url), *overrides]
         print(f"4/4 training with veRL, Ray, FSDP and vLLM; log: {out / 'train.log'}")
         train(Recipe.find(f"demo/{recipe}").command(changes), out, timeout_s)
     seconds = round(time.monotonic() - start, 1)
     return make_report(out, {"recipe": recipe, "seed": seed, "seconds": seconds})
 
 
+def _run_overrides(out: Path, seed: int, policy: Path, url: str) -> list[str]:
+    """The overrides that name the files, the seed and the server of a run."""
+    return [
+        f"data.train_files={out / 'data' / 'train.parquet'}",
+        f"data.val_files={out / 'data' / 'val.parquet'}",
+        f"data.seed={seed}",
+        f"actor_rollout_ref.model.path={policy}",
+        f"critic.model.path={policy}",
+        f"rag_r1.retriever.url={url}",
+        f"rag_r1.trajectory_dir={out / 'trajectories'}",
+        f"trainer.default_local_dir={out / 'checkpoints'}",
+        f"hydra.run.dir={out / 'hydra'}",
+    ]
+
+
 def _check_recipe(text: str) -> str:
+    """The name of a recipe that may be written as a path. Raises ValueError for one that does not exist."""
     name = text.removeprefix("recipes/").removeprefix("demo/").removesuffix(".yaml")
     if name not in (names := recipe_names()):
         raise ValueError(f"argument --recipe: must be one of {', '.join(names)}, not {text!r}")
@@ -120,7 +126,7 @@ def _check_recipe(text: str) -> str:
 
 
 class DemoArguments(Arguments):
-    """Which training, and what is changed in it."""
+    """The arguments of `rag-r1 demo`."""
 
     recipe: Annotated[str, AfterValidator(_check_recipe)] = argument(
         f"recipe of the training: {', '.join(recipe_names())}", "NAME", default="grpo"
@@ -135,7 +141,8 @@ class DemoArguments(Arguments):
 
 
 def _check_start(args: DemoArguments) -> Path:
-    """The folder of the run. Raises StartError with all that is wrong."""
+    """Check packages, folder and overrides; returns the folder of the run. Raises StartError with all
+    problems."""
     out = Path(realpath(args.out or OUTPUTS / args.recipe))
     with StartChecks() as checks:
         packages = ["bitsandbytes"] if args.recipe == _OVER_NF4 else []
@@ -147,6 +154,7 @@ def _check_start(args: DemoArguments) -> Path:
 
 @command_main(RuntimeError)
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run `rag-r1 demo`; returns its exit status."""
     args = read_arguments(
         DemoArguments,
         argv,
@@ -155,15 +163,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="key=value arguments change the recipe, for example trainer.total_training_steps=5",
         check=_check_start,
     )
-    is_nf4 = args.recipe == _OVER_NF4
     add_working_directory()
     out = _check_start(args)
     if args.check_only:
         print(f"all checks passed: demo/{args.recipe} would be trained into {out}")
         return 0
     with recorded_settings("rag-r1 demo", args, out):
-        changes = [*(KEEP_POLICY[:1] if is_nf4 else KEEP_POLICY), *args.overrides]
+        keep_policy = KEEP_POLICY[:1] if args.recipe == _OVER_NF4 else KEEP_POLICY
+        changes = [*keep_policy, *args.overrides]
         results = run_demo(args.recipe, out, args.seed, changes, args.timeout)
+    _print_results(args, out, results)
+    return 0
+
+
+def _print_results(args: DemoArguments, out: Path, results: dict[str, Any]) -> None:
+    """Print the table, the check of the curves, and what can be done with the policy."""
     picture = out / "report.png"  # is not drawn without matplotlib
     picture_note = f" Picture: {picture}" if picture.exists() else ""
     print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total.{picture_note}")
@@ -172,9 +186,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.overrides and (summary := BandCheck.summary_of_run(recipe, out / "metrics.jsonl")):
         print(summary)
     model = newest_checkpoint(out / "checkpoints")
-    base = policy_path(demo_protocol(protocol_of(args.recipe)).name) if is_nf4 else None
+    base = policy_path(protocol_of(args.recipe)) if args.recipe == _OVER_NF4 else None
     print("\n".join(["", *after_demo(out, model, base)]))
-    return 0
 
 
 if __name__ == "__main__":

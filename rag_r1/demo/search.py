@@ -23,7 +23,7 @@ _STOPWORDS = frozenset(
 
 
 class WorldSearch:
-    """Searches passages `{"id", "contents"}`; `results` is for synchronous code, `search` for the agent
+    """Searches passages `{"id", "contents"}`: `results` from synchronous code, `search` from the agent
     core."""
 
     def __init__(self, passages: Sequence[dict[str, str]], topk: int = 2):
@@ -32,13 +32,10 @@ class WorldSearch:
         self.topk = topk
         self._documents = [Document(passage["id"], passage["contents"]) for passage in passages]
         vocabulary: dict[str, int] = {}
-        rows = [
-            np.array(
-                [vocabulary.setdefault(term, len(vocabulary)) for term in _terms(passage["contents"])],
-                np.int32,
-            )
-            for passage in passages
-        ]
+        rows = []
+        for passage in passages:
+            ids = [vocabulary.setdefault(term, len(vocabulary)) for term in _terms(passage["contents"])]
+            rows.append(np.array(ids, np.int32))
         self._index = bm25s.BM25(k1=1.2, b=0.75, method="lucene", backend="numpy")
         self._index.scores = self._index.build_index_from_ids(
             list(vocabulary.values()), rows, show_progress=False
@@ -50,6 +47,7 @@ class WorldSearch:
         return [self._best(query) for query in queries]
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
+        """The same as `results`, as a tool of an agent calls it."""
         return self.results(queries)
 
     def _best(self, query: str) -> list[Document]:
@@ -62,6 +60,7 @@ class WorldSearch:
 
 
 def _terms(text: str) -> list[str]:
+    """The stems of the words of a text, without stop words."""
     stem = _stemmer()
     return [stem(word) for word in re.findall(r"\w+", text.lower()) if word not in _STOPWORDS]
 

@@ -50,7 +50,9 @@ class TorchEngine:
     model: Qwen2ForCausalLM
     tokenizer: TokenizerBase
     temperature: float
+    #: Context, most tokens of the turn, and the future of its tokens, for each waiting episode.
     waiting: list[tuple[list[int], int, asyncio.Future]] = field(default_factory=list)
+    #: The tokens of each form of a stop string.
     stops: tuple[tuple[int, ...], ...] = ()
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
@@ -67,44 +69,52 @@ class TorchEngine:
     def flush(self) -> None:
         """Generate one turn for every waiting episode."""
         waiting, self.waiting = self.waiting, []
-        longest = max(len(c) for c, _, _ in waiting)
-        pad = self.tokenizer.pad_token_id
-        ids = torch.tensor([[pad] * (longest - len(c)) + list(c) for c, _, _ in waiting])
-        mask = torch.tensor([[0] * (longest - len(c)) + [1] * len(c) for c, _, _ in waiting])
+        tokens, mask = _left_padded([context for context, _, _ in waiting], self.tokenizer.pad_token_id)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         live = torch.ones(len(waiting), dtype=torch.bool)
-        limit = torch.tensor([limit for _, limit, _ in waiting])
-        cache, step = DynamicCache(), ids
-        columns: list[torch.Tensor] = []
-        scores: list[torch.Tensor] = []
+        limits = torch.tensor([max_tokens for _, max_tokens, _ in waiting])
+        cache = DynamicCache()
+        token_columns: list[torch.Tensor] = []
+        logprob_columns: list[torch.Tensor] = []
         lengths = torch.zeros(len(waiting), dtype=torch.long)
         while live.any():
             out = self.model(
-                step, attention_mask=mask, position_ids=positions, past_key_values=cache, logits_to_keep=1
+                tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, logits_to_keep=1
             )
             logprobs = out.logits[:, -1].float().log_softmax(-1)
             if self.temperature == 0:
-                step = logprobs.argmax(-1, keepdim=True)
+                tokens = logprobs.argmax(-1, keepdim=True)
             else:
-                step = torch.multinomial((logprobs / self.temperature).softmax(-1), 1)
-            columns.append(step[:, 0])
-            scores.append(logprobs.gather(1, step)[:, 0])
+                tokens = torch.multinomial((logprobs / self.temperature).softmax(-1), 1)
+            token_columns.append(tokens[:, 0])
+            logprob_columns.append(logprobs.gather(1, tokens)[:, 0])
             lengths += live
-            live &= ~self._are_ended(columns) & (lengths < limit)
+            live &= ~self._are_ended(token_columns) & (lengths < limits)
             positions = positions[:, -1:] + 1
             mask = torch.cat([mask, torch.ones(len(waiting), 1, dtype=mask.dtype)], 1)
-        tokens, values = torch.stack(columns, 1).tolist(), torch.stack(scores, 1).tolist()
-        for (_, _, future), row, score, length in zip(waiting, tokens, values, lengths.tolist(), strict=True):
-            future.set_result((row[:length], score[:length]))
+        rows = torch.stack(token_columns, 1).tolist()
+        logprobs = torch.stack(logprob_columns, 1).tolist()
+        futures = [future for _, _, future in waiting]
+        for future, row, values, length in zip(futures, rows, logprobs, lengths.tolist(), strict=True):
+            future.set_result((row[:length], values[:length]))
 
     def _are_ended(self, columns: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Which rows end with a stop string, given their tokens so far, one tensor per step."""
+        """Whether each row ends with a stop string; `columns`: the rows' tokens so far, one tensor per
+        step."""
         is_ended = torch.zeros_like(columns[-1], dtype=torch.bool)
         for stop in self.stops:
             if len(stop) <= len(columns):
                 last_tokens = torch.stack(list(columns[-len(stop) :]), 1)
                 is_ended |= (last_tokens == torch.tensor(stop)).all(1)
         return is_ended
+
+
+def _left_padded(contexts: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The contexts as rows of one length, and the mask that is 0 where they are padded."""
+    length = max(map(len, contexts))
+    ids = [[pad] * (length - len(context)) + list(context) for context in contexts]
+    mask = [[0] * (length - len(context)) + [1] * len(context) for context in contexts]
+    return torch.tensor(ids), torch.tensor(mask)
 
 
 def run_rollouts(
@@ -116,7 +126,7 @@ def run_rollouts(
     temperature: float = 0.0,
     budget: Budget = BUDGET,
 ) -> list[Rollout]:
-    """One trajectory for each question, in order."""
+    """Play each question once; returns the rollouts in the order of the questions."""
     engine = TorchEngine(model, tokenizer, temperature)
     setup = demo_setup(tokenizer, protocol, budget, search)
     episodes = []

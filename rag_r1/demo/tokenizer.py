@@ -33,7 +33,7 @@ def make_tokenizer(texts: Iterable[str], units: Iterable[str]) -> Qwen2Tokenizer
 
     Args:
         texts: samples of what the policy reads and writes; pre-tokens are words and runs of punctuation.
-        whole: strings that become added tokens: tags, years, fixed parts of an observation.
+        units: strings that become added tokens: tags, years, fixed parts of an observation.
     """
     # Here and not above: torch comes with it, and policy.py imports this module for its tokenizer only.
     from transformers import Qwen2Tokenizer
@@ -57,7 +57,7 @@ def make_tokenizer(texts: Iterable[str], units: Iterable[str]) -> Qwen2Tokenizer
 
 
 def _trained_model(texts: Iterable[str], units: Sequence[str], expression: str) -> dict[str, Any]:
-    """Vocabulary and merges in which each pre-token of the texts is one token."""
+    """The vocabulary and the merges in which each pre-token of the texts is one token, as JSON values."""
     trained = Tokenizer(models.BPE())
     trained.normalizer = normalizers.NFC()
     trained.pre_tokenizer = pre_tokenizers.Sequence(

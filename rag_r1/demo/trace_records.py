@@ -65,41 +65,42 @@ def warm_traces(protocol: Protocol, mix: str, batches: int, seed: int) -> Iterat
         ]
 
 
-def record_of(trace: DemoTrace, protocol: Protocol, id: str) -> Trajectory:
-    """The trace as a trajectory."""
-    record = Trajectory(id, trace.question.text, protocol.name, status="answered")
+def record_of(trace: DemoTrace, protocol: Protocol, trajectory_id: str) -> Trajectory:
+    """The trace as a trajectory, whose last turn gives the answer."""
+    trajectory = Trajectory(trajectory_id, trace.question.text, protocol.name, status="answered")
     for segment in trace.segments:
         if not segment.generated:
             continue
         action = protocol.parse(segment.text)
         if isinstance(action, SearchAction):
             documents = trace.search(action.queries)
-            record.turns.append(Turn.searched(segment.text, action.queries, documents))
+            trajectory.turns.append(Turn.searched(segment.text, action.queries, documents))
         else:
-            assert isinstance(action, Answer)
-            record.turns.append(Turn(segment.text, action.kind))
-            record.answer = action.text
-    return record
+            assert isinstance(action, Answer)  # a rule writes no other action
+            trajectory.turns.append(Turn(segment.text, action.kind))
+            trajectory.answer = action.text
+    return trajectory
 
 
 def write_records(path: Path, protocol: Protocol, mix: str, batches: int, seed: int) -> int:
     """Write the records of `warm_traces` as JSON lines; returns their number."""
 
     def records() -> Iterator[dict[str, Any]]:
-        written = warm_traces(protocol, mix, batches, seed)
-        progress = tqdm(written, "traces", total=batches, unit="batch", mininterval=5)
+        trace_batches = warm_traces(protocol, mix, batches, seed)
+        progress = tqdm(trace_batches, "traces", total=batches, unit="batch", mininterval=5)
         for step, traces in enumerate(progress):
             for trace in traces:
-                record = record_of(trace, protocol, f"demo/{step}/{trace.question.id}")
-                run = {"step": step, "split": "train", "data_source": "demo", "golds": [trace.question.gold]}
-                yield {**run, **record.to_dict()}
+                trajectory = record_of(trace, protocol, f"demo/{step}/{trace.question.id}")
+                golds = [trace.question.gold]
+                facts = {"step": step, "split": "train", "data_source": "demo", "golds": golds}
+                yield {**facts, **trajectory.to_dict()}
 
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_json_lines(path, records())
 
 
 class TraceArguments(Arguments):
-    """Which traces, and where they are written."""
+    """The arguments of `python -m rag_r1.demo.trace_records`."""
 
     out: Path = argument("folder for traces.jsonl", "DIR")
     protocol: Literal["rag_r1_sq", "rag_r1_mq"] = argument("protocol of the traces", default="rag_r1_mq")
@@ -115,6 +116,7 @@ class TraceArguments(Arguments):
 
 @command_main(OSError)
 def main(argv: Sequence[str] | None = None) -> int:
+    """Write the traces, and print how many there are."""
     args = read_arguments(
         TraceArguments,
         argv,

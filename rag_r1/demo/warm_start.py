@@ -33,6 +33,7 @@ from typing import Literal
 import torch
 from pydantic import model_validator
 from transformers import PreTrainedTokenizerBase as TokenizerBase
+from transformers import Qwen2ForCausalLM
 
 from rag_r1.demo import r1_searcher_traces
 from rag_r1.demo.phase_trainer import Row, TrainingPhase, train
@@ -51,7 +52,7 @@ from rag_r1.rewards import token_f1
 #: Weight in the base's loss of a prompt or passage token that occurred before in the row and so can be
 #: copied. First occurrences cannot be predicted and weigh 0; tokens that the policy writes weigh 1.
 COPY_WEIGHT = 0.5
-#: Exercises added to the questions of a batch in the base.
+#: Number of exercises that are added to the questions of a batch in the base.
 DRILLS = 6
 
 FIRST = TrainingPhase(steps=900, warmup=50, lr=3e-3, matrix_lr=6e-3)
@@ -59,15 +60,17 @@ ONE_HOP_STEPS = 60
 SECOND = TrainingPhase(steps=700, warmup=30, lr=2e-3, matrix_lr=4e-3)
 #: Questions about two independent facts are learned last, so the second part has more of them.
 SECOND_KINDS = ("one_hop", "bridge", "comparison", "both", "comparison", "both", "both")
-#: Longer for the policy that has never seen a search: it learns late to read documents at any position.
-UNSEARCHED_FIRST, UNSEARCHED_SECOND = replace(FIRST, steps=1200), replace(SECOND, steps=900)
+#: The parts are longer for the policy that has never seen a search: it learns late to read documents at any
+#: position.
+UNSEARCHED_FIRST = replace(FIRST, steps=1200)
+UNSEARCHED_SECOND = replace(SECOND, steps=900)
 WARM = TrainingPhase(steps=300, warmup=15, lr=5e-4, matrix_lr=5e-4)
 
 
 def base_batches(
     tokenizer: TokenizerBase, steps: int, kinds: Sequence[str], seed: str, one_hop_steps: int = 0
 ) -> Iterator[list[Row]]:
-    """Rows (token ids, and a loss weight for each) of one batch per step; the protocols alternate."""
+    """The rows (token ids, and a loss weight for each) of one batch per step; the protocols alternate."""
     rng = random.Random(seed)
     protocols = [demo_protocol(name) for name in PROTOCOLS]
     for step in range(steps):
@@ -87,11 +90,12 @@ def base_batches(
 def _encoded(
     tokenizer: TokenizerBase, protocol: Protocol, question: Question, trace: Sequence[Segment]
 ) -> tuple[list[int], list[int]]:
+    """The token ids and the mask of a trace behind its prompt."""
     return encode_trace(tokenizer, protocol, protocol.messages(question.text), trace)
 
 
 def base_weights(ids: Sequence[int], mask: Sequence[int]) -> list[float]:
-    """Loss weight of each token in the base; `mask` is 1 for tokens that the policy wrote."""
+    """The loss weight of each token in the base; `mask` is 1 for tokens that the policy wrote."""
     seen_tokens: set[int] = set()
     weights = []
     for token, generated in zip(ids, mask, strict=True):
@@ -127,7 +131,7 @@ def no_search_base(
 
 
 def no_search_warm(tokenizer: TokenizerBase, seed: int, counts: Counter) -> Iterator[list[Row]]:
-    """The warm start's batches for that policy."""
+    """The warm start's batches for a policy that must never see a search."""
     for batch in r1_searcher_traces.batches(
         tokenizer, WARM.steps, r1_searcher_traces.WARM_MIX, f"warm-{seed}", counts
     ):
@@ -137,8 +141,8 @@ def no_search_warm(tokenizer: TokenizerBase, seed: int, counts: Counter) -> Iter
 def measure(
     folder: Path, protocol: Protocol, questions: Sequence[Question], search: WorldSearch
 ) -> dict[str, dict[str, float]]:
-    """Exact match by kind, F1, shares of well-formed turns and of questions with a search, turns per
-    question: with greedy decoding, and sampled at temperature 1."""
+    """The figures of a policy with greedy decoding (`greedy`) and at temperature 1 (`sampled`): exact match
+    by kind, F1, shares of well-formed turns and of questions with a search, turns per question."""
     model, tokenizer = load_policy(folder)
     torch.manual_seed(0)
     result = {}
@@ -155,7 +159,7 @@ def measure(
 
 
 class SftArguments(Arguments):
-    """Which policy, and where it is written."""
+    """The arguments of `python -m rag_r1.demo.warm_start`."""
 
     protocol: Literal[(*PROTOCOLS, r1_searcher_traces.NAME)] = argument(
         "protocol of the policy", default="rag_r1_mq"
@@ -176,6 +180,7 @@ class SftArguments(Arguments):
 
 @command_main(ValueError, OSError)
 def main(argv: Sequence[str] | None = None) -> int:
+    """Make the warm start, write it, and print its figures."""
     args = read_arguments(
         SftArguments,
         argv,
@@ -184,16 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     learns_search = args.protocol != r1_searcher_traces.NAME
     start = time.perf_counter()
-    if args.base and (args.base / "config.json").exists():
-        model, tokenizer = load_policy(args.base)
-    else:
-        tokenizer = demo_tokenizer() if learns_search else r1_searcher_traces.no_search_tokenizer()
-        model = make_policy(tokenizer, args.seed)
-        parts = _base_parts if learns_search else _no_search_parts
-        for number, (part, batches) in enumerate(parts(tokenizer, args.seed), 1):
-            train(model, batches, part, f"base {number}/2")
-        if args.base:
-            save_policy(args.base, model, tokenizer)
+    model, tokenizer = _make_base(args, learns_search)
     protocol = demo_protocol(args.protocol)
     counts: Counter = Counter()
     if learns_search:
@@ -212,6 +208,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _make_base(args: SftArguments, learns_search: bool) -> tuple[Qwen2ForCausalLM, TokenizerBase]:
+    """Read the base in the folder `--base` if it exists; else train it, and write it there."""
+    if args.base and (args.base / "config.json").exists():
+        return load_policy(args.base)
+    tokenizer = demo_tokenizer() if learns_search else r1_searcher_traces.no_search_tokenizer()
+    model = make_policy(tokenizer, args.seed)
+    parts = _base_parts if learns_search else _no_search_parts
+    for number, (part, batches) in enumerate(parts(tokenizer, args.seed), 1):
+        train(model, batches, part, f"base {number}/2")
+    if args.base:
+        save_policy(args.base, model, tokenizer)
+    return model, tokenizer
+
+
 def _base_parts(tokenizer: TokenizerBase, seed: int) -> Iterator[tuple[TrainingPhase, Iterator[list[Row]]]]:
     """The base's two parts, each with its batches."""
     yield FIRST, base_batches(tokenizer, FIRST.steps, KINDS, f"first-{seed}", ONE_HOP_STEPS)
@@ -221,11 +231,12 @@ def _base_parts(tokenizer: TokenizerBase, seed: int) -> Iterator[tuple[TrainingP
 def _no_search_parts(
     tokenizer: TokenizerBase, seed: int
 ) -> Iterator[tuple[TrainingPhase, Iterator[list[Row]]]]:
-    """The same for the policy that must never see a search."""
-    first, second = UNSEARCHED_FIRST, UNSEARCHED_SECOND
+    """The base's two parts for the policy that must never see a search, each with its batches."""
     one_hop = no_search_base(tokenizer, ONE_HOP_STEPS, ("one_hop",), f"one-hop-{seed}")
-    yield first, chain(one_hop, no_search_base(tokenizer, first.steps - ONE_HOP_STEPS, KINDS, f"all-{seed}"))
-    yield second, no_search_base(tokenizer, second.steps, SECOND_KINDS, f"second-{seed}")
+    all_kinds = no_search_base(tokenizer, UNSEARCHED_FIRST.steps - ONE_HOP_STEPS, KINDS, f"all-{seed}")
+    yield UNSEARCHED_FIRST, chain(one_hop, all_kinds)
+    second = no_search_base(tokenizer, UNSEARCHED_SECOND.steps, SECOND_KINDS, f"second-{seed}")
+    yield UNSEARCHED_SECOND, second
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""The data card of a run, `data_card.json` and `data_card.md`: what the questions are made from and by, how
-many were refused at each step and why, what they have cost, and what nobody has verified."""
+"""Writes the data card of a run, `data_card.json` and `data_card.md`: what the questions are made from and
+by, how many were refused at each step and why, what they have cost, and what nobody has verified."""
 
 from __future__ import annotations
 
@@ -32,27 +32,22 @@ def card_of(
     usage: Mapping[str, tuple[Usage, float]],
     stopped: str | None = None,
 ) -> dict[str, Any]:
-    """The card. `usage`: of each model, with its cost; `stopped`: why the run was stopped before its end. All
-    that it says follows from the outcomes, so a run that was killed ends with the same one."""
-    yields = Counter(outcome.seed.kind for outcome in outcomes if outcome.is_kept)
+    """The contents of data_card.json. `usage`: role -> (usage of its model, cost); `stopped`: why the run was
+    stopped before its end. The card follows from the outcomes, so a run that was killed ends with the
+    same."""
+    kept = Counter(outcome.seed.kind for outcome in outcomes if outcome.is_kept)
     seeds = Counter(outcome.seed.kind for outcome in outcomes)
     reasons = Counter(outcome.reason for outcome in outcomes if outcome.reason)
-    by_kind = {
-        kind: {
-            "seeds": count,
-            "kept": yields[kind],
-            "refused": dict(
-                sorted(Counter(o.reason for o in outcomes if o.reason and o.seed.kind == kind).items())
-            ),
-        }
-        for kind, count in seeds.items()
-    }
+    by_kind: dict[str, Any] = {}
+    for kind, count in seeds.items():
+        refused = Counter(o.reason for o in outcomes if o.reason and o.seed.kind == kind)
+        by_kind[kind] = {"seeds": count, "kept": kept[kind], "refused": dict(sorted(refused.items()))}
     n_open = sum(outcome.is_open for outcome in outcomes)
     return {
         "seeds": len(outcomes),
-        "kept": sum(yields.values()),
+        "kept": kept.total(),
         "open": n_open,
-        "yield": round(sum(yields.values()) / len(outcomes), 4) if outcomes else None,
+        "yield": round(kept.total() / len(outcomes), 4) if outcomes else None,
         "rows": dict(rows),
         "by_kind": by_kind,
         "refused": {reason: reasons[reason] for reason in STEP_OF if reasons[reason]},
@@ -65,7 +60,8 @@ def card_of(
 
 
 def _steps(reasons: Mapping[str, int], reached: int) -> dict[str, dict[str, int]]:
-    """How many drafts came to each step, and how many it refused."""
+    """The number of drafts that reached each step, and how many the step refused. `reached`: those that
+    reached the first."""
     steps = {}
     for step, names in REASONS.items():
         refused = sum(reasons.get(name, 0) for name in names)
@@ -75,13 +71,13 @@ def _steps(reasons: Mapping[str, int], reached: int) -> dict[str, dict[str, int]
 
 
 def write_card(out: Path, card: Mapping[str, Any]) -> None:
-    """Write both files."""
+    """Write data_card.json and data_card.md."""
     write_json(out / CARD, card, ensure_ascii=False)
     write_text(out / "data_card.md", f"{page_of(card)}\n")
 
 
 def page_of(card: Mapping[str, Any]) -> Page:
-    """The card as a page."""
+    """The card as a page of Markdown."""
     settings = card["settings"]
     page = Page("Questions from a corpus").text(
         f"{card['kept']:,} questions of {card['seeds']:,} seeds ({_percent(card['yield'])}): "
@@ -99,7 +95,7 @@ def page_of(card: Mapping[str, Any]) -> Page:
 
 
 def _add_counts(page: Page, card: Mapping[str, Any]) -> None:
-    """The counts by kind, by step and by reason."""
+    """Add the tables of the counts by kind, by step and by reason."""
     page.heading("By kind").table(
         ("kind", "seeds", "kept", "yield"),
         [
@@ -125,7 +121,7 @@ def _add_counts(page: Page, card: Mapping[str, Any]) -> None:
 
 
 def _add_models(page: Page, card: Mapping[str, Any]) -> None:
-    """What each model was used for."""
+    """Add the table of the models, with their tokens and cost."""
     page.heading("Models").table(
         ("role", "model", "answers", "prompt tokens", "generated tokens", "cost"),
         [

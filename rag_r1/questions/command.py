@@ -1,4 +1,4 @@
-"""`rag-r1 questions`: writes questions from one's own corpus with a model, and believes none of them.
+"""`rag-r1 questions`: writes questions from one's own corpus with a model, and verifies each of them.
 
 A teacher writes a question for each seed, which is a passage or a chain of passages; a reader, another model
 or the same, verifies it. What is refused is counted by reason, and what is kept is a data set for training
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -56,12 +55,14 @@ _EPILOG = """\
 The output is train.parquet and test.parquet, of which no document is in both; questions.jsonl, the same for
 people; refused.jsonl, each refused draft with its reason; data_card.md and data_card.json.
 """
-READER, CHECKING = "the reader", "what is verified"
+#: Groups of rarely used flags in `--help`.
+READER = "the reader"
+CHECKING = "what is verified"
 From0Count = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
 
 
 class QuestionsArguments(EndpointArguments):
-    """The corpus, the teacher, the reader, and what a question must pass."""
+    """The arguments of `rag-r1 questions`."""
 
     corpus: list[Path] = argument("corpus: .jsonl, .tsv (also .gz), .parquet, or a folder", ("FILE", ...))
     out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
@@ -86,12 +87,14 @@ class QuestionsArguments(EndpointArguments):
         "price of a million prompt tokens of the reader", default=0.0, rare=READER
     )
     reader_price_out: From0 = argument(
-        "price of a million tokens that it generates", default=0.0, rare=READER
+        "price of a million generated tokens of the reader", default=0.0, rare=READER
     )
     retriever_url: Address = argument(
         "retrieval server with this corpus", "URL", default="http://127.0.0.1:8000"
     )
-    wire: Literal[tuple(WIRES)] = argument("wire format of that server", default="retrieve", rare=CHECKING)
+    wire: Literal[tuple(WIRES)] = argument(
+        "wire format of the retrieval server", default="retrieve", rare=CHECKING
+    )
     kinds: Annotated[list[KindName], Constraint(f"of {', '.join(KINDS)}")] = argument(
         "kinds of questions", ("KIND", ...), default=list(KINDS)
     )
@@ -116,7 +119,7 @@ class QuestionsArguments(EndpointArguments):
         "times that the reader is asked in each check", "N", default=3, rare=CHECKING
     )
     right: Positive = argument(
-        "of these, how many must be right with the passages", "N", default=2, rare=CHECKING
+        "of the --samples answers, how many must be right with the passages", "N", default=2, rare=CHECKING
     )
     topk: Positive = argument(
         "passages of a search in which a question's own must be", "K", default=10, rare=CHECKING
@@ -146,9 +149,7 @@ class QuestionsArguments(EndpointArguments):
         return self
 
     def spec(self) -> QuestionsSpec:
-        """What the command does."""
-        limits = {name: getattr(self, name) for name in RequestLimits.__dataclass_fields__}
-        names = ("kinds", "per_kind", "seed", "test_share", "most_passages", "temperature", "retriever_url")
+        """The same as the typed values of a run."""
         return QuestionsSpec(
             corpus=tuple(self.corpus),
             out=self.out,
@@ -161,8 +162,15 @@ class QuestionsArguments(EndpointArguments):
                 self.price_out,
             ),
             reader=self._reader(),
-            obscure_share=self.obscure,
+            retriever_url=self.retriever_url,
             wire=self.wire,
+            kinds=tuple(self.kinds),
+            per_kind=self.per_kind,
+            seed=self.seed,
+            test_share=self.test_share,
+            obscure_share=self.obscure,
+            most_passages=self.most_passages,
+            temperature=self.temperature,
             protocol=self.protocol,
             prompt=self.prompt,
             source_name=self.source_name,
@@ -174,11 +182,20 @@ class QuestionsArguments(EndpointArguments):
                 self.check_standalone,
                 self.near_duplicates,
             ),
-            limits=RequestLimits(**limits),
-            **{name: getattr(self, name) for name in names},
+            limits=RequestLimits(
+                in_flight=self.in_flight,
+                rpm=self.rpm,
+                tpm=self.tpm,
+                timeout_s=self.timeout_s,
+                retries=self.retries,
+                backoff_s=self.backoff_s,
+                trust_env=self.trust_env,
+                max_cost=self.max_cost,
+            ),
         )
 
     def _reader(self) -> ModelSpec | None:
+        """The reader; None if the teacher reads."""
         if self.reader_model is None:
             return None
         body = json_body("--reader-body", self.reader_body)
@@ -189,13 +206,14 @@ class QuestionsArguments(EndpointArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when the questions are written, 3 if the run was stopped before or a server did not answer
-    (the reason is printed), 1 if it could not begin."""
+    """Run `rag-r1 questions`; returns 0 when the questions are written, 3 if the run was stopped before or a
+    server did not answer (the reason is printed), 1 if it could not begin."""
     return read_and_run(COMMAND, QuestionsArguments, make_questions, arguments, _DESCRIPTION, _EPILOG)
 
 
 async def make_questions(args: QuestionsArguments) -> int:
-    """Check, write what is missing, and print the figures; returns the exit status. Raises RunError."""
+    """Check the start, write the missing questions, and print the figures; returns the exit status. Raises
+    RunError."""
     spec = args.spec()
     await check_start(spec, check_replies if args.check_only else check_endpoint)
     if args.check_only:
@@ -205,34 +223,34 @@ async def make_questions(args: QuestionsArguments) -> int:
         await plan_questions(spec)
         return 0
     result = await write_questions(spec)
-    _print(args.out, result)
+    _print_summary(args.out, result)
     return ExitStatus.STOPPED if result.stopped or result.card["open"] else ExitStatus.DONE
 
 
 async def check_start(spec: QuestionsSpec, check_server: Callable[..., Any] = check_endpoint) -> None:
-    """Raises RunError with all that is wrong in files and settings, then with all servers that do not answer,
-    each of which `check_server` asks."""
+    """Check files and settings, then all servers; `check_server` checks a model's. Raises RunError with all
+    problems of the former, else with all servers that do not answer."""
     with StartChecks() as checks:
         checks.run_on_all(lambda paths: check_first_rows(Corpus(paths)), spec.corpus)
         checks.run(load_with_prompt, spec.protocol, None)
-        if spec.prompt is not None:  # beside a wrong protocol
+        if spec.prompt is not None:  # the prompt is checked also if the protocol is wrong
             checks.run(load_with_prompt, "rag_r1_mq", spec.prompt)
         if spec.verification.similarity:
             checks.run(require_library)
     models = {"--base-url": spec.teacher, **({"--reader-url": spec.reader} if spec.reader else {})}
     attempts = [
         asyncio.to_thread(
-            partial(check_server, base_address(m.url), m.key_variable, "model server", flag, m.model)
+            check_server, base_address(model.url), model.key_variable, "model server", flag, model.model
         )
-        for flag, m in models.items()
+        for flag, model in models.items()
         if not spec.limits.trust_env  # through a proxy, the server may be unknown here
     ]
     retriever = {"url": spec.retriever_url, "wire": spec.wire, "topk": retriever_of(spec).topk}
     await try_servers(*attempts, try_first_search(retriever, spec.retriever_url))
 
 
-def _print(out: Path, result: QuestionsResult) -> None:
-    """The figures, and what to do next."""
+def _print_summary(out: Path, result: QuestionsResult) -> None:
+    """Print the figures, and what to do next."""
     card = result.card
     for name, step in card["steps"].items():
         if step["refused"]:
@@ -243,7 +261,7 @@ def _print(out: Path, result: QuestionsResult) -> None:
         cost = f", cost {usage['cost']:.4g}" if usage["cost"] else ""
         tokens = f"{usage['prompt_tokens']:,} prompt tokens, {usage['completion_tokens']:,} generated tokens"
         print(f"{name}: {usage['requests']:,} answers, {tokens}{cost}")
-    print(f"{out}: what they are made of and what nobody has verified: data_card.md")
+    print(f"{out}: data_card.md says what the questions are made of and what nobody has verified")
     if result.stopped:
         print(stop_message(result.stopped, f"{card['open']:,} drafts are open"))
     elif card["open"]:

@@ -27,14 +27,16 @@ from rag_r1.rollouts.requests import seeded_fraction
 
 SPLITS = ("train", "test")
 #: Shorter passages, in characters, hold nothing to ask about.
-FEWEST_CHARS = 30
-#: Similarity from which a passage is a copy of another one, and the characters that are compared.
-_COPY, _COMPARED = 0.8, 1000
+MIN_CHARS = 30
+#: Similarity from which a passage is a copy of another one.
+_COPY_SIMILARITY = 0.8
+#: Characters of the passages that are compared.
+_COMPARED_CHARS = 1000
 
 
 @dataclass(frozen=True)
 class SourcePassage:
-    """A passage with its `document`, the `source` of that, and its split."""
+    """A passage with the key of its document, the source of the document, and its split."""
 
     id: str
     contents: str = field(repr=False)
@@ -46,13 +48,13 @@ class SourcePassage:
 
     @property
     def query(self) -> str:
-        """What an agent that looks for this passage would search for: its title, or how it begins."""
+        """The query of an agent that looks for this passage: its title, else its first 100 characters."""
         return self.title or self.contents[:100]
 
 
 @dataclass(frozen=True)
 class PassagePool:
-    """Passages in the order of the corpus; `n_read`: how many the corpus has."""
+    """Passages in the order of the corpus; `n_read`: the number of passages in the whole corpus."""
 
     passages: tuple[SourcePassage, ...]
     n_read: int
@@ -63,13 +65,13 @@ class PassagePool:
         return {passage.id: passage for passage in self.passages}
 
     @cached_property
-    def leads(self) -> dict[str, SourcePassage]:
+    def first_passages(self) -> dict[str, SourcePassage]:
         """Document -> its first passage."""
         return {passage.document: passage for passage in reversed(self.passages)}
 
     @property
     def sha256(self) -> str:
-        """A hash of what the questions are made from."""
+        """A hash of the ids, texts and sources of all passages."""
         digest = hashlib.sha256()
         for passage in self.passages:
             digest.update(f"{passage.id}\0{passage.contents}\0{passage.source}\0".encode())
@@ -77,18 +79,19 @@ class PassagePool:
 
 
 def read_pool(paths: Sequence[Path], seed: int, test_share: float, limit: int) -> PassagePool:
-    """The passages of a corpus, at most `limit`. Raises DataError for a row that is no passage, for an id of
-    two passages, and if no passage is long enough."""
-    sample, count = _Smallest(limit), 0
+    """Read the passages of a corpus, at most `limit`. Raises DataError for a row that is not a passage, for
+    an id of two passages, and if no passage is long enough."""
+    sample = _SmallestRanks(limit)
+    count = 0
     for passage, file in _passages(Corpus(paths)):
         count += 1
-        if len(passage.contents) >= FEWEST_CHARS:
+        if len(passage.contents) >= MIN_CHARS:
             entry = _source_passage(passage, file, seed, test_share)
             sample.add(seeded_fraction(seed, "pool", entry.document), count, entry)
     pool = PassagePool(tuple(sample.in_order()), count)
     if not pool.passages:
         raise DataError(
-            f"{', '.join(map(str, paths))}: no passage of at least {FEWEST_CHARS} characters: give a "
+            f"{', '.join(map(str, paths))}: no passage of at least {MIN_CHARS} characters: give a "
             "corpus of texts"
         )
     if len(pool.by_id) < len(pool.passages):
@@ -98,7 +101,8 @@ def read_pool(paths: Sequence[Path], seed: int, test_share: float, limit: int) -
 
 
 def _source_passage(passage: Passage, file: str, seed: int, test_share: float) -> SourcePassage:
-    """A passage with its document. `file`: its name, the source of a passage without an address."""
+    """The passage with its document. `file`: the file's name, which is the source of a passage without an
+    address."""
     document = title_key(passage.title or "") or passage.url or passage.id or ""
     return SourcePassage(
         id=passage.id or "",
@@ -112,7 +116,7 @@ def _source_passage(passage: Passage, file: str, seed: int, test_share: float) -
 
 
 def _passages(corpus: Corpus) -> Iterator[tuple[Passage, str]]:
-    """The passages and the names of their files."""
+    """(passage, name of its file) of all rows. Raises DataError for a row that is not a passage."""
     for row, position in corpus.rows():
         if isinstance(row, ValueError):
             raise DataError(f"{corpus.location(position)}: {row}: repair the corpus (`rag-r1 corpus check`)")
@@ -120,30 +124,33 @@ def _passages(corpus: Corpus) -> Iterator[tuple[Passage, str]]:
 
 
 def is_copy(contents: str, other: str) -> bool:
-    """Has a passage the text of another one, or nearly, as copies of a page do?"""
-    return jaccard(contents[:_COMPARED], other[:_COMPARED]) >= _COPY
+    """Whether two passages have the same text, or nearly, as copies of a page do."""
+    return jaccard(contents[:_COMPARED_CHARS], other[:_COMPARED_CHARS]) >= _COPY_SIMILARITY
 
 
 def first_of_copies(passages: Sequence[SourcePassage]) -> dict[str, str]:
     """Id of a passage -> id of the first one whose text it has, or nearly; its own for most. Linear in the
     number of passages. Raises DataError if the package rensa is missing."""
     ids = list(dict.fromkeys(passage.id for passage in passages))
-    contents = {passage.id: passage.contents[:_COMPARED] for passage in passages}
+    contents = {passage.id: passage.contents[:_COMPARED_CHARS] for passage in passages}
     texts = [contents[name] for name in ids]
     first: dict[str, str] = {name: name for name in ids}
-    for pair in sorted(near_duplicates(texts, texts.__getitem__, _COPY), key=lambda pair: pair.later):
+    for pair in sorted(
+        near_duplicates(texts, texts.__getitem__, _COPY_SIMILARITY), key=lambda pair: pair.later
+    ):
         first[ids[pair.later]] = first[ids[pair.first]]
     return first
 
 
-class _Smallest:
-    """The items with the smallest ranks, at most so many."""
+class _SmallestRanks:
+    """Keeps the passages with the smallest ranks, at most `limit`."""
 
     def __init__(self, limit: int):
         self.limit = limit
-        self.items: list[tuple[float, int, SourcePassage]] = []  # a heap of negative ranks and places
+        self.items: list[tuple[float, int, SourcePassage]] = []  # a heap of negative ranks and positions
 
     def add(self, rank: float, position: int, passage: SourcePassage) -> None:
+        """Keep a passage if its rank is among the smallest so far; `position`: its number in the corpus."""
         item = (-rank, -position, passage)
         if len(self.items) < self.limit:
             heapq.heappush(self.items, item)
@@ -151,5 +158,5 @@ class _Smallest:
             heapq.heappushpop(self.items, item)
 
     def in_order(self) -> Iterator[SourcePassage]:
-        for _, _, passage in sorted(self.items, key=lambda item: -item[1]):
-            yield passage
+        """The kept passages, in the order of the corpus."""
+        return (passage for _, _, passage in sorted(self.items, key=lambda item: -item[1]))

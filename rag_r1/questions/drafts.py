@@ -42,8 +42,8 @@ STEP_OF = {reason: step for step, reasons in REASONS.items() for reason in reaso
 
 @dataclass(frozen=True)
 class Draft:
-    """A question of a seed. `golds`: all accepted forms of the answer, the teacher's own first; `passages`:
-    those that it names, in the order of its steps."""
+    """The teacher's question for a seed. `golds`: all accepted forms of the answer, the teacher's own first;
+    `passages`: the passages that the teacher names, in the order of the question's steps."""
 
     seed: Seed
     question: str
@@ -52,29 +52,29 @@ class Draft:
 
     @property
     def id(self) -> str:
-        """That of its seed."""
+        """The id of its seed."""
         return self.seed.id
 
     @property
     def kind(self) -> str:
-        """Its kind."""
+        """The kind of its seed."""
         return self.seed.kind
 
     @property
     def is_multi_hop(self) -> bool:
-        """Does it claim that no single passage is enough?"""
+        """Whether its kind needs several passages."""
         return self.kind in MULTI_HOP
 
     @property
     def is_guessable(self) -> bool:
-        """Is a guess right half of the time?"""
+        """Whether a guess is right half of the time."""
         return self.kind in GUESSABLE
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What becomes of a seed. `reason`: why it was refused, None if it was not; `is_verified`: it has passed
-    the checks; `detail`: what explains a refusal, or why it is open."""
+    """The result for a seed. `reason`: why it was refused, None if it was not; `is_verified`: whether it has
+    passed the checks; `detail`: an explanation of the refusal, or why it is open."""
 
     seed: Seed
     draft: Draft | None = None
@@ -84,10 +84,10 @@ class Outcome:
 
     @property
     def is_kept(self) -> bool:
-        """Has it passed all checks?"""
+        """Whether it has passed all checks and is not a duplicate."""
         return self.is_verified and self.reason is None
 
     @property
     def is_open(self) -> bool:
-        """Is it neither kept nor refused?"""
+        """Whether it is neither kept nor refused yet."""
         return not self.is_verified and self.reason is None

@@ -14,28 +14,34 @@ from rag_r1.questions.seeds import MULTI_HOP, Seed
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.runs.response_cache import Usage
 
-#: Tokens of a reply of the teacher and of the reader, and of a question.
-_DRAFT_TOKENS, _ANSWER_TOKENS, _QUESTION_TOKENS = 60, 10, 25
+#: Tokens of a reply of the teacher.
+_DRAFT_TOKENS = 60
+#: Tokens of a reply of the reader.
+_ANSWER_TOKENS = 10
+_QUESTION_TOKENS = 25
 
 
 def forecast(spec: QuestionsSpec, seeds: Sequence[Seed], prompts: Prompts) -> tuple[Usage, Usage]:
-    """The most that teacher and reader use."""
-    rules, mean = spec.verification, _mean_tokens(seeds)
-    head = {name: estimate_tokens(prompts.instructions(name)) for name in ("teacher", "reader", "standalone")}
+    """(usage of the teacher, usage of the reader), at most."""
+    rules = spec.verification
+    passage_tokens = _mean_passage_tokens(seeds)
+    instruction_tokens = {
+        name: estimate_tokens(prompts.instructions(name)) for name in ("teacher", "reader", "standalone")
+    }
     teacher, reader = Usage(), Usage()
     for seed in seeds:
         case_tokens = estimate_tokens(prompts.teacher_case(seed))
-        teacher.add(Usage(1, head["teacher"] + case_tokens, _DRAFT_TOKENS))
+        teacher.add(Usage(1, instruction_tokens["teacher"] + case_tokens, _DRAFT_TOKENS))
         texts = [estimate_tokens(truncate(passage.contents)) for passage in seed.passages]
         shares = 2.5 if seed.kind == "bridge" else 1.5  # by the question, by titles, and where these lead to
-        neighbours = int(mean * rules.neighbours * shares)
+        neighbours = int(passage_tokens * rules.neighbours * shares)
         readings = [sum(texts), 0, neighbours]
         if seed.kind in MULTI_HOP:  # without each one, and with others in its place
             remaining = [sum(texts) - tokens for tokens in texts]
             readings += [*remaining, *(tokens + neighbours for tokens in remaining)]
-        prompt = sum(head["reader"] + _QUESTION_TOKENS + tokens for tokens in readings)
+        prompt = sum(instruction_tokens["reader"] + _QUESTION_TOKENS + tokens for tokens in readings)
         count = len(readings) + rules.standalone
-        prompt += rules.standalone * (head["standalone"] + _QUESTION_TOKENS)
+        prompt += rules.standalone * (instruction_tokens["standalone"] + _QUESTION_TOKENS)
         reader.add(
             Usage(rules.samples * count, rules.samples * prompt, rules.samples * count * _ANSWER_TOKENS)
         )
@@ -45,7 +51,7 @@ def forecast(spec: QuestionsSpec, seeds: Sequence[Seed], prompts: Prompts) -> tu
 def forecast_lines(
     spec: QuestionsSpec, seeds: Sequence[Seed], teacher: Usage, reader: Usage
 ) -> Iterator[str]:
-    """The forecast in words."""
+    """The lines that print the forecast."""
     yield f"seeds: {len(seeds):,}; at most as many questions"
     cost = 0.0
     for name, model, usage in (("teacher", spec.teacher, teacher), ("reader", spec.reading, reader)):
@@ -60,7 +66,7 @@ def forecast_lines(
         yield f"  --max-cost {spec.limits.max_cost:g} may end the run before: it may cost {cost:.4g}"
 
 
-def _mean_tokens(seeds: Sequence[Seed]) -> int:
-    """Of a passage."""
+def _mean_passage_tokens(seeds: Sequence[Seed]) -> int:
+    """The mean number of tokens of the seeds' passages."""
     texts = [estimate_tokens(truncate(passage.contents)) for seed in seeds for passage in seed.passages]
     return sum(texts) // max(len(texts), 1)

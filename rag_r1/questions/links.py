@@ -5,7 +5,7 @@
     name    two passages share a name that few have, and that is not what the first is about
 
 A title with parentheses at its end, `Alien (film)`, is looked for without them; one that two documents then
-have is no link of the first kind.
+have gives no link by title.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from rag_r1.data.evidence import base_title
 from rag_r1.questions.documents import PassagePool, SourcePassage
 
-#: Passages that may share a name; one that more have says little.
+#: Most passages that share a name: a name that more passages have says little.
 MAX_SHARING = 4
-#: Words of a title that is looked for in texts.
+#: Most words of a title that is looked for in texts.
 _MAX_WORDS = 6
 _WORD = re.compile(r"\w[\w'’.\-]*\w|\w")
 _NAME = re.compile(r"\b[A-ZÀ-ÖØ-Þ][\w'’\-]+(?: [A-ZÀ-ÖØ-Þ][\w'’\-]+)+")
@@ -36,7 +36,7 @@ class Link:
 
 
 class Links:
-    """The links of a pool."""
+    """Finds the links of the passages in a pool."""
 
     def __init__(self, pool: PassagePool):
         self.pool = pool
@@ -65,7 +65,7 @@ class Links:
         for mention in _mentions(passage.contents):
             documents = self._by_title.get(mention, ())
             if len(documents) == 1:
-                yield self.pool.leads[next(iter(documents))]
+                yield self.pool.first_passages[next(iter(documents))]
 
     def _urls(self, passage: SourcePassage) -> Iterator[SourcePassage]:
         for address in _ADDRESS.findall(passage.contents):
@@ -80,7 +80,7 @@ class Links:
 
 
 def _key(title: str) -> str:
-    """A title as `_mentions` gives it; empty for one that is too long, or a single short word."""
+    """A title in the form of `_mentions`; empty for one that is too long, or a single short word."""
     words = _WORD.findall(title)
     is_telling = len(words) > 1 or (len(title) > 4 and title[:1].isupper())
     return " ".join(words) if words and len(words) <= _MAX_WORDS and is_telling else ""

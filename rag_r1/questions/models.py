@@ -1,4 +1,4 @@
-"""The teacher, who writes a draft for each seed, and the reader, who verifies it.
+"""Requests drafts from the teacher, who writes one for each seed, and answers from the reader.
 
 Both are chat endpoints whose replies must have a form (rag_r1/inference/strict_replies.py); they may be one
 model at one address. Every reply is kept before it is used: the teacher's in the run's cache, the reader's in
@@ -27,18 +27,19 @@ from rag_r1.questions.spec import ModelSpec, RequestLimits, Verification
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache
 
-#: Tokens of a reply, unless the user's own keys say otherwise.
-TEACHER_TOKENS, READER_TOKENS = 600, 100
-#: Seeds of requests that have been sent for one sample before the next one's.
-_ATTEMPTS_APART = 100
+#: Most tokens of a reply, unless the user's own keys say otherwise.
+TEACHER_TOKENS = 600
+READER_TOKENS = 100
+#: Distance between the seeds of two samples: that many attempts of a sample have seeds of their own.
+_SEEDS_OF_A_SAMPLE = 100
 
 
 @asynccontextmanager
 async def open_endpoint(
     model: ModelSpec, limits: RequestLimits, cache: ResponseCache, stop: CancelToken, spent: float = 0.0
 ) -> AsyncIterator[Endpoint]:
-    """The endpoint of a model while the block runs; what it has cost before counts. `spent`: what others have
-    cost. Raises RunError."""
+    """The endpoint of a model while the block runs; what the cached replies have cost counts. `spent`: the
+    cost of the other model, which --max-cost includes. Raises RunError."""
     max_cost = limits.max_cost
     if max_cost is not None and max_cost <= spent:
         stop(f"{spent:.4f} of --max-cost {max_cost:g} is spent")
@@ -53,7 +54,7 @@ async def open_endpoint(
 
 
 class Teacher(StrictReplies):
-    """Writes drafts. `temperature`: of its sampling."""
+    """Writes drafts, sampled at `temperature`."""
 
     def __init__(
         self, model: ModelSpec, prompts: Prompts, temperature: float, endpoint: Endpoint, cache: ResponseCache
@@ -63,17 +64,19 @@ class Teacher(StrictReplies):
 
     async def draft(self, seed: Seed) -> Outcome:
         """The draft of a seed, or why there is none. Raises EngineFailure if the endpoint does not answer."""
+        model = self.model.model
+        instructions = self.prompts.instructions("teacher")
         case = self.prompts.teacher_case(seed)
         first = int.from_bytes(hashlib.sha256(seed.id.encode()).digest()[:3], "big")
 
-        def make(attempt: int) -> tuple[dict[str, Any], int]:
-            sampling = {"temperature": self.temperature, "seed": first + attempt}
-            instructions = self.prompts.instructions("teacher")
-            body = request_body(self.model.model, instructions, case, TEACHER_TOKENS, **sampling)
+        def make_request(attempt: int) -> tuple[dict[str, Any], int]:
+            body = request_body(
+                model, instructions, case, TEACHER_TOKENS, temperature=self.temperature, seed=first + attempt
+            )
             return with_own_keys(body, self.model.body, TEACHER_TOKENS)
 
         reply = await self.ask(
-            f"teacher/{seed.id}", make, lambda text: read_teacher(text, len(seed.passages))
+            f"teacher/{seed.id}", make_request, lambda text: read_teacher(text, len(seed.passages))
         )
         if not isinstance(reply, TeacherReply):
             declined = isinstance(reply, Declined)
@@ -84,7 +87,7 @@ class Teacher(StrictReplies):
 
 
 class Reader(StrictReplies):
-    """Reads and answers."""
+    """Answers questions from passages, to verify drafts by the `rules`."""
 
     def __init__(
         self,
@@ -98,11 +101,12 @@ class Reader(StrictReplies):
         self.model, self.prompts, self.rules = model, prompts, rules
 
     async def refuses(self, check: Check, draft: Draft, neighbours: Sequence[str]) -> str | None:
-        """The answers for which a check refuses a draft, in words; None if it does not. `neighbours`: what
-        a search finds beside the draft's own passages. Raises EngineFailure."""
+        """The answers for which a check refuses a draft, as a text; None if it does not. `neighbours`: texts
+        that a search finds beside the draft's own passages. Raises EngineFailure."""
         for number, passages in enumerate(check.shows(draft, neighbours)):
             answers: list[str | None] = []
-            samples, needed = self.rules.samples, self._needed_votes(check, draft)
+            samples = self.rules.samples
+            needed = self._needed_votes(check, draft)
             while (
                 decided := verdict(check.votes(draft, passages, answers), len(answers), samples, needed)
             ) is None:
@@ -113,7 +117,7 @@ class Reader(StrictReplies):
         return None
 
     def _needed_votes(self, check: Check, draft: Draft) -> int:
-        """The votes that make a verdict."""
+        """The number of votes for yes that make the verdict yes."""
         if not check.refuses:
             return self.rules.right
         return self.rules.samples if check.needs_all(draft) else self.rules.samples // 2 + 1
@@ -122,18 +126,18 @@ class Reader(StrictReplies):
         self, name: str, check: Check, draft: Draft, passages: Sequence[str], sample: int
     ) -> str | None:
         """The reader's answer; None if it has none, or replied with no answer in any attempt."""
-        is_standalone = check is STANDALONE
-        instructions = self.prompts.instructions("standalone" if is_standalone else "reader")
-        case = (
-            self.prompts.standalone_case(draft.question)
-            if is_standalone
-            else self.prompts.reader_case(draft.question, passages)
-        )
+        if check is STANDALONE:
+            instructions = self.prompts.instructions("standalone")
+            case = self.prompts.standalone_case(draft.question)
+        else:
+            instructions = self.prompts.instructions("reader")
+            case = self.prompts.reader_case(draft.question, passages)
 
-        def make(attempt: int) -> tuple[dict[str, Any], int]:
+        def make_request(attempt: int) -> tuple[dict[str, Any], int]:
             temperature = RETRY_TEMPERATURE if sample or attempt else 0.0
-            sampling = {"temperature": temperature, "seed": _ATTEMPTS_APART * sample + attempt}
-            body = request_body(self.model.model, instructions, case, READER_TOKENS, **sampling)
+            seed = _SEEDS_OF_A_SAMPLE * sample + attempt
+            model = self.model.model
+            body = request_body(model, instructions, case, READER_TOKENS, temperature=temperature, seed=seed)
             return with_own_keys(body, self.model.body, READER_TOKENS)
 
-        return await self.ask(name, make, read_reader)
+        return await self.ask(name, make_request, read_reader)

@@ -1,4 +1,4 @@
-"""The requests to teacher and reader, and the strict reading of their replies.
+"""Makes the requests to teacher and reader, and reads their replies strictly.
 
 Passages are hostile data. Each stands in its request as a JSON string, which it cannot end, since quotation
 marks in it are escaped; and before that, whatever a chat template or a tokenizer would take for a mark of its
@@ -22,8 +22,10 @@ from rag_r1.protocols.neutraliser import Neutraliser
 from rag_r1.questions.seeds import KindName, Seed
 
 PROMPTS = ("teacher", "reader", "standalone")
-#: Characters of a passage that are shown, and of a whole reply that is read.
-MAX_CHARS, MAX_REPLY_CHARS = 6000, 8000
+#: Characters of a passage that models read.
+MAX_CHARS = 6000
+#: Most characters of a reply.
+MAX_REPLY_CHARS = 8000
 #: The reader's answer if it has none.
 UNKNOWN = "unknown"
 
@@ -57,7 +59,7 @@ _SEED_ANSWER = " The answer is {}."
 
 
 def _plain(text: str) -> str:
-    """A text on one line. Raises ValueError for what cannot be printed, such as half of a character."""
+    """The text on one line. Raises ValueError for characters that cannot be printed, such as half of one."""
     text = " ".join(text.split())
     if not text.isprintable():
         raise ValueError("it has characters that cannot be printed")
@@ -69,6 +71,8 @@ _Short = Annotated[_Text, Field(min_length=1, max_length=120)]
 
 
 class _Strict(BaseModel):
+    """Values of exactly these types, without further fields."""
+
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
@@ -88,13 +92,14 @@ class Declined(_Strict):
 
 
 class ReaderReply(_Strict):
-    """The reader's answer."""
+    """The reader's reply: its answer, which may be `UNKNOWN`."""
 
     answer: Annotated[_Text, Field(min_length=1, max_length=300)]
 
 
 class Prompts:
-    """Makes the requests. `secrets`: the keys that no request may have in its texts."""
+    """Makes the cases and instructions of requests. `secrets`: the keys that no request may have in its
+    texts."""
 
     def __init__(self, secrets: Iterable[str] = ()):
         self._secrets = [secret for secret in secrets if secret]
@@ -118,48 +123,50 @@ class Prompts:
         return self._texts[name]
 
     def teacher_case(self, seed: Seed) -> dict[str, Any]:
-        """What the teacher gets for a seed."""
+        """The case that the teacher gets for a seed: its kind, its task and its passages."""
         task = TASKS[seed.kind] + (_OBSCURE if seed.obscure else "")
         task += _SEED_ANSWER.format(seed.planned_answer) if seed.planned_answer else ""
         passages = self._number_passages([passage.contents for passage in seed.passages])
         return {"kind": seed.kind, "task": task, "passages": passages}
 
     def reader_case(self, question: str, passages: Sequence[str]) -> dict[str, Any]:
-        """What the reader gets for a question."""
+        """The case that the reader gets for a question: the question and the passages."""
         return {"question": self.harmless(question), "passages": self._number_passages(passages)}
 
     def standalone_case(self, question: str) -> dict[str, Any]:
-        """What the reader gets to judge whether a question makes sense."""
+        """The case in which the reader judges whether a question makes sense."""
         return {"question": self.harmless(question)}
 
     def harmless(self, text: str) -> str:
-        """A text as it may stand in a request."""
+        """The text without keys, and with control marks made harmless, as it may stand in a request."""
         for secret in self._secrets:
             text = text.replace(secret, "[key]")
         return self._neutralise(text)
 
     def _number_passages(self, passages: Sequence[str]) -> list[dict[str, Any]]:
+        """The passages with their numbers from 1, truncated and made harmless."""
         texts = (self.harmless(truncate(passage)) for passage in passages)
         return [{"number": number, "text": text} for number, text in enumerate(texts, 1)]
 
 
 def truncate(contents: str) -> str:
-    """The part of a passage that models read."""
+    """The part of a passage that models read: its first `MAX_CHARS` characters."""
     return contents[:MAX_CHARS]
 
 
-def read_teacher(reply: str, passages: int) -> TeacherReply | Declined:
-    """The teacher's reply about so many passages. Raises ValueError for anything else."""
+def read_teacher(reply: str, n_passages: int) -> TeacherReply | Declined:
+    """The teacher's reply about `n_passages` passages. Raises ValueError for anything else."""
     value = _object(reply)
     try:
         if "question" in value and value["question"] is None:
             return Declined(question=None)
-        made = TeacherReply.model_validate(value)
+        teacher_reply = TeacherReply.model_validate(value)
     except ValidationError as error:
         raise ValueError(str(error)) from None
-    if max(made.passages) > passages or len(set(made.passages)) < len(made.passages):
+    numbers = teacher_reply.passages
+    if max(numbers) > n_passages or len(set(numbers)) < len(numbers):
         raise ValueError("it names a passage twice, or one that is not there")
-    return made
+    return teacher_reply
 
 
 def read_reader(reply: str) -> str | None:
@@ -172,6 +179,7 @@ def read_reader(reply: str) -> str | None:
 
 
 def _object(reply: str) -> dict[str, Any]:
+    """The JSON object of a reply. Raises ValueError if it is not one, or too long."""
     if len(reply) > MAX_REPLY_CHARS:
         raise ValueError(f"it has more than {MAX_REPLY_CHARS} characters")
     value = json_of(reply)

@@ -24,7 +24,7 @@ from rag_r1.questions.prompts import truncate
 from rag_r1.questions.rules import YES_NO
 from rag_r1.rewards import cover_exact_match, normalise
 
-#: The reader's answers, one for each sample; None: it gave none.
+#: The reader's answers, one for each sample; None if the reader gave no answer.
 Answers = Sequence[str | None]
 #: Texts of the passages of one request.
 Passages = tuple[str, ...]
@@ -34,9 +34,9 @@ _MAX_EXTRA_WORDS = 4
 
 @dataclass(frozen=True)
 class Check:
-    """A check. `shows`: the passages of each reading, from the draft and the other passages of a search;
-    `votes`: how many answers to a reading vote yes; `refuses`: the verdict with which a draft is refused for
-    the `reason`; `needs_all`: whether a yes takes all samples, for this draft."""
+    """A check by the reader. `shows`: the passages of each reading, from the draft and the other passages of
+    a search; `votes`: how many answers to a reading vote yes; `refuses`: the verdict with which a draft is
+    refused for the `reason`; `needs_all`: whether a verdict of yes takes all samples, for a draft."""
 
     reason: str
     shows: Callable[[Draft, Sequence[str]], list[Passages]]
@@ -61,9 +61,9 @@ def agrees(answer: str | None, golds: Sequence[str]) -> bool:
 
 
 def is_rival(draft: Draft, passages: Sequence[str], answer: str | None) -> bool:
-    """Whether an answer is not the draft's and stands in `passages`, those shown that are not the draft's. A
-    name in the question is no rival, since the question is about it; but a comparison's rival is the other of
-    the two names in the question."""
+    """Whether an answer is not the draft's and stands in `passages`, the shown ones that are not the draft's.
+    A name in the question is not a rival, since the question is about it; but a comparison's rival is the
+    other of the two names in the question."""
     if answer is None or agrees(answer, draft.golds) or agrees(draft.golds[0], [answer]):
         return False
     if draft.kind == "yes_no":
@@ -92,24 +92,26 @@ def _no_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
 
 
 def _ablated_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
-    """Without each passage in turn, the last one first: of two passages each alone, in their order."""
+    """The draft's passages without each one in turn, the last one first; so two passages are shown each
+    alone, in their order."""
     return [remaining for _, remaining in _ablations(draft)][::-1]
 
 
 def _neighbour_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
-    """The others; and for each own passage of several, the rest with those of the others that contain its
-    title, since they may be about a namesake."""
+    """The neighbours; and for each of several own passages, the remaining ones with the neighbours that
+    contain its title, since they may be about a namesake."""
     texts = tuple(map(truncate, neighbours))
-    shown = [texts] if texts else []
+    readings = [texts] if texts else []
     for passage, remaining in _ablations(draft):
         title = base_title(passage.title)
-        if alike := tuple(text for text in texts if title and cover_exact_match(text, [title], ordered=True)):
-            shown.append((*remaining, *alike))
-    return shown
+        namesakes = tuple(text for text in texts if title and cover_exact_match(text, [title], ordered=True))
+        if namesakes:
+            readings.append((*remaining, *namesakes))
+    return readings
 
 
 def _ablations(draft: Draft) -> list[tuple[SourcePassage, Passages]]:
-    """Each passage with the texts of the rest; nothing for a kind of question that needs only one."""
+    """(passage, texts of the remaining ones) for each passage; nothing for a kind that needs only one."""
     if not draft.is_multi_hop:
         return []
     texts = [truncate(passage.contents) for passage in draft.passages]
@@ -121,8 +123,8 @@ def _count_right(draft: Draft, passages: Sequence[str], answers: Answers) -> int
 
 
 def _count_repeated_rival(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
-    """How often the reader gave the same rival, give or take a few words: errors seldom repeat, a real second
-    answer does."""
+    """The number of times that the reader gave the same rival, give or take a few words: errors seldom
+    repeat, a real second answer does."""
     [draft_texts] = _draft_passages(draft, ())
     neighbours = [text for text in passages if text not in draft_texts]
     rivals = [answer for answer in answers if answer is not None and is_rival(draft, neighbours, answer)]

@@ -1,9 +1,9 @@
-"""What is kept in the end, and the files of it.
+"""Refuses duplicates, and writes the files of the questions.
 
 Of two questions with one wording, or one answer from the same passages, the first is kept; also of two with
-one answer and the same names and numbers that are nearly one wording or about copies of the same passages. Of
-a question of train and one of test that of test is kept, which must not be trained on. The rows are those of
-any data set (rag_r1/data/rows.py), with the ids of the passages that a question needs.
+one answer and the same names and numbers that are nearly one wording or about copies of the same passages. If
+one is in train and one in test, that of test is kept, so that no question of test is trained on. The rows are
+those of any data set (rag_r1/data/rows.py), with the ids of the passages that a question needs.
 
     train.parquet, test.parquet   the rows, each if there is one
     questions.jsonl               the same with kind and split, for people and for `rag-r1 eval report`
@@ -31,12 +31,13 @@ from rag_r1.questions.drafts import STEP_OF, Draft, Outcome
 from rag_r1.rewards import normalise
 from rag_r1.rollouts.requests import seeded_fraction
 
-QUESTIONS, REFUSED = "questions.jsonl", "refused.jsonl"
+QUESTIONS = "questions.jsonl"
+REFUSED = "refused.jsonl"
 
 
 def without_duplicates(outcomes: Sequence[Outcome], similarity: float) -> list[Outcome]:
-    """The outcomes, in order, with those refused whose question is that of one that is kept, or nearly.
-    `similarity`: 0 to compare equal questions alone."""
+    """The outcomes, in order, with those refused whose question is equal or nearly equal to one that is kept.
+    `similarity`: that of nearly equal questions; 0: only equal ones are refused."""
     order = sorted(
         (position for position, outcome in enumerate(outcomes) if outcome.is_kept), key=_test_first(outcomes)
     )
@@ -51,7 +52,8 @@ def without_duplicates(outcomes: Sequence[Outcome], similarity: float) -> list[O
     return final
 
 
-def _test_first(outcomes: Sequence[Outcome]) -> Any:
+def _test_first(outcomes: Sequence[Outcome]) -> Callable[[int], tuple[bool, int]]:
+    """The sort key of positions in `outcomes`: those of the test set first."""
     return lambda position: (outcomes[position].seed.split != "test", position)
 
 
@@ -75,7 +77,7 @@ def _find_repeated(drafts: Sequence[Draft], similarity: float) -> dict[int, int]
 
 
 def _similar(drafts: Sequence[Draft], numbers: Sequence[int], similarity: float) -> dict[int, int]:
-    """The same for questions that are nearly equal."""
+    """Number of a question that is nearly equal to an earlier one -> number of that one, which is kept."""
     texts = [drafts[number].question for number in numbers]
     pairs = sorted(near_duplicates(texts, texts.__getitem__, similarity), key=lambda pair: pair.later)
     refused: dict[int, int] = {}
@@ -95,15 +97,16 @@ def _wording(draft: Draft) -> str:
 
 
 def _fact(draft: Draft) -> Any:
-    """Equal for questions with one answer from the same passages; two facts of two may both be yes."""
+    """A key that is equal for questions with one answer from the same passages; of yes_no questions each has
+    its own, since two facts of the same passages may both be true."""
     if draft.kind == "yes_no":
         return draft.id
     return frozenset(passage.id for passage in draft.passages), normalise(draft.golds[0])
 
 
 def _fact_of_copies(drafts: Sequence[Draft]) -> Callable[[Draft], Any]:
-    """The same if the passages are copies of each other, and the questions name the same things: passages
-    that are alike by a template are about others."""
+    """A key as `_fact`, but equal also if the passages are copies of each other, and the questions name the
+    same things: passages that are alike by a template are about different ones."""
     first = first_of_copies([passage for draft in drafts for passage in draft.passages])
 
     def key(draft: Draft) -> Any:
@@ -117,13 +120,15 @@ def _fact_of_copies(drafts: Sequence[Draft]) -> Callable[[Draft], Any]:
 def write_files(
     out: Path, outcomes: Sequence[Outcome], protocol: Protocol, source_name: str, seed: int
 ) -> dict[str, int]:
-    """Write the files of the outcomes, those of an earlier start replaced; returns the rows of each split."""
+    """Write the files of the outcomes, those of an earlier start replaced; returns the number of rows of each
+    split."""
     kept_drafts = [outcome.draft for outcome in outcomes if outcome.is_kept]
     kept_drafts.sort(key=lambda draft: seeded_fraction(seed, "order", draft.id))  # in no order of kinds
     counts = {}
     for split in SPLITS:
         drafts = [draft for draft in kept_drafts if draft.seed.split == split]
-        counts[split], path = len(drafts), out / f"{split}.parquet"
+        counts[split] = len(drafts)
+        path = out / f"{split}.parquet"
         if not drafts:
             path.unlink(missing_ok=True)
             continue
@@ -136,6 +141,7 @@ def write_files(
 
 
 def _question(draft: Draft) -> Question:
+    """The question of a draft, with the metadata of its row."""
     return Question(
         draft.question,
         draft.golds,
@@ -150,6 +156,7 @@ def _question(draft: Draft) -> Question:
 
 
 def _line(draft: Draft) -> dict[str, Any]:
+    """A line of questions.jsonl."""
     return {
         "id": draft.id,
         "question": draft.question,
@@ -163,6 +170,7 @@ def _line(draft: Draft) -> dict[str, Any]:
 
 
 def _refused_lines(outcomes: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
+    """The lines of refused.jsonl."""
     for outcome in outcomes:
         if outcome.reason is not None:
             draft = {} if outcome.draft is None else _line(outcome.draft)

@@ -1,9 +1,9 @@
-"""The checks of a draft that need no model: pure functions, each with the reason for which it refuses.
+"""Checks a draft without a model, by pure functions; the name of each is the reason for which it refuses.
 
-A rule sees the draft alone. They are tried in the order of `RULES`, so a draft is refused for the first
-reason that holds. `golds_of` makes the accepted forms of an answer. Of the aliases that a teacher names only
-those count that stand in the passages and are a longer or a shorter form of the answer (a full name, a
-surname), since any other alias would make another answer right.
+A rule is true if it refuses the draft. It sees the draft alone. They are tried in the order of `RULES`, so a
+draft is refused for the first reason that holds. `golds_of` makes the accepted forms of an answer. Of the
+aliases that a teacher names only those count that stand in the passages and are a longer or a shorter form of
+the answer (a full name, a surname), since any other alias would make another answer right.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ _THIS = re.compile(r"\b(?:this|these|those)\b(?! (?:year|day|month|century)\b)",
 _OF_PERSONS = frozenset("he she him his her hers himself herself".split())
 _QUESTION_WORD = re.compile(r"\b(?:which|what) (?:[a-z\-]+ )*?([a-z\-]+)\b", re.IGNORECASE)
 _AUXILIARY = frozenset("is was are were be do does did has have had can could will would should may".split())
-#: What is asked for, and is nothing that has or does something; and what else is no person.
+#: Nouns of what is asked for that neither have nor do anything.
 _MEASURES = frozenset("year date day month time age number amount century decade".split())
+#: Further nouns of what is not a person.
 _PLACES = frozenset(
     "place town city village country state river street language company band film book".split()
 )
@@ -91,15 +92,16 @@ _NAME = re.compile(
 
 
 def golds_of(answer: str, aliases: Sequence[str], passages: Sequence[SourcePassage]) -> tuple[str, ...]:
-    """The accepted forms of an answer, the answer itself first; see the top of the module."""
+    """The accepted forms of an answer, the answer itself first, then the aliases that are forms of it and
+    stand in the passages."""
     forms = list(answer_forms(answer))
     forms += [alias for alias in aliases if _is_form_of(alias, answer) and _stands_in(passages, [alias])]
     return tuple(dict.fromkeys(form.strip() for form in forms if normalise(form)))
 
 
 def wrong_form(draft: Draft) -> bool:
-    """Is it no question, several, or one in a language that its passages are not in, or is its answer one
-    that its kind cannot have?"""
+    """Whether it is not a question, several, or one in another language than its passages, or has an answer
+    that its kind cannot have."""
     answer = draft.golds[0] if draft.golds else ""
     if not draft.question.endswith(_QUESTION_MARKS) or not answer:
         return True
@@ -115,22 +117,22 @@ def wrong_form(draft: Draft) -> bool:
 
 
 def too_few_passages(draft: Draft) -> bool:
-    """Does it name one passage where its kind needs several?"""
+    """Whether it names one passage, and its kind needs several."""
     return draft.is_multi_hop and len(draft.passages) < 2
 
 
 def answer_not_in_passages(draft: Draft) -> bool:
-    """Does the answer stand in none of the passages? Yes and no need not."""
+    """Whether the answer stands in none of the passages. Yes and no need not."""
     return draft.kind != "yes_no" and not _stands_in(draft.passages, draft.golds)
 
 
 def answer_in_question(draft: Draft) -> bool:
-    """Does the question tell its answer? A comparison names both, and yes or no can stand anywhere."""
+    """Whether the question tells its answer. A comparison names both, and yes or no can stand anywhere."""
     return not draft.is_guessable and bool(cover_exact_match(draft.question, draft.golds, ordered=True))
 
 
 def dangling_reference(draft: Draft) -> bool:
-    """Does it refer to its passage or the time of that, or to somebody whom it does not name?"""
+    """Whether it refers to its passage or the time of that, or to somebody whom it does not name."""
     question = _EXPLETIVE.sub(r"\1 \2", _without_quotations(draft.question))
     return (
         any(pattern.search(question) for pattern in (*_REFERENCES, _PRESENT))
@@ -140,7 +142,7 @@ def dangling_reference(draft: Draft) -> bool:
 
 
 def name_not_hidden(draft: Draft) -> bool:
-    """Does it name what it was to describe?"""
+    """Whether it names what it was to describe."""
     title = base_title(draft.seed.passages[0].title)
     hides = draft.seed.obscure and bool(normalise(title))
     return hides and bool(cover_exact_match(draft.question, [title], ordered=True))
@@ -162,9 +164,10 @@ def refused_by_rule(draft: Draft) -> str | None:
 
 
 def unreachable(draft: Draft, of_question: Sequence[str], of_titles: Sequence[Sequence[str]]) -> bool:
-    """Can a search not find its passages? `of_question`: the ids that a search for the question finds;
-    `of_titles`: those that one for each of its passages finds. A search for the question must find one, and
-    each other passage must be found by what an agent knows after a step: its title."""
+    """Whether a search does not find its passages. `of_question`: the ids that a search for the question
+    finds; `of_titles`: for each of its passages, the ids that a search for its title finds. A search for the
+    question must find one, and each other passage must be found by what an agent knows after a step: its
+    title."""
     ids = [passage.id for passage in draft.passages]
     pairs = zip(ids, of_titles, strict=True)
     return not set(ids) & set(of_question) or not all(
@@ -173,8 +176,9 @@ def unreachable(draft: Draft, of_question: Sequence[str], of_titles: Sequence[Se
 
 
 def _is_form_of(alias: str, answer: str) -> bool:
-    """Are the words of one those of the other, and more?"""
-    words, answer_words = set(normalise(alias).split()), set(normalise(answer).split())
+    """Whether the words of one are among those of the other."""
+    words = set(normalise(alias).split())
+    answer_words = set(normalise(answer).split())
     return bool(words and answer_words) and (words <= answer_words or answer_words <= words)
 
 
@@ -183,18 +187,18 @@ def _stands_in(passages: Sequence[SourcePassage], answers: Sequence[str]) -> boo
 
 
 def _without_quotations(question: str) -> str:
-    """A question whose quotations have no words that mean something in it."""
+    """The question with "Title" for each quotation, whose words mean nothing in it."""
     return _QUOTED.sub('"Title"', question)
 
 
 def _asks_about_nobody(question: str) -> bool:
-    """Does it ask what happened to "the painter" or "the company", and name nothing?"""
+    """Whether it asks what happened to "the painter" or "the company", and names nothing."""
     is_unnamed = _UNNAMED.search(question) and _PAST.search(question)
     return bool(is_unnamed) and not _NAME.search(question) and not re.search(r"\d", question)
 
 
 def _has_dangling_pronoun(question: str) -> bool:
-    """Is there a pronoun before which nothing is named that it could mean?"""
+    """Whether there is a pronoun before which nothing is named that it could mean."""
     return any(
         (match := pattern.search(question)) is not None
         and not _NAME.search(prefix := question[: match.start()])
@@ -204,12 +208,13 @@ def _has_dangling_pronoun(question: str) -> bool:
 
 
 def _can_mean_the_answer(pronoun: str, prefix: str, is_same_clause: bool) -> bool:
-    """Can a pronoun mean what is asked for, as in "Which town lost its gates?", and not as in "Which river
-    flows past it?"."""
+    """Whether a pronoun can mean what is asked for, as in "Which town lost its gates?", and not as in "Which
+    river flows past it?"."""
     question_word = _QUESTION_WORD.search(prefix) or re.search(r"\b(who)\b", prefix, re.IGNORECASE)
     if question_word is None:
         return False
-    noun, between = question_word[1].lower(), prefix[question_word.end() :]
+    noun = question_word[1].lower()
+    between = prefix[question_word.end() :]
     is_person = pronoun in _OF_PERSONS
     if noun in _AUXILIARY or noun in _MEASURES or (is_person and noun in _PLACES):
         return False

@@ -1,4 +1,4 @@
-"""The run of `rag-r1 questions`: seeds, drafts, verification, files; it survives kills.
+"""Runs `rag-r1 questions`: seeds, drafts, verification, files. A run survives kills.
 
 The teacher writes all drafts; then each draft goes through the checks, the cheap ones first, until one
 refuses it. Replies and searches are kept in the journal of the run's folder before they are used, and
@@ -40,21 +40,22 @@ from rag_r1.runs.folder import RunFolder
 from rag_r1.runs.response_cache import ResponseCache, Usage
 from rag_r1.tools.retrieval.options import RetrieverConfig
 
-#: Searches at a time; one query has a request of its own.
-_SEARCHES = 32
+#: Searches at the same time; each has one request.
+_SEARCH_CONCURRENCY = 32
 #: Characters of a passage with which similar ones are searched.
 _QUERY_CHARS = 300
 #: Passages that are searched to see whether the server has this corpus.
-_PROBES = 5
-#: Passages beside a draft's own that a search finds and that are not shown.
-_BEHIND = 6
+_PROBE_PASSAGES = 5
+#: Passages that a search returns beyond the neighbours that are shown: the draft's own are among them.
+_EXTRA_PASSAGES = 6
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class QuestionsResult:
-    """What a run ended with. `stopped`: why it was stopped before its end; `card`: of `data_card.json`."""
+    """The result of a run. `card`: the contents of `data_card.json`; `stopped`: why the run was stopped
+    before its end."""
 
     outcomes: list[Outcome]
     card: dict[str, Any]
@@ -62,8 +63,8 @@ class QuestionsResult:
 
 
 async def write_questions(spec: QuestionsSpec, say: Say = print) -> QuestionsResult:
-    """Write and verify questions, or go on with them. `say`: is told what the run will take. Raises RunError
-    for what a user can mend."""
+    """Write and verify questions, or go on with them. `say` prints the lines of the forecast. Raises
+    RunError for what a user can mend."""
     async with _open_run(spec) as run:
         outcomes = await run.drafts(await run.seeds(say))
         if run.stop.reason is None:
@@ -72,8 +73,7 @@ async def write_questions(spec: QuestionsSpec, say: Say = print) -> QuestionsRes
 
 
 async def plan_questions(spec: QuestionsSpec, say: Say = print) -> list[Seed]:
-    """Draws the seeds and prints the forecast by `say`, without a request to a model. Raises as
-    `write_questions`."""
+    """Draw the seeds, and print the forecast by `say`, without a request to a model. Raises RunError."""
     async with _open_run(spec) as run:
         return await run.seeds(say)
 
@@ -93,7 +93,8 @@ async def _open_run(spec: QuestionsSpec) -> AsyncIterator[QuestionsRun]:
 async def _open(
     spec: QuestionsSpec, pool: PassagePool, protocol: Protocol, opened: AsyncExitStack
 ) -> QuestionsRun:
-    """The run in its folder, which is closed with `opened`. Raises RunError."""
+    """Open the folder of the run, its journal and its caches, which are closed with `opened`. Raises
+    RunError."""
     config = retriever_of(spec)
     served = index_identity((await asyncio.to_thread(describe_server, config.base))["ready"])
     prompts = Prompts(key_of(model.key_variable) for model in (spec.teacher, spec.reading))
@@ -119,16 +120,17 @@ async def _open(
 
 
 def retriever_of(spec: QuestionsSpec) -> RetrieverConfig:
-    """The client's options. A search returns a few passages more than the neighbours that are shown, since
-    the draft's own are among them."""
+    """The options of the retrieval client. A search returns a few passages more than the neighbours that are
+    shown, since the draft's own are among them."""
     rules = spec.verification
-    topk = max(rules.topk, rules.neighbours + _BEHIND)
+    topk = max(rules.topk, rules.neighbours + _EXTRA_PASSAGES)
     return RetrieverConfig(url=spec.retriever_url, wire=spec.wire, topk=topk, cache_size=0)
 
 
 @dataclass
 class QuestionsRun:
-    """A run under way. `reader_cache`: the reader's replies; the teacher's are in the folder's own cache."""
+    """The parts of a run, and its phases in order. `reader_cache`: the reader's replies; the teacher's are in
+    the folder's own cache."""
 
     spec: QuestionsSpec
     pool: PassagePool
@@ -142,13 +144,14 @@ class QuestionsRun:
     stop: CancelToken
 
     async def seeds(self, say: Say) -> list[Seed]:
-        """The seeds. Raises RunError if there is none, or if the server has another corpus."""
+        """Draw the seeds, and print the forecast. Raises RunError if there is none, or if the server has
+        another corpus."""
         spec = self.spec
         await self._check_corpus()
         plan = SeedPlan(self.links, spec.kinds, spec.per_kind, spec.seed, spec.obscure_share)
         starts = plan.needs_similar()
         jobs = [partial(self._similar, passage) for passage in starts]
-        results = await self._jobs(jobs, "search", _SEARCHES)
+        results = await self._jobs(jobs, "search", _SEARCH_CONCURRENCY)
         similar = {start.id: ids for start, ids in zip(starts, results, strict=True) if ids is not None}
         seeds = plan.draw(similar)
         if not seeds:
@@ -160,7 +163,7 @@ class QuestionsRun:
         return seeds
 
     async def drafts(self, seeds: Sequence[Seed]) -> list[Outcome]:
-        """What the teacher wrote for each seed; open where it has not answered."""
+        """Request a draft for each seed; an outcome is open where the teacher has not answered."""
         spec, cache = self.spec, self.folder.cache
         async with open_endpoint(spec.teacher, spec.limits, cache, self.stop) as endpoint:
             teacher = Teacher(spec.teacher, self.prompts, spec.temperature, endpoint, cache)
@@ -169,7 +172,7 @@ class QuestionsRun:
         return [outcome or Outcome(seed) for outcome, seed in zip(outcomes, seeds, strict=True)]
 
     async def verify_all(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """The outcomes after all checks, but for duplicates."""
+        """Put the drafts through all checks but that of duplicates."""
         spec = self.spec
         spent = self.folder.cache.usage.cost(spec.teacher.price_in, spec.teacher.price_out)
         async with open_endpoint(spec.reading, spec.limits, self.reader_cache, self.stop, spent) as endpoint:
@@ -180,7 +183,7 @@ class QuestionsRun:
         return [verified or outcome for verified, outcome in pairs]
 
     def finish(self, outcomes: Sequence[Outcome]) -> QuestionsResult:
-        """Writes the files."""
+        """Refuse duplicates, and write the files."""
         spec = self.spec
         final = without_duplicates(outcomes, spec.verification.similarity)
         rows = write_files(spec.out, final, self.protocol, spec.source_name, spec.seed)
@@ -211,8 +214,8 @@ class QuestionsRun:
         return replace(outcome, is_verified=True)
 
     async def _search_passages(self, draft: Draft) -> tuple[str | None, list[str]]:
-        """Why a draft's passages cannot be found, and the texts of what is found beside them; of a bridge
-        also where these lead to, since another answer may stand at the end of another chain."""
+        """(reason why a draft's passages cannot be found, texts of their neighbours). The neighbours of a
+        bridge include where these lead to, since another answer may stand at the end of another chain."""
         rules = self.spec.verification
         results = await self.search([draft.question, *(passage.query for passage in draft.passages)])
         ids = [[document.id for document in documents[: rules.topk]] for documents in results]
@@ -224,7 +227,7 @@ class QuestionsRun:
         return ("unreachable" if unreachable(draft, ids[0], ids[1:]) else None), texts
 
     def _linked_passages(self, ids: Sequence[str], draft: Draft) -> list[SourcePassage]:
-        """The passages that those with these ids name by their titles, each once, but for a draft's own."""
+        """The passages whose titles the passages with these ids name, each once, without the draft's own."""
         passages = [self.pool.by_id[name] for name in ids if name in self.pool.by_id]
         targets = [
             link.target for passage in passages for link in self.links.of(passage) if link.how == "title"
@@ -232,8 +235,8 @@ class QuestionsRun:
         known_ids = {*ids, *(passage.id for passage in draft.passages)}
         return [self.pool.by_id[name] for name in dict.fromkeys(targets) if name not in known_ids]
 
-    async def _similar(self, passage: SourcePassage) -> list[str] | None:
-        """The ids of similar passages; None if the search failed, which the next start asks again."""
+    async def _similar(self, passage: SourcePassage) -> list[str]:
+        """The ids of similar passages, best first. Raises RunError if the search fails."""
         try:
             [documents] = await self.search([passage.contents[:_QUERY_CHARS]])
         except SearchFailedError as error:
@@ -242,7 +245,7 @@ class QuestionsRun:
 
     async def _check_corpus(self) -> None:
         """Raises RunError if a search finds no passage of this corpus."""
-        probes = self.pool.passages[:_PROBES]
+        probes = self.pool.passages[:_PROBE_PASSAGES]
         try:
             results = await self.search([passage.contents[:_QUERY_CHARS] for passage in probes])
         except SearchFailedError as error:
@@ -262,6 +265,7 @@ class QuestionsRun:
         in_flight: int,
         idle: Callable[[], Awaitable[None]] | None = None,
     ) -> list[Any]:
+        """The results of the jobs, in order; None for those that did not run because the run was stopped."""
         return await JobPool(in_flight, self.stop, idle).run(jobs, len(jobs), unit) if jobs else []
 
 

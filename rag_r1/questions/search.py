@@ -1,5 +1,5 @@
-"""Searches of a run, each kept in its journal: a start that was killed searches nothing twice, and builds the
-same requests to the reader from the same passages."""
+"""Searches for a run, and keeps each result in its journal: a start that was killed searches nothing twice,
+and builds the same requests to the reader from the same passages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class SearchFailedError(Exception):
 
 
 class JournaledSearch:
-    """The first `config.topk` passages for a query. Raises RunError for a journal that cannot be used."""
+    """Searches the first `config.topk` passages for a query. Raises RunError for a journal that cannot be
+    used."""
 
     def __init__(self, config: RetrieverConfig, path: Path):
         self._places: dict[str, LinePosition] = {}
@@ -27,13 +28,13 @@ class JournaledSearch:
         self._client = RetrievalClient(config)
 
     async def __call__(self, queries: Sequence[str]) -> list[list[Document]]:
-        """The passages for each query, best first. Raises SearchFailedError."""
+        """The passages for each query, best first. Raises SearchFailedError if the server does not answer."""
         missing = [query for query in dict.fromkeys(queries) if query not in self._places]
         results = await self._client.search(missing) if missing else []
         for query, documents in zip(missing, results, strict=True):
             if isinstance(documents, Failure):
                 raise SearchFailedError(documents.detail)
-            if query not in self._places:  # meanwhile, for another question
+            if query not in self._places:  # it may have been searched meanwhile, for another question
                 self._lines.append({"query": query, "documents": [[d.id, d.contents] for d in documents]})
         return [
             [Document(*pair) for pair in self._lines.at(self._places[query])["documents"]]
@@ -47,7 +48,7 @@ class JournaledSearch:
 
     def _note(self, line: Mapping[str, Any], place: LinePosition) -> None:
         if not isinstance(line["documents"], list):
-            raise TypeError("`documents` is no list")
+            raise TypeError("`documents` is not a list")
         self._places[line["query"]] = place
 
 
@@ -57,8 +58,8 @@ def neighbours_of(
     of_titles: Sequence[Sequence[Document]],
     limit: int,
 ) -> list[Document]:
-    """What searches find beside these passages and copies of them, each once: the first `limit` for the
-    question, and half as many for the titles, in turn."""
+    """The other passages that searches find, without copies of `passages`, each once: the first `limit` for
+    the question, and half as many for the titles, in turn."""
     excluded = {passage.id for passage in passages}
     texts = {document.id: document.contents for hits in (of_question, *of_titles) for document in hits}
     excluded |= {

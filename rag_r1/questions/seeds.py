@@ -1,4 +1,4 @@
-"""Chooses the passages of which a question of each kind is to be written: the seeds.
+"""Draws the seeds: the passages from which a question of each kind is written.
 
     one_hop       a fact of a passage
     number_date   the same, with a number or a date as the answer
@@ -31,10 +31,10 @@ MULTI_HOP = frozenset({"bridge", "comparison", "yes_no"})
 PAIRS = frozenset({"comparison", "yes_no"})
 #: Kinds with two possible answers, of which a guess is right half of the time.
 GUESSABLE = frozenset({"comparison", "yes_no"})
-#: Shares of the chains with so many passages.
-_LENGTHS = ((2, 0.6), (3, 0.3), (4, 0.1))
+#: (passages of a chain, share of the chains that have at most so many).
+_LENGTHS = ((2, 0.6), (3, 0.9), (4, 1.0))
 #: Passages for which similar ones are searched, for each pair that is wanted.
-_SPARE = 2
+_STARTS_PER_PAIR = 2
 
 #: Passage id -> ids of similar passages, best first.
 Similar = Mapping[str, Sequence[str]]
@@ -65,34 +65,35 @@ class Seed:
         return "yes" if seeded_fraction(0, "wanted", self.id) < 0.5 else "no"
 
 
+@dataclass(frozen=True)
 class SeedPlan:
-    """Draws the seeds of the pool that has these links. `seed`: of all that is random; `per_kind`: seeds of
-    each kind, at most; `obscure_share`: of the bridges, how many hide a name."""
+    """Draws the seeds from the pool of these links. `per_kind`: most seeds of each kind; `seed`: that of all
+    draws; `obscure_share`: share of the bridges that hide a name."""
 
-    def __init__(
-        self, links: Links, kinds: Sequence[KindName], per_kind: int, seed: int, obscure_share: float
-    ):
-        self.pool, self.links = links.pool, links
-        self.kinds, self.per_kind, self.seed, self.obscure_share = kinds, per_kind, seed, obscure_share
+    links: Links
+    kinds: Sequence[KindName]
+    per_kind: int
+    seed: int
+    obscure_share: float
 
     def needs_similar(self) -> list[SourcePassage]:
-        """The passages for which `draw` wants similar ones: of pairs, and where chains are too few."""
+        """The passages for which `draw` needs similar ones: the starts of pairs, and of bridges if the links
+        make too few chains."""
         passages: dict[str, SourcePassage] = {}
         for kind in self.kinds:
-            count = _SPARE * self.per_kind if kind in PAIRS else 0
+            count = _STARTS_PER_PAIR * self.per_kind if kind in PAIRS else 0
             if kind == "bridge":
                 linked = (passage for passage in self._starts(kind) if self._links(passage))
                 count = self.per_kind - sum(1 for _ in islice(linked, self.per_kind))
-            passages |= {
-                passage.id: passage for passage, _ in zip(self._starts(kind), range(count), strict=False)
-            }
+            passages |= {passage.id: passage for passage in islice(self._starts(kind), count)}
         return list(passages.values())
 
     def draw(self, similar: Similar) -> list[Seed]:
-        """The seeds of all kinds."""
+        """Draw the seeds of all kinds."""
         return [seed for kind in self.kinds for seed in self._of_kind(kind, similar)]
 
     def _of_kind(self, kind: KindName, similar: Similar) -> list[Seed]:
+        """Draw the seeds of a kind, at most `per_kind`."""
         seeds: dict[str, Seed] = {}
         for start in self._starts(kind):
             if len(seeds) == self.per_kind:
@@ -102,9 +103,9 @@ class SeedPlan:
         return list(seeds.values())
 
     def _starts(self, kind: KindName) -> Iterator[SourcePassage]:
-        """The passages in the order in which they are drawn."""
+        """The passages in the order in which they are drawn as the first of a seed."""
         ranks: dict[str, dict[str, int]] = defaultdict(dict)
-        ordered = sorted(self.pool.passages, key=lambda passage: self._fraction(kind, passage.id))
+        ordered = sorted(self.links.pool.passages, key=lambda passage: self._fraction(kind, passage.id))
         for passage in ordered:
             ranks[passage.source].setdefault(passage.document, len(ranks[passage.source]))
         counts: dict[str, int] = defaultdict(int)
@@ -116,6 +117,7 @@ class SeedPlan:
         return (passage for _, _, passage in ranked)
 
     def _make(self, kind: KindName, start: SourcePassage, similar: Similar) -> Seed | None:
+        """The seed that begins with a passage; None if a kind of several passages finds no second one."""
         steps: list[tuple[SourcePassage, str]] = [(start, "")]
         if kind in PAIRS:
             steps += self._similar_passages(start, similar)[:1]
@@ -130,35 +132,38 @@ class SeedPlan:
         return Seed(name, kind, passages, tuple(how for _, how in steps[1:]), obscure)
 
     def _chain(self, start: SourcePassage, similar: Similar) -> list[tuple[SourcePassage, str]]:
-        target, fraction = 1, self._fraction("length", start.id)
-        for length, share in _LENGTHS:
-            target, fraction = (length, fraction - share) if fraction >= 0 else (target, fraction)
+        """(passage, how the one before leads to it) for a chain of a drawn length, or for a shorter one."""
+        fraction = self._fraction("length", start.id)
+        length = next(length for length, share in _LENGTHS if fraction < share)
         chain = [(start, "")]
-        while len(chain) < target and (step := self._next([p for p, _ in chain], similar)):
+        while len(chain) < length and (step := self._next([p for p, _ in chain], similar)):
             chain.append(step)
         return chain
 
     def _next(self, chain: Sequence[SourcePassage], similar: Similar) -> tuple[SourcePassage, str] | None:
         """A passage to which the last one leads, of a document that is not in the chain: by a title if it
         names one, since that says what is asked about."""
-        last, documents = chain[-1], {passage.document for passage in chain}
-        links = [link for link in self._links(last) if self.pool.by_id[link.target].document not in documents]
+        last = chain[-1]
+        documents = {passage.document for passage in chain}
+        links = [
+            link for link in self._links(last) if self.links.pool.by_id[link.target].document not in documents
+        ]
         links = [link for link in links if link.how == "title"] or links
         if not links and len(chain) == 1:
             return next(iter(self._similar_passages(last, similar)), None)
         if not links:
             return None
         link: Link = min(links, key=lambda link: self._fraction(last.id, link.target))
-        return self.pool.by_id[link.target], link.how
+        return self.links.pool.by_id[link.target], link.how
 
     def _links(self, passage: SourcePassage) -> list[Link]:
         """The links that stay in the split, so that no question mixes the two."""
         links = self.links.of(passage)
-        return [link for link in links if self.pool.by_id[link.target].split == passage.split]
+        return [link for link in links if self.links.pool.by_id[link.target].split == passage.split]
 
     def _similar_passages(self, start: SourcePassage, similar: Similar) -> list[tuple[SourcePassage, str]]:
         """The similar passages of other documents in the same split, but for copies of the same text."""
-        candidates = (self.pool.by_id.get(candidate) for candidate in similar.get(start.id, ()))
+        candidates = (self.links.pool.by_id.get(candidate) for candidate in similar.get(start.id, ()))
         return [
             (candidate, "similar")
             for candidate in candidates

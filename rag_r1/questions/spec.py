@@ -1,5 +1,5 @@
-"""`QuestionsSpec`: what a run of `rag-r1 questions` does, as typed values. The command line makes one, and so
-may a program:
+"""`QuestionsSpec`: the settings of a run of `rag-r1 questions`, as typed values. The command line makes one,
+and so may a program:
 
     spec = QuestionsSpec(corpus=(Path("corpus.jsonl"),), out=Path("own"), teacher=ModelSpec(url, "big-model"))
     result = await write_questions(spec)
@@ -34,7 +34,8 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """How requests are sent: as in EndpointOptions, with limits per minute and the most that all may cost."""
+    """How requests are sent: the options of EndpointOptions, the limits of requests (`rpm`) and tokens
+    (`tpm`) per minute, and the most that all requests may cost."""
 
     in_flight: int = 64
     rpm: float | None = None
@@ -47,16 +48,24 @@ class RequestLimits:
 
     def endpoint(self, model: ModelSpec) -> EndpointOptions:
         """The options of requests to a model."""
-        names = ("in_flight", "timeout_s", "retries", "backoff_s", "trust_env")
-        return EndpointOptions(model.url, model.key_variable, **{name: getattr(self, name) for name in names})
+        return EndpointOptions(
+            model.url,
+            model.key_variable,
+            in_flight=self.in_flight,
+            timeout_s=self.timeout_s,
+            retries=self.retries,
+            backoff_s=self.backoff_s,
+            trust_env=self.trust_env,
+        )
 
 
 @dataclass(frozen=True)
 class Verification:
-    """How a draft is verified. `samples`: times that the reader is asked in each check, of which `right` must
-    be right with the passages; `topk`: passages of a search in which a draft's own must be; `neighbours`:
-    other ones that the reader is shown; `standalone`: is the reader asked whether a question makes sense;
-    `similarity`: from which two questions are duplicates (0: only if they are equal)."""
+    """The rules by which a draft is verified. `samples`: times that the reader is asked in each check, of
+    which `right` must be right with the passages; `topk`: passages of a search in which a draft's own must
+    be; `neighbours`: other passages that the reader is shown; `standalone`: whether the reader is asked if a
+    question makes sense; `similarity`: the one from which two questions are duplicates (0: only if they are
+    equal)."""
 
     samples: int = 3
     right: int = 2
@@ -68,9 +77,9 @@ class Verification:
 
 @dataclass(frozen=True)
 class QuestionsSpec:
-    """See the top of the module. `reader`: None for the teacher itself; `per_kind`: seeds of each kind, and
-    so the most questions; `most_passages`: of the corpus, from which questions are written; `obscure_share`:
-    of the bridges whose first name is replaced by a description."""
+    """The settings of a run. `reader`: None if the teacher reads; `per_kind`: seeds of each kind, and so the
+    most questions; `most_passages`: most passages of the corpus from which questions are written;
+    `obscure_share`: share of the bridges whose first name is replaced by a description."""
 
     corpus: tuple[Path, ...]
     out: Path
@@ -98,7 +107,7 @@ class QuestionsSpec:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """On which the questions depend, without what is read from files and servers."""
+        """The settings on which the questions depend, without what is read from files and servers."""
         names = ("kinds", "per_kind", "seed", "test_share", "obscure_share", "most_passages", "temperature")
         models = {"teacher": self.teacher, "reader": self.reading}
         return {

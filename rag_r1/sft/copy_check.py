@@ -3,7 +3,7 @@
 A policy that is trained to write document text learns to invent documents. By provenance no target is a
 document (`rag_r1/data/sft_rows.py`), but a teacher may have copied one into its turn. So a target quotes a
 document if they have a run of `RUN` words in common. A document of fewer words counts as quoted if all of
-it stands in the target, unless it is shorter than `SHORTEST` words: a name or a date that an answer has
+it stands in the target, unless it is shorter than `MIN_WORDS` words: a name or a date that an answer has
 to repeat.
 
 Words are compared without letter case and punctuation. Each character of Chinese, Japanese and Korean
@@ -20,8 +20,10 @@ from rag_r1.protocols import Document
 
 #: Words in a row that make a quotation.
 RUN = 12
-#: A whole document of fewer words is no quotation.
-SHORTEST = 6
+#: A whole document of fewer words is not a quotation.
+MIN_WORDS = 6
+#: What counts as a quotation, for reports.
+QUOTATION = f"a run of {RUN} words of a shown document, or a whole one of {MIN_WORDS} to {RUN} words"
 
 _CJK = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _WORD = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
@@ -40,7 +42,7 @@ def find_quotation(target: str, documents: Iterable[Document], run: int = RUN) -
         for text in dict.fromkeys((document.contents, document.text)):
             document_words = words(text)
             length = min(run, len(document_words))
-            if length < min(run, SHORTEST) or length > len(target_words):
+            if length < min(run, MIN_WORDS) or length > len(target_words):
                 continue
             if length not in runs:
                 runs[length] = set(_runs(target_words, length))
@@ -50,5 +52,5 @@ def find_quotation(target: str, documents: Iterable[Document], run: int = RUN) -
     return None
 
 
-def _runs(words: list[str], length: int) -> Iterable[tuple[str, ...]]:
-    return (tuple(words[i : i + length]) for i in range(len(words) - length + 1))
+def _runs(text_words: list[str], length: int) -> Iterable[tuple[str, ...]]:
+    return (tuple(text_words[i : i + length]) for i in range(len(text_words) - length + 1))

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from tqdm import tqdm
 
 from rag_r1.agent.records import read_records, trajectory_of
@@ -28,19 +28,20 @@ from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.options.declare import Constraint
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Protocol, load_protocol, load_with_prompt, protocol_names
+from rag_r1.rollouts.arguments import Share
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
-from rag_r1.sft.copy_check import RUN, SHORTEST
+from rag_r1.sft.copy_check import QUOTATION
 from rag_r1.sft.files import Format, write_samples
 from rag_r1.sft.llama_factory import read_samples, sample_of
 from rag_r1.sft.samples import SampleRules, SampleSelection, split_rows
 from rag_r1.sft.segment import REASONS, WHOLE, UnusableSampleError, kinds_of
 
-Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _DESCRIPTION = """\
 Make data for supervised fine-tuning from traces with right answers, for `rag-r1 sft` (veRL's SFT trainer)
@@ -55,7 +56,7 @@ example:
 
 
 class SftDataArguments(Arguments):
-    """The traces to read, the samples to keep, and the files to write."""
+    """The arguments of `rag-r1 sft-data`."""
 
     traces: list[Path] = argument("trajectory records: a file or folder; may be repeated", "DIR", default=[])
     published: list[Path] = argument(
@@ -100,7 +101,7 @@ class SftDataArguments(Arguments):
 
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 1, with nothing written, if the data cannot be made."""
+    """Run `rag-r1 sft-data`; returns its exit status: 1, with nothing written, if the data cannot be made."""
     args = read_arguments(
         SftDataArguments, arguments, prog="rag-r1 sft-data", description=_DESCRIPTION, check=check_start
     )
@@ -115,12 +116,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: SftDataArguments) -> SftTokens:
-    """What makes the tokens, after all checks. Raises StartError with all that is wrong."""
+    """Check folder, model, protocol and first rows; returns the encoder of rows. Raises StartError with all
+    problems."""
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 sft-data")
         tokenizer = checks.run(_tokenizer, args.model)
         protocol = checks.run(_protocol, args.protocol, args.prompt)
-        if args.prompt is not None:  # beside a wrong protocol
+        if args.prompt is not None:  # the prompt is checked also if the protocol is wrong
             checks.run(_protocol, "rag_r1_mq", args.prompt)
         for path in args.traces:
             records = read_records(path, skip_broken=lambda *unused: None)
@@ -131,13 +133,14 @@ def check_start(args: SftDataArguments) -> SftTokens:
 
 
 def _check_sample(row: Any, protocol: Protocol | None) -> None:
-    """Raises DataError if a row is no published sample."""
-    with suppress(UnusableSampleError):  # in this protocol; these are counted
+    """Raises DataError if a row is not a published sample."""
+    with suppress(UnusableSampleError):  # is a sample; `make` counts it
         sample_of(row, protocol or load_protocol("rag_r1_mq"), "")
 
 
 def make(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
-    """Read, select and write; returns the summary. Raises RunError or DataError."""
+    """Read the traces, select the samples and write the files; returns the summary. Raises RunError for bad
+    rows, or if no sample is left; DataError for a file that cannot be read."""
     metric = None if args.metric == "any" else args.metric
     rules = SampleRules(args.layout, metric, args.thought_only, args.max_context, args.max_target, args.seed)
     selection = SampleSelection(tokens, rules)
@@ -158,7 +161,8 @@ def make(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
     splits = split_rows(selection.rows, args.validation, args.seed)
     written = write_samples(args.out, splits, tokens, args.format)
     summary = _summary(args, selection, splits)
-    dropped_file, summary_file = args.out / "dropped.jsonl", args.out / "sft_summary.json"
+    dropped_file = args.out / "dropped.jsonl"
+    summary_file = args.out / "sft_summary.json"
     # Ids and details may have half characters, which UTF-8 cannot hold.
     write_json_lines(dropped_file, selection.dropped, ensure_ascii=True)
     write_json(summary_file, summary, ensure_ascii=False)
@@ -169,7 +173,8 @@ def make(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
     return summary
 
 
-def _tokenizer(model: str) -> Any:
+def _tokenizer(model: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model. Raises RunError if it cannot be loaded, or has no chat template."""
     try:
         tokenizer = load_tokenizer(model)
     except Exception as error:  # the Hub, the cache and the tokenizer's own code may raise anything
@@ -183,6 +188,7 @@ def _tokenizer(model: str) -> Any:
 
 
 def _protocol(name: str, prompt: str | None) -> Protocol:
+    """The protocol with its prompt. Raises RunError for one whose traces cannot be cut."""
     protocol = load_with_prompt(name, prompt)
     if protocol.rewrites_context:
         raise RunError(f"--protocol {name}: traces whose context is rewritten cannot be cut")
@@ -197,7 +203,7 @@ def _protocol(name: str, prompt: str | None) -> Protocol:
 def _summary(
     args: SftDataArguments, selection: SampleSelection, splits: Sequence[Sequence[SftRow]]
 ) -> dict[str, Any]:
-    """Everything that is counted, as sft_summary.json has it."""
+    """The contents of sft_summary.json."""
     reasons = Counter(entry["reason"] for entry in selection.dropped)
     return {
         "model": args.model,
@@ -210,13 +216,14 @@ def _summary(
             name: {"count": count, "meaning": REASONS[name]} for name, count in sorted(reasons.items())
         },
         "bad_rows": selection.bad.count,
-        "splits": {name: _numbers(rows) for name, rows in zip(("train", "validation"), splits, strict=True)},
-        "quotation": f"a run of {RUN} words of a shown document, or a whole one of {SHORTEST} to {RUN} words",
+        "splits": {name: _counts(rows) for name, rows in zip(("train", "validation"), splits, strict=True)},
+        "quotation": QUOTATION,
         "llama_factory": {"template": "empty", "mask_history": args.layout == "cut"},
     }
 
 
-def _numbers(rows: Sequence[SftRow]) -> dict[str, Any]:
+def _counts(rows: Sequence[SftRow]) -> dict[str, Any]:
+    """The counts of a split in sft_summary.json."""
     return {
         "samples": len(rows),
         "questions": len({row.question for row in rows}),

@@ -6,7 +6,7 @@ from and is not known yet. R1-Searcher (arXiv 2503.05592) sorts questions into c
 easy below 10 rollouts until the first right one, medium from 10 to 20, hard above 20
 (data_process/difficulty.py).
 
-Rollouts that failed with the infrastructure are no tries. All draws are hashes of the seed and the question,
+Rollouts that failed with the infrastructure are not tries. All draws are hashes of the seed and the question,
 so neither the order of the questions nor that of the answers matters.
 """
 
@@ -29,7 +29,7 @@ NEVER = "never"
 @dataclass(frozen=True)
 class QuestionRollouts:
     """A question with its rollouts that could be judged, in order. It is not replayed after the first right
-    one, so only the last of `rights` can be True. `decided`: whether no further rollout is to come."""
+    one, so only the last of `rights` can be True. `decided`: whether no further rollout will be played."""
 
     row: QuestionRow
     rights: tuple[bool, ...] = ()
@@ -37,27 +37,28 @@ class QuestionRollouts:
 
     @property
     def solved(self) -> bool:
-        """Was it ever right?"""
+        """Whether a rollout was right."""
         return any(self.rights)
 
     @property
     def right_at_first(self) -> bool:
-        """Was the first try right?"""
+        """Whether the first rollout was right."""
         return self.rights[:1] == (True,)
 
     @property
     def difficulty(self) -> str | None:
-        """R1-Searcher's class; None if it may be medium or hard."""
+        """R1-Searcher's class of difficulty; None if more rollouts must tell, or none could be judged."""
         return difficulty_class(len(self.rights), self.solved) if self.rights else None
 
     @property
     def bar(self) -> int | str:
-        """Where it stands in the histogram: rollouts until the first right one, or `never`."""
+        """The bar of the histogram in which it counts: rollouts until the first right one, or `never`."""
         return len(self.rights) if self.solved else NEVER
 
 
 def is_kept(question: QuestionRollouts, share: float, seed: int) -> bool:
-    """Is the question kept? `share`: of those that were right at the first try."""
+    """Whether the question is kept. `share`: the share of the questions right at the first try that is
+    kept."""
     if question.right_at_first:
         return seeded_fraction(seed, "kept", question.row.id) < share
     return question.decided and question.solved
@@ -66,9 +67,9 @@ def is_kept(question: QuestionRollouts, share: float, seed: int) -> bool:
 def split(
     rows: Sequence[QuestionRow], share: float, seed: int
 ) -> tuple[list[QuestionRow], list[QuestionRow]]:
-    """Training and validation rows, each in the given order. Validation has `share` of the rows, rounded up
-    (as RAG-R1's 252 of 5,022), but never all of them. Rows with the same question stand in the same part, so
-    it can have some more."""
+    """(training rows, validation rows), each in the given order. Validation has `share` of the rows, rounded
+    up (as RAG-R1's 252 of 5,022), but never all of them. Rows with the same question stand in the same part,
+    so validation can have some more."""
     limit = min(math.ceil(share * len(rows)), max(len(rows) - 1, 0))
     sizes = Counter(question_key(row.question) for row in rows)
     keys: set[str] = set()
@@ -97,7 +98,7 @@ def rollout_lines(questions: Iterable[QuestionRollouts]) -> Iterable[dict[str, A
 
 
 def filter_counts(questions: Sequence[QuestionRollouts], share: float, seed: int) -> dict[str, Any]:
-    """The figures of a filter; `judged` ones have at least one rollout."""
+    """The figures of a filter, as in summary.json."""
     judged = [question for question in questions if question.rights]
     easy = [question for question in judged if question.right_at_first]
     solved = [question for question in judged if question.solved and not question.right_at_first]

@@ -29,25 +29,25 @@ SPLITS = ("train", "validation")
 
 
 def write_samples(
-    folder: Path, splits: Sequence[Sequence[SftRow]], tokens: SftTokens, format: Format
+    folder: Path, splits: Sequence[Sequence[SftRow]], tokens: SftTokens, file_format: Format
 ) -> list[Path]:
-    """Write training and validation rows; returns the files. Files of an earlier run that would not be
-    written again are removed."""
+    """Write training and validation rows; returns the files. Files of an earlier run that are not written
+    again are removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    written, entries = [], {}
+    paths: list[Path] = []
+    entries = {}
     for split, rows in zip(SPLITS, splits, strict=True):
         name = NAME if split == "train" else f"{NAME}_{split}"
-        verl, llama = folder / f"{split}.parquet", folder / "llama_factory" / f"{name}.json"
-        if rows and format in ("verl", "both"):
+        verl = folder / f"{split}.parquet"
+        llama = folder / "llama_factory" / f"{name}.json"
+        paths += [verl, llama]
+        if rows and file_format in ("verl", "both"):
             write_sft_rows(verl, rows)
-            written.append(verl)
         else:
             verl.unlink(missing_ok=True)
-        if rows and format in ("llama_factory", "both"):
-            conversations = [conversation(row, tokens) for row in rows]
+        if rows and file_format in ("llama_factory", "both"):
             llama.parent.mkdir(exist_ok=True)
-            write_json(llama, conversations, ensure_ascii=False)
-            written.append(llama)
+            write_json(llama, [conversation(row, tokens) for row in rows], ensure_ascii=False)
             entries[name] = {
                 "file_name": llama.name,
                 "formatting": "sharegpt",
@@ -58,14 +58,13 @@ def write_samples(
     info = folder / "llama_factory" / "dataset_info.json"
     if entries:
         write_json(info, entries, ensure_ascii=False)
-        written.append(info)
     else:
         info.unlink(missing_ok=True)
-    return written
+    return [path for path in (*paths, info) if path.exists()]
 
 
 def conversation(row: SftRow, tokens: SftTokens) -> dict[str, Any]:
-    """A row as LLaMA-Factory's conversation, in which people and observations alternate with the model."""
+    """The row as LLaMA-Factory's conversation, in which people and observations alternate with the model."""
     turns = [{"from": "human", "value": tokens.prompt_text(row)}]
     turns += [
         {"from": "gpt" if piece.generated else "observation", "value": piece.text} for piece in row.pieces

@@ -62,7 +62,7 @@ _DEFAULTS = {"agent": {"max_turns": 10}}
 
 
 class FilterArguments(RolloutArguments):
-    """The policy, the number of its tries, and the share of questions to keep."""
+    """The arguments of `rag-r1 filter`."""
 
     base_url: Address = argument("address of the endpoint, up to and with /v1", "URL", old="url")
     model: str = argument("name of the model at the endpoint", "NAME")
@@ -74,8 +74,8 @@ class FilterArguments(RolloutArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when the files are written, 3 if the run was stopped before (the reason is printed), 1 if it
-    could not begin."""
+    """Run `rag-r1 filter`; returns 0 when the files are written, 3 if the run was stopped before (the reason
+    is printed), 1 if it could not begin."""
     return read_and_run(COMMAND, FilterArguments, filter_questions, arguments, _DESCRIPTION)
 
 
@@ -83,36 +83,36 @@ async def filter_questions(args: FilterArguments) -> int:
     """Play what is missing and write the files; returns the exit status. Raises RunError."""
     servers = partial(check_servers, args, _DEFAULTS, args.base_url, args.model)
     with all_problems(args, _DEFAULTS, [servers]):
-        ready = prepare(args, _DEFAULTS)
+        run_setup = prepare(args, _DEFAULTS)
     if args.check_only:
-        return await check_only(args, ready, args.base_url, args.model)
-    options = args.model_dump(include={"replays", "temperature", "first_temperature"})
-    settings = settings_of(args, ready, "filter", **options)
-    rows = ready.questions.rows
-    async with open_session(args, ready, args.base_url, args.model, settings) as run:
-        write_provenance(args, run, args.model, sampling={**options, "top_p": args.top_p})
-        jobs = (partial(replay_question, run.runner, row, requests_of(row, ready, args)) for row in rows)
+        return await check_only(args, run_setup, args.base_url, args.model)
+    sampling = args.model_dump(include={"replays", "temperature", "first_temperature"})
+    settings = settings_of(args, run_setup, "filter", **sampling)
+    rows = run_setup.questions.rows
+    async with open_session(args, run_setup, args.base_url, args.model, settings) as run:
+        write_provenance(args, run, args.model, sampling={**sampling, "top_p": args.top_p})
+        jobs = (partial(replay_question, run.runner, row, requests_of(row, run_setup, args)) for row in rows)
         results = await run.runner.run(jobs, len(rows), "question")
         if run.stop.reason is not None:
             print(usage_line(run))
             print(stop_message(run.stop.reason, f"{results.count(None)} questions are missing"))
             return ExitStatus.STOPPED
-        _write(args, run, [question for question in results if question is not None], settings)
-        for line in ready.questions.bad.left_out():
+        _write_results(args, run, [question for question in results if question is not None], settings)
+        for line in run_setup.questions.bad.left_out():
             print(line, file=sys.stderr)
     return 0
 
 
-def requests_of(row: QuestionRow, ready: RunSetup, args: FilterArguments) -> list[EpisodeRequest]:
+def requests_of(row: QuestionRow, run_setup: RunSetup, args: FilterArguments) -> list[EpisodeRequest]:
     """The first try of a question and its replays."""
     return [
         make_request(
             row,
-            ready.config.protocol,
+            run_setup.config.protocol,
             sample=sample,
             seed=args.seed,
             temperature=args.temperature if sample else args.first_temperature,
-            own_prompt=ready.config.own_prompt,
+            own_prompt=run_setup.config.own_prompt,
         )
         for sample in range(args.replays + 1)
     ]
@@ -134,10 +134,10 @@ async def replay_question(
     return QuestionRollouts(row, tuple(rights))
 
 
-def _write(
+def _write_results(
     args: FilterArguments, run: RunSession, questions: Sequence[QuestionRollouts], settings: dict[str, Any]
 ) -> None:
-    """Write the files and print the figures. Raises RunError if no question is kept."""
+    """Write the files, and print the figures. Raises RunError, after that, if no question is kept."""
     counts = filter_counts(questions, args.share, args.seed)
     kept_rows = [question.row for question in questions if is_kept(question, args.share, args.seed)]
     train, test = split(kept_rows, args.validation, args.seed)
@@ -167,6 +167,7 @@ def _write(
 def _print_counts(
     args: FilterArguments, run: RunSession, counts: dict[str, Any], written: dict[str, int]
 ) -> None:
+    """Print how many questions are kept, and why the others are not."""
     classes = ", ".join(f"{name} {count}" for name, count in counts["classes"].items())
     print(f"kept {counts['kept']} of {counts['questions']} questions:")
     print(f"  {counts['right_later']:8} wrong at first, right later: all kept")

@@ -17,7 +17,7 @@ provenance; all of it is context and none of it is trained.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,37 +33,37 @@ _QUESTION = "Question:"
 
 
 def read_samples(path: str | Path) -> Iterator[tuple[int, Any]]:
-    """The rows of a JSON array or of JSON lines, counted from 1. A line that is no JSON is a ValueError in
-    place of its row. Raises DataError if the file cannot be read."""
+    """The rows of a JSON array or of JSON lines, counted from 1. A line that is not JSON has a ValueError
+    in place of its row. Raises DataError if the file cannot be read."""
     with open_rows(Path(path), (), ()) as (_, rows):
         yield from rows
 
 
-def sample_of(row: Any, protocol: Protocol, id: str) -> tuple[SftRow, list[Document]]:
-    """A published sample as a row, and the observations in its context. Raises DataError if it is no
-    sample, UnusableSampleError if it is one that cannot be used in this protocol."""
+def sample_of(row: Any, protocol: Protocol, sample_id: str) -> tuple[SftRow, list[Document]]:
+    """A published sample as a row, and the observations in its context. Raises DataError if it is not
+    a sample, UnusableSampleError if it is one that cannot be used in this protocol."""
     if isinstance(row, ValueError):
         raise DataError(str(row)) from row
     texts = _texts(row)
     target, is_answer = texts.pop()
     if not is_answer or not target.strip():
         raise DataError("its last text is not the model's")
-    question, rest = _question(texts[0][0] if texts else "", protocol)
-    pieces = _pieces([(rest, False), *texts[1:]], protocol)
+    question, remainder = _question(texts[0][0] if texts else "", protocol)
+    pieces = _pieces([remainder, *(text for text, _ in texts[1:])], protocol)
     target = cut_at_stop(target.strip(), protocol, "the target")
     check_text(question, target, *(piece.text for piece in pieces))
     observations = [Document("published", piece.text) for piece in pieces if not piece.generated]
-    trace = Trace(id, question, (*pieces, Piece(target, generated=True)), tuple(observations))
+    trace = Trace(sample_id, question, (*pieces, Piece(target, generated=True)), tuple(observations))
     sample = samples_of(trace, protocol)[-1]
     context = "question + information" if pieces else "question"
     action = "answer" if isinstance(protocol.parse(target), Answer) else "search"
-    return replace(sample, id=id, kind=f"{context} -> {action}"), observations
+    return replace(sample, id=sample_id, kind=f"{context} -> {action}"), observations
 
 
 def _texts(row: Any) -> list[tuple[str, bool]]:
-    """The texts of a sample in order, each with whether the model wrote it."""
+    """(text, whether the model wrote it) of a sample, in order. Raises DataError if it is not a sample."""
     if not isinstance(row, Mapping):
-        raise DataError("it is no JSON object")
+        raise DataError("it is not a JSON object")
     turns = row.get("conversations", row.get("messages"))
     if turns is not None:
         pairs = [_message(turn) for turn in turns] if isinstance(turns, list) else []
@@ -74,7 +74,7 @@ def _texts(row: Any) -> list[tuple[str, bool]]:
         try:
             pairs = [(text, bool(number)) for pair in history for number, text in enumerate(pair)]
         except TypeError:
-            raise DataError("its history is no list of pairs") from None
+            raise DataError("its history is not a list of pairs") from None
         if not all(isinstance(part, str) for part in [*parts, row.get("output")]):
             raise DataError("it has neither instruction and output nor conversations")
         pairs += [("\n".join(parts), False), (row["output"], True)]
@@ -84,13 +84,14 @@ def _texts(row: Any) -> list[tuple[str, bool]]:
 
 
 def _message(turn: Any) -> tuple[Any, Any]:
+    """(role, text) of a message in either naming. Raises DataError for another shape."""
     if not isinstance(turn, Mapping):
-        raise DataError("one of its messages is no JSON object")
+        raise DataError("one of its messages is not a JSON object")
     return turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
 
 
 def _question(prompt: str, protocol: Protocol) -> tuple[str, str]:
-    """The question in a prompt, and the text after it."""
+    """(question, text after it) of a prompt. Raises DataError without a question."""
     _, marker, remainder = prompt.partition(_QUESTION)
     if not marker:
         raise DataError(f"its prompt has no {_QUESTION!r}")
@@ -101,11 +102,11 @@ def _question(prompt: str, protocol: Protocol) -> tuple[str, str]:
     return line.strip(), remainder[remainder.index(line) + len(line) :]
 
 
-def _pieces(texts: list[tuple[str, bool]], protocol: Protocol) -> list[Piece]:
+def _pieces(texts: Iterable[str], protocol: Protocol) -> list[Piece]:
     """The context as turns and observations, these in the protocol's own template and neutralised."""
     tags = protocol.tags.information
     pieces: list[Piece] = []
-    remainder = "".join(text for text, _ in texts)
+    remainder = "".join(texts)
     while remainder.strip():
         turn, opening, remainder = remainder.partition(tags.open)
         location = f"turn {len(pieces) // 2 + 1}"

@@ -1,29 +1,31 @@
-"""A histogram of rollouts until the first right one, as text and as a plot."""
+"""Draws the histogram of rollouts until the first right one, as text and as a picture."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from rag_r1.runs import pictures
 from rag_r1.sft.difficulty_filter import NEVER
 
+#: Characters of the longest bar.
 _WIDTH = 50
 _LABEL = "rollouts until the first right answer"
 
 
 def as_text(bars: Mapping[str, int]) -> str:
-    """The histogram in lines; `bars` are the counts by number of rollouts, and of `never`."""
+    """The histogram in lines of text. `bars`: number of rollouts, or `never` -> number of questions."""
     maximum = max(bars.values(), default=1)
     lines = [_LABEL]
     for name, count in bars.items():
-        lines.append(f"{name:>6}  {'#' * -(-count * _WIDTH // maximum)} {count}")
+        lines.append(f"{name:>6}  {'#' * ceil(count * _WIDTH / maximum)} {count}")
     return "\n".join(lines)
 
 
 def draw(bars: Mapping[str, int], path: Path) -> list[Path]:
-    """The same as a PNG, where matplotlib is installed."""
+    """Draw the histogram. Returns the files that were written: none without matplotlib."""
 
     def histogram(axes: Any) -> None:
         colors = {NEVER: pictures.GREY, "1": pictures.ORANGE}

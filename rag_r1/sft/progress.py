@@ -1,4 +1,4 @@
-"""A progress bar for the fine-tuning, read from the trainer's log."""
+"""Shows the progress of the fine-tuning, from the trainer's log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 class SftProgressBar(tqdm):
     """A progress bar over the file in which veRL's SFT trainer logs a line for each step; `loss` is the
-    validation's last."""
+    last validation's."""
 
     def __init__(self, metrics: Path, steps: int):
         super().__init__(total=steps, desc="sft", unit="step", mininterval=5)
@@ -18,7 +18,7 @@ class SftProgressBar(tqdm):
         self.loss: float | None = None
 
     def read(self) -> None:
-        """Show the last step."""
+        """Read the file, and show its last step."""
         lines = self.metrics.read_bytes().split(b"\n")[:-1] if self.metrics.exists() else []
         for entry in map(json.loads, lines):
             self.loss = entry["data"].get("val/loss", self.loss)

@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 from rag_r1.inference.model_folders import TRACKER
 
 
-def begin_next_epoch(folder: Path, config: Any) -> bool:
+def drop_exhausted_loader_state(folder: Path, config: Any) -> bool:
     """Remove the data loader's state from the checkpoint that veRL will resume from, if that is at the end of
-    an epoch. Returns whether there was one. `folder`: `trainer.default_local_dir`; `config`: of the training,
-    whose files have been checked."""
+    an epoch. Returns whether a state was removed. `folder`: `trainer.default_local_dir`; `config`: the
+    training's, whose files have been checked."""
     checkpoint = _resumed_from(folder, config)
     if checkpoint is None or not (steps := steps_of_epoch(config.data)):
         return False
@@ -37,11 +37,10 @@ def begin_next_epoch(folder: Path, config: Any) -> bool:
 
 
 def steps_of_epoch(data: Any) -> int:
-    """Whole batches in the training files, as veRL's data loader counts them (the last, partial one is
-    dropped)."""
-    from rag_r1.training.preflight.data import (
-        files_of,  # here: it needs omegaconf, and `rag-r1 sft --help` does not
-    )
+    """The number of whole batches in the training files, as veRL's data loader counts them (the last, partial
+    one is dropped)."""
+    # Here, because it needs omegaconf, and `rag-r1 sft --help` does not.
+    from rag_r1.training.preflight.data import files_of
 
     rows = sum(pq.ParquetFile(name).metadata.num_rows for name in files_of(data, "train_files"))
     if 0 < (data.get("train_max_samples") or -1) < rows:
@@ -50,12 +49,11 @@ def steps_of_epoch(data: Any) -> int:
 
 
 def _resumed_from(folder: Path, config: Any) -> Path | None:
-    """The folder of the checkpoint, as veRL finds it (utils/checkpoint/checkpoint_handler.py,
-    `_determine_resume_path`, `_find_latest_checkpoint`)."""
-    mode, configured = config.trainer.get("resume_mode", "auto"), config.trainer.get("resume_from_path")
-    if mode == "disable":
+    """The folder of the checkpoint from which veRL resumes, None if there is none, as veRL finds it
+    (utils/checkpoint/checkpoint_handler.py, `_determine_resume_path`, `_find_latest_checkpoint`)."""
+    if config.trainer.get("resume_mode", "auto") == "disable":
         return None
-    if configured:
+    if configured := config.trainer.get("resume_from_path"):
         checkpoint = Path(configured).expanduser()
     else:
         tracker = folder / TRACKER

@@ -40,8 +40,9 @@ from rag_r1.sft.segment import (
 
 @dataclass(frozen=True)
 class SampleRules:
-    """What is kept. `metric` None: wrong answers too. `thought_only`: largest share of the traces that answer
-    without a search. The limits count tokens: of a target, and of everything before the last target."""
+    """Which samples are kept. `metric` None: wrong answers too. `thought_only`: largest share of the traces
+    that answer without a search. `max_target` and `max_context`: most tokens of a target, and of everything
+    before the last target."""
 
     layout: Layout = "cut"
     metric: Metric | None = "em"
@@ -64,7 +65,7 @@ class SampleSelection:
     _keys: set[tuple] = field(default_factory=set)
 
     def add_records(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Select from trajectory records with golds (`rag_r1.agent.records.read_records`)."""
+        """Add the samples of trajectory records with golds (`rag_r1.agent.records.read_records`)."""
         traces = []
         for record in records:
             self.counts["traces read"] += 1
@@ -80,7 +81,7 @@ class SampleSelection:
                 self._add(row, trace.documents)
 
     def add_published(self, samples: Iterable[tuple[int, Any]], name: str) -> None:
-        """Select from published samples (`read_samples`); `name` is the file's."""
+        """Add published samples (`read_samples`); `name` is that of their file."""
         for number, sample in samples:
             self.counts["published samples read"] += 1
             try:
@@ -93,6 +94,8 @@ class SampleSelection:
                 self._add(row, documents)
 
     def _trace(self, record: Mapping[str, Any]) -> Trace:
+        """The trace of a record. Raises UnusableSampleError if it cannot be used, DataError if the record is
+        not a trajectory."""
         trajectory = trajectory_of(dict(record))
         if not isinstance(trajectory.question, str) or not isinstance(trajectory.id, str):
             raise DataError(f"the record {trajectory.id!r} has no question or no id")
@@ -101,7 +104,7 @@ class SampleSelection:
                 check_right(trajectory, as_golds(record.get("golds")), self.rules.metric)
             return trace_of(trajectory, self.tokens.protocol)
         except (TypeError, AttributeError) as error:
-            raise DataError(f"the record {trajectory.id!r} is no trajectory: {error}") from error
+            raise DataError(f"the record {trajectory.id!r} is not a trajectory: {error}") from error
 
     def _thin_out(self, traces: Sequence[Trace]) -> list[Trace]:
         """The traces without those that answer without a search and are too many, in order."""
@@ -116,6 +119,7 @@ class SampleSelection:
         return [trace for number, trace in enumerate(traces) if number not in dropped]
 
     def _add(self, row: SftRow, documents: Sequence[Document]) -> None:
+        """Add a sample, unless it is there already, quotes a document or is too long."""
         key = (row.question, row.pieces)
         try:
             if key in self._keys:
@@ -136,24 +140,24 @@ class SampleSelection:
             raise UnusableSampleError("control_text", str(error)) from error
         targets = [len(self.tokens.encode(target)) for target in row.targets]
         context = len(encoded.ids) - targets[-1]
-        if max(targets) > self.rules.max_target:
-            raise UnusableSampleError(
-                "too_long", f"a target of {max(targets)} tokens (at most {self.rules.max_target})"
-            )
-        if context > self.rules.max_context:
-            raise UnusableSampleError(
-                "too_long", f"a context of {context} tokens (at most {self.rules.max_context})"
-            )
+        limits = {
+            "target": (max(targets), self.rules.max_target),
+            "context": (context, self.rules.max_context),
+        }
+        for name, (tokens, limit) in limits.items():
+            if tokens > limit:
+                raise UnusableSampleError("too_long", f"a {name} of {tokens} tokens (at most {limit})")
         return replace(row, context_tokens=context, target_tokens=encoded.targets)
 
-    def _drop(self, kind: str, id: str, reason: UnusableSampleError) -> None:
-        self.dropped.append({"what": kind, "id": id, "reason": reason.reason, "detail": str(reason)})
+    def _drop(self, kind: str, name: str, reason: UnusableSampleError) -> None:
+        """Note that a `trace` or a `sample` is left out."""
+        self.dropped.append({"what": kind, "id": name, "reason": reason.reason, "detail": str(reason)})
         self.counts[f"{kind}s left out: {reason.reason}"] += 1
 
 
 def split_rows(rows: Sequence[SftRow], validation: float, seed: int) -> tuple[list[SftRow], list[SftRow]]:
-    """Training and validation rows. All samples of a question are on the same side; `validation` is the share
-    of the questions, at least one of them if the share is above 0 and there are two."""
+    """(training rows, validation rows). All samples of a question are on the same side; `validation` is the
+    share of the questions, at least one of them if the share is above 0 and there are two."""
     questions = list(dict.fromkeys(row.question for row in rows))
     count = 0
     if validation > 0 and len(questions) > 1:

@@ -34,9 +34,8 @@ from rag_r1.sft.copy_check import find_quotation
 Layout = Literal["cut", "whole"]
 Metric = Literal["em", "cover_em"]
 
-THOUGHT_ONLY = "question -> answer"
 KINDS = (
-    THOUGHT_ONLY,
+    "question -> answer",
     "question -> search",
     "question + information -> search",
     "question + information -> answer",
@@ -96,8 +95,8 @@ def check_right(record: Trajectory, golds: Sequence[str], metric: Metric = "em")
         raise UnusableSampleError("wrong", f"{record.answer[:80]!r}, not {golds[0][:80]!r}")
 
 
-def trace_of(record: Trajectory, protocol: Protocol, id: str | None = None) -> Trace:
-    """The pieces of a trajectory. `protocol` neutralises the student's control tokens too
+def trace_of(record: Trajectory, protocol: Protocol, trace_id: str | None = None) -> Trace:
+    """The trace of a trajectory. `protocol` neutralises the student's control tokens too
     (`SftTokens.protocol`). Raises UnusableSampleError."""
     if record.protocol != protocol.name:
         raise UnusableSampleError("other_protocol", f"{record.protocol}, not {protocol.name}")
@@ -114,7 +113,7 @@ def trace_of(record: Trajectory, protocol: Protocol, id: str | None = None) -> T
             pieces.append(Piece(_observation(turn, number, protocol), generated=False))
             documents += [document for call in turn.calls for document in call.documents or ()]
     check_text(record.question, *(piece.text for piece in pieces))
-    return Trace(id or record.id, record.question, tuple(pieces), tuple(documents))
+    return Trace(trace_id or record.id, record.question, tuple(pieces), tuple(documents))
 
 
 def _turn_text(turn: Turn, number: int, is_last: bool, protocol: Protocol) -> str:
@@ -128,13 +127,15 @@ def _turn_text(turn: Turn, number: int, is_last: bool, protocol: Protocol) -> st
     action = protocol.parse(text)
     calls = [(call.tool, dict(call.arguments)) for call in getattr(action, "calls", ())]
     if calls != [(call.tool, call.arguments) for call in turn.calls]:
-        raise UnusableSampleError("unreadable", f"turn {number} calls {calls}, the record another thing")
+        raise UnusableSampleError(
+            "unreadable", f"turn {number} calls {calls}, and the record names other calls"
+        )
     return text
 
 
 def cut_at_stop(text: str, protocol: Protocol, location: str) -> str:
     """A generated turn up to the closing tag at which a generation stops. Raises UnusableSampleError if it is
-    no search and no answer, or contains what only the environment writes."""
+    neither a search nor an answer, or contains what only the environment writes."""
     ends = [end + len(stop) for stop in protocol.stop if (end := text.find(stop)) >= 0]
     text = text[: min(ends, default=len(text))]
     if not isinstance(protocol.parse(text), Search | Calls | Answer):
@@ -153,6 +154,8 @@ def cut_at_stop(text: str, protocol: Protocol, location: str) -> str:
 
 
 def _observation(turn: Turn, number: int, protocol: Protocol) -> str:
+    """The observation after a turn, in the student's protocol. Raises UnusableSampleError if a call
+    failed."""
     if any(call.status != "ok" or call.documents is None for call in turn.calls):
         raise UnusableSampleError("failure", f"a call of turn {number} was not answered")
     calls = getattr(protocol.parse(turn.text), "calls", ())
@@ -187,7 +190,8 @@ def samples_of(trace: Trace, protocol: Protocol, layout: Layout = "cut") -> list
 
 
 def _kind(position: int, pieces: int) -> str:
-    """The kind of the target at a place of a trace, whose last piece is the answer."""
+    """The kind of the target at a position of a trace with so many pieces, of which the last is the
+    answer."""
     context = "question + information" if position else "question"
     return f"{context} -> {'answer' if position == pieces - 1 else 'search'}"
 

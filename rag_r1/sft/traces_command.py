@@ -43,13 +43,14 @@ example:
       --teacher-model big-model --retriever-url http://127.0.0.1:8000 --protocol rag_r1_mq --out traces \\
       --price-in 0.4 --price-out 1.2 --max-cost 50
 """
-TRACES, SUMMARY = "traces.jsonl", "summary.json"
+TRACES = "traces.jsonl"
+SUMMARY = "summary.json"
 #: Teachers write more in a turn than small policies.
 _DEFAULTS = {"agent": {"max_turn_tokens": 1024}}
 
 
 class TracesArguments(RolloutArguments):
-    """The teacher, and the number of its episodes."""
+    """The arguments of `rag-r1 traces`."""
 
     base_url: Address = argument("address of the endpoint, up to and with /v1", "URL", old="teacher_url")
     teacher_model: str = argument("name of the model at the endpoint", "NAME")
@@ -61,28 +62,29 @@ class TracesArguments(RolloutArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when all questions are answered or some have failed, 3 if the run was stopped before (the
-    reason is printed), 1 if it could not begin or all have failed."""
+    """Run `rag-r1 traces`; returns 0 when all questions are answered or some have failed, 3 if the run was
+    stopped before (the reason is printed), 1 if it could not begin or all have failed."""
     return read_and_run(COMMAND, TracesArguments, make_traces, arguments, _DESCRIPTION)
 
 
 async def make_traces(args: TracesArguments) -> int:
-    """Play what is missing, write the files, print the figures; returns the exit status. Raises RunError."""
+    """Play the missing episodes, write the files, print the figures; returns the exit status. Raises
+    RunError."""
     servers = partial(check_servers, args, _DEFAULTS, args.base_url, args.teacher_model)
     with all_problems(args, _DEFAULTS, [servers]):
-        ready = prepare(args, _DEFAULTS)
+        run_setup = prepare(args, _DEFAULTS)
     if args.check_only:
-        return await check_only(args, ready, args.base_url, args.teacher_model)
-    protocol, own_prompt = ready.config.protocol, ready.config.own_prompt
+        return await check_only(args, run_setup, args.base_url, args.teacher_model)
+    protocol, own_prompt = run_setup.config.protocol, run_setup.config.own_prompt
     requests = [
         make_request(
             row, protocol, sample=sample, seed=args.seed, temperature=args.temperature, own_prompt=own_prompt
         )
-        for row in ready.questions.rows
+        for row in run_setup.questions.rows
         for sample in range(args.samples)
     ]
-    settings = settings_of(args, ready, "traces", samples=args.samples, temperature=args.temperature)
-    async with open_session(args, ready, args.base_url, args.teacher_model, settings) as run:
+    settings = settings_of(args, run_setup, "traces", samples=args.samples, temperature=args.temperature)
+    async with open_session(args, run_setup, args.base_url, args.teacher_model, settings) as run:
         sampling = args.model_dump(include={"temperature", "top_p", "samples"})
         write_provenance(args, run, args.teacher_model, sampling=sampling)
         jobs = (partial(run.runner.play, request) for request in requests)
@@ -92,7 +94,7 @@ async def make_traces(args: TracesArguments) -> int:
         summary = {"settings": settings, **figures(run, requests)}
         write_json(args.out / SUMMARY, summary, ensure_ascii=False, private=True)
         _print_summary(args, run, summary)
-        for line in ready.questions.bad.left_out():
+        for line in run_setup.questions.bad.left_out():
             print(line, file=sys.stderr)
         if run.stop.reason is not None:
             return ExitStatus.STOPPED

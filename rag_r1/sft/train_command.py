@@ -13,6 +13,7 @@ logger; a resumed run begins a new file, so the earlier ones are kept under othe
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -31,17 +32,21 @@ from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child, run_child_until
 from rag_r1.runs.start_checks import StartError
-from rag_r1.sft.resume import begin_next_epoch
+from rag_r1.sft.resume import drop_exhausted_loader_state
 from rag_r1.training.composition import compose_valid
 from rag_r1.training.next_steps import after_sft
 from rag_r1.training.stages import lock_folder
 from rag_r1.training.time_limit import Hours, TimeLimit, check_resume
 
-#: The link to the chosen model, and veRL's log, in `trainer.default_local_dir`.
-MODEL, METRICS = "model", "metrics.jsonl"
-_VERL, _CPU = "verl.trainer.sft_trainer", "rag_r1.plugin.cpu.sft_trainer"
+#: The link to the chosen model in `trainer.default_local_dir`.
+MODEL = "model"
+#: veRL's log there.
+METRICS = "metrics.jsonl"
+#: The modules that train, on GPUs and on a CPU.
+_VERL = "verl.trainer.sft_trainer"
+_CPU = "rag_r1.plugin.cpu.sft_trainer"
 _NO_SFT = (
-    "no recipe for SFT, whose defaults have - /sft_trainer_engine, as in rag_r1/sft/qwen_7b; "
+    "not a recipe for SFT, whose defaults have - /sft_trainer_engine, as in rag_r1/sft/qwen_7b; "
     "for reinforcement learning use `rag-r1 train`"
 )
 
@@ -55,7 +60,7 @@ example:
 
 
 class SftArguments(Arguments):
-    """A recipe, its data, and what is changed in it."""
+    """The arguments of `rag-r1 sft`."""
 
     recipe: str = argument(
         "a shipped recipe (`rag-r1 recipes`), e.g. rag_r1/sft/qwen_7b, or a YAML file", "RECIPE"
@@ -75,7 +80,7 @@ class SftArguments(Arguments):
 
 @command_main(RecipeError, RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 1 if the preflight found an error, else the exit status of the training."""
+    """Run `rag-r1 sft`; returns 1 if the preflight found an error, else the exit status of the training."""
     args = read_arguments(
         SftArguments, arguments, prog="rag-r1 sft", description=_DESCRIPTION, check=_check_start
     )
@@ -86,17 +91,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"all checks passed: {args.recipe} would be trained into {folder}")
         return 0
     with recorded_settings("rag-r1 sft", args, folder, other="trainer.default_local_dir=OTHER"):
-        limit = (
-            None
-            if args.hours is None
-            else TimeLimit(args.hours, folder, config.trainer.get("max_ckpt_to_keep"))
-        )
+        max_checkpoints = config.trainer.get("max_ckpt_to_keep")
+        limit = None if args.hours is None else TimeLimit(args.hours, folder, max_checkpoints)
         return run(command, folder, config, limit)
 
 
 def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightReport]:
-    """The configuration, the words that train by it, its folder, and what the preflight finds. Raises
-    RunError."""
+    """(configuration, command that trains by it, its folder, report of the preflight) of a recipe. Raises
+    RunError if it cannot be composed, or is not for SFT."""
     from rag_r1.training.preflight import preflight_sft
 
     add_working_directory()
@@ -107,7 +109,7 @@ def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightRe
         raise CommandError(f"{args.recipe}: {_NO_SFT}")
     if config.trainer.get("device") == "cpu":
         os.environ["VERL_PLATFORM"] = "cpu"  # on a machine with GPUs veRL would choose cuda
-    # What is missing or of a wrong type, the preflight names.
+    # The preflight names what is missing or of a wrong type.
     command = launch_words(
         config.trainer.get("device"), config.trainer.get("n_gpus_per_node"), recipe, overrides
     )
@@ -148,7 +150,7 @@ def data_overrides(folder: Path | None) -> list[str]:
 def launch_words(
     device: str | None, processes: int | None, recipe: Recipe, overrides: Sequence[str]
 ) -> list[str]:
-    """The command that trains on this machine, with as many processes."""
+    """The command that trains on this machine with so many processes."""
     return [
         sys.executable,
         "-m",
@@ -162,7 +164,7 @@ def launch_words(
 
 
 def _too_many_nodes(nodes: int, command: Sequence[str]) -> tuple[str, str, str]:
-    """The problem that this command starts one machine only, with the command for each of several."""
+    """(key, fault, remedy) for a recipe of several machines: the remedy has the command for each of them."""
     flags = f"--nnodes={nodes} --node-rank=RANK --master-addr=HOST --master-port=29500"
     words = shlex.join(command[1:]).replace("--standalone", flags)
     remedy = f"on each machine, with its RANK from 0 and the HOST of the first: python {words}"
@@ -174,7 +176,7 @@ def run(command: Sequence[str], folder: Path, config: Any, limit: TimeLimit | No
     Raises RunError if a training is running there, CommandError with the training's exit status if it
     fails."""
     with lock_folder(folder):
-        begin_next_epoch(folder, config)
+        drop_exhausted_loader_state(folder, config)
         metrics = folder / METRICS
         if metrics.exists():
             number = len(list(folder.glob("metrics-*.jsonl"))) + 1
@@ -190,8 +192,8 @@ def run(command: Sequence[str], folder: Path, config: Any, limit: TimeLimit | No
         raise CommandError(f"the training ended with status {status}; the same command resumes it", status)
     try:
         model, reason = best_model(folder)
-    except FileNotFoundError as error:
-        print(f"warning: {error}", file=sys.stderr)
+    except FileNotFoundError as fault:
+        print(f"warning: {fault}", file=sys.stderr)
         return 0
     link = folder / MODEL
     link.unlink(missing_ok=True)
@@ -232,7 +234,7 @@ def validation_losses(folder: Path) -> dict[int, float]:
                 loss = entry["data"].get("val/loss")
             except (ValueError, KeyError, AttributeError):
                 continue  # the last line of a run that was killed
-            if isinstance(loss, float) and loss == loss:
+            if isinstance(loss, float) and not math.isnan(loss):
                 losses[int(entry["step"])] = loss
     return losses
 

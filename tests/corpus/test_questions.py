@@ -12,7 +12,7 @@ import pytest
 
 from rag_r1.corpus.evidence import evidence_of, paragraphs_of
 from rag_r1.corpus.questions import CorpusQuestion, read_questions
-from rag_r1.corpus.supplements import write_supply
+from rag_r1.corpus.repair.supply import write_supply
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.io.errors import DataError
 from tests.corpus.row_files import rows_of, written

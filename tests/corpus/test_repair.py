@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.corpus.reader import Corpus
-from rag_r1.corpus.repair import repair
+from rag_r1.corpus.repair.repaired_corpus import repair
 from rag_r1.io.errors import DataError
 from tests.corpus.row_files import rows_of, written
 

@@ -139,7 +139,7 @@ def test_a_scan_continues_after_sigkill(tmp_path):
     (tmp_path / "q.jsonl").write_text(json.dumps(question) + "\n")
     program = (
         "import sys; from pathlib import Path\n"
-        "from rag_r1.corpus.command import CheckArguments, check_corpus\n"
+        "from rag_r1.corpus.check import CheckArguments, check_corpus\n"
         "folder = Path(sys.argv[1])\n"
         "args = CheckArguments(questions=[folder / 'q.jsonl'], corpus=[folder / 'c.jsonl'],\n"
         "                      out=folder / 'out', skip_bad_rows=True, no_progress=True)\n"

@@ -43,7 +43,7 @@ def test_a_file_that_is_missing_or_is_another_is_named_with_the_remedy(tmp_path)
     with pytest.raises(DataError, match="none.parquet: there is no such file.*sft-data"):
         list(read_sft_rows(tmp_path / "none.parquet"))
     (tmp_path / "text.parquet").write_text("text")
-    with pytest.raises(DataError, match="text.parquet: is no parquet file"):
+    with pytest.raises(DataError, match="text.parquet: is not a parquet file"):
         list(read_sft_rows(tmp_path / "text.parquet"))
     pq.write_table(pa.table({"prompt": ["a"]}), tmp_path / "rl.parquet")
     with pytest.raises(DataError, match="rl.parquet: has no column id, question"):

@@ -80,7 +80,7 @@ def test_a_note_says_what_it_takes_of_the_question():
         words = question.text.replace(",", "").rstrip("?")
         assert noted in allowed[label] if label in allowed else noted in words
         taken[label] += 1
-    for label, share in r1_searcher_traces.NOTED.items():
+    for label, share in r1_searcher_traces.NOTE_CONTENTS.items():
         assert abs(taken[label] / taken.total() - share) < 0.1
 
 

@@ -125,7 +125,7 @@ def test_the_command_checks_and_starts_nothing(data, model_folder, capsys):
 @pytest.mark.slow
 def test_a_recipe_for_reinforcement_learning_is_refused(capsys):
     assert train_command.main(["--recipe", "recipes/rag_r1/grpo", "--check-only"]) == 1
-    assert "no recipe for SFT" in capsys.readouterr().err
+    assert "not a recipe for SFT" in capsys.readouterr().err
     assert train_command.main(["--recipe", "no/such/recipe"]) == 1
     assert "there is no recipe" in capsys.readouterr().err
 

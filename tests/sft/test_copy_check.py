@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.protocols import Document
-from rag_r1.sft.copy_check import RUN, SHORTEST, find_quotation, words
+from rag_r1.sft.copy_check import MIN_WORDS, RUN, find_quotation, words
 
 TEXT = (
     "The Danube rises in the Black Forest and flows past Ulm, Regensburg, Passau, Linz, Vienna and Budapest "
@@ -57,7 +57,7 @@ def test_every_run_that_is_long_enough_is_found(document, prefix, suffix, data):
     start = data.draw(st.integers(0, len(document)))
     run = document[start : start + RUN]
     quotation = find_quotation(" ".join([*prefix, *run, *suffix]), [Document("1", " ".join(document))])
-    assert quotation or len(run) < min(RUN, max(len(document), SHORTEST))
+    assert quotation or len(run) < min(RUN, max(len(document), MIN_WORDS))
 
 
 @given(WORDS, WORDS)

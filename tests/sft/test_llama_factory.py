@@ -81,7 +81,7 @@ def test_tags_in_a_published_observation_are_neutralised():
         ({"instruction": "Question: \n", "output": ANSWER}, "nothing follows"),
         ({"instruction": PROMPT, "output": ANSWER, "history": [3]}, "history"),
         ({"conversations": []}, "no prompt"),
-        ({"conversations": [3, 4]}, "messages is no JSON object"),
+        ({"conversations": [3, 4]}, "messages is not a JSON object"),
         ({"conversations": [{"from": "gpt", "value": "a"}, {"from": "human", "value": "b"}]}, "the model's"),
     ],
 )  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.inference.model_folders import TRACKER
-from rag_r1.sft.resume import begin_next_epoch, steps_of_epoch
+from rag_r1.sft.resume import drop_exhausted_loader_state, steps_of_epoch
 
 #: Of each file; in batches of 4 the two are five steps, and two rows are dropped.
 ROWS = (15, 7)
@@ -45,20 +45,20 @@ WHOLE, WITHOUT = ["data_0.pt", "data_1.pt", "model_world_size_2_rank_0.pt"], ["m
 
 
 def test_at_the_end_of_an_epoch_the_loader_begins_anew(run):
-    assert begin_next_epoch(run, config_of(run))
+    assert drop_exhausted_loader_state(run, config_of(run))
     assert (states(run, 4), states(run, 5), states(run, 10)) == (WHOLE, WITHOUT, WHOLE)
-    assert not begin_next_epoch(run, config_of(run)), "there is nothing left to remove"
+    assert not drop_exhausted_loader_state(run, config_of(run)), "there is nothing left to remove"
 
 
 def test_within_an_epoch_the_loader_goes_on(run):
     (run / TRACKER).write_text("4\n")
-    assert not begin_next_epoch(run, config_of(run)) and states(run, 4) == WHOLE
+    assert not drop_exhausted_loader_state(run, config_of(run)) and states(run, 4) == WHOLE
 
 
 def test_the_checkpoint_is_the_one_that_verl_resumes_from(run):
-    assert not begin_next_epoch(run, config_of(run, resume_mode="disable"))
+    assert not drop_exhausted_loader_state(run, config_of(run, resume_mode="disable"))
     named = config_of(run, resume_mode="resume_path", resume_from_path=str(run / "global_step_10"))
-    assert begin_next_epoch(run, named)
+    assert drop_exhausted_loader_state(run, named)
     assert (states(run, 5), states(run, 10)) == (WHOLE, WITHOUT)
 
 
@@ -67,11 +67,11 @@ def test_a_limit_of_the_samples_shortens_the_epoch(run):
     assert steps_of_epoch(config_of(run, limit=16).data) == 4
     assert steps_of_epoch(config_of(run, limit=1000).data) == 5
     (run / TRACKER).write_text("4")
-    assert begin_next_epoch(run, config_of(run, limit=16)) and states(run, 4) == WITHOUT
+    assert drop_exhausted_loader_state(run, config_of(run, limit=16)) and states(run, 4) == WITHOUT
 
 
 @pytest.mark.parametrize("latest", [None, "", "7", "many"])
 def test_without_a_checkpoint_nothing_is_done(run, latest):
     (run / TRACKER).unlink() if latest is None else (run / TRACKER).write_text(latest)
-    assert not begin_next_epoch(run, config_of(run))
+    assert not drop_exhausted_loader_state(run, config_of(run))
     assert all(states(run, step) == WHOLE for step in (4, 5, 10))

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rag_r1.io.errors import DataError
+
 #: Bad rows that are named; the others are only counted.
 NAMED = 5
 HELP = "leave out and count rows that cannot be used (default: such a row is an error)"
@@ -17,13 +19,13 @@ HELP = "leave out and count rows that cannot be used (default: such a row is an 
 
 @dataclass
 class BadRows:
-    """How many rows cannot be used, and the first `NAMED` of them as `file, row 3: reason`."""
+    """The number of rows that cannot be used, and the first `NAMED` of them as `file, row 3: reason`."""
 
     count: int = 0
     first: list[str] = field(default_factory=list)
 
     def add(self, location: str, reason: object) -> None:
-        """Count a row; the first ones are kept to be named."""
+        """Count a row, and keep its place and reason if it is one of the first `NAMED`."""
         self.count += 1
         if len(self.first) < NAMED:
             self.first.append(f"{location}: {reason}")
@@ -32,17 +34,22 @@ class BadRows:
         return BadRows(self.count + other.count, (self.first + other.first)[:NAMED])
 
     def named(self) -> str:
-        """The first ones, and how many more there are."""
+        """The first `NAMED` rows, and how many more there are."""
         unnamed = self.count - len(self.first)
         return "; ".join(self.first) + (f"; and {unnamed} more" if unnamed else "")
 
     def refusal(self) -> str:
-        """The message with which a file is refused."""
+        """The error message for files with these rows."""
         return f"{self._count_text()}: {self.named()}. Repair them, or leave them out with --skip-bad-rows."
 
+    def refuse(self, skip_bad_rows: bool, consequence: str) -> None:
+        """Raises DataError, which begins with `consequence`, for bad rows that are not to be left out."""
+        if self.count and not skip_bad_rows:
+            raise DataError(f"{consequence}, because of {self.refusal()}")
+
     def left_out(self) -> list[str]:
-        """The report if they were left out: how many, a line for each that is named, and one for the
-        others."""
+        """The lines that report these rows as left out: how many, one for each that is named, one for the
+        others. Empty without bad rows."""
         if not self.count:
             return []
         unnamed = self.count - len(self.first)

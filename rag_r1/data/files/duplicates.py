@@ -40,15 +40,15 @@ _ALIKE = str.maketrans(
     }
 )
 #: Punctuation that may be left out at the end.
-_FINAL = " ?.。؟।॥"
+_FINAL_MARKS = " ?.。؟।॥"
 
 
 def question_key(question: str) -> str:
-    """A key that is equal for questions that are the same. Not empty unless the question is."""
+    """A key that is equal for questions that are the same; empty only for an empty question."""
     text = "".join(map(_plain, question.translate(_ALIKE)))
     text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
     text = " ".join(text.split())
-    key = text.rstrip(_FINAL)
+    key = text.rstrip(_FINAL_MARKS)
     if key == text and text.endswith("!") and not _is_factorial(text):
         key = text.rstrip("!").rstrip()
     return key or text or question.strip() or question
@@ -64,7 +64,7 @@ def _is_factorial(text: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _plain(character: str) -> str:
-    # NFKC for these forms only: of the others it changes the meaning.
+    """The character in its compatibility form, if that is another way to write the same text."""
     tag = unicodedata.decomposition(character).partition(" ")[0]
     return unicodedata.normalize("NFKC", character) if tag in _SAME_FORM else character
 
@@ -75,7 +75,7 @@ def golds_key(question: Question) -> frozenset[str]:
 
 
 class Outcome(StrEnum):
-    """What becomes of a row whose question is repeated; the text stands in repeated_questions.jsonl."""
+    """The outcome for a row whose question is repeated; the text stands in repeated_questions.jsonl."""
 
     DUPLICATE = "removed: same question, same answers"
     IN_TEST = "removed: stands in the test set"
@@ -84,7 +84,7 @@ class Outcome(StrEnum):
 
 
 def row_label(question: Question) -> dict[str, Any]:
-    """A row as reports name it."""
+    """The fields by which a report names a row."""
     return {
         "row": question.row,
         "id": question.id,
@@ -95,7 +95,8 @@ def row_label(question: Question) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RepeatedRow:
-    """A row whose question is also in an earlier row of its split or in the test set, which is `first`."""
+    """A row whose question is also in the row `first`: an earlier one of its split, or one of the test
+    set."""
 
     row: Question
     first: Question
@@ -107,7 +108,7 @@ class RepeatedRow:
         return self.outcome in (Outcome.DUPLICATE, Outcome.IN_TEST)
 
     def to_dict(self, split: str) -> dict[str, Any]:
-        """For repeated_questions.jsonl."""
+        """A line of repeated_questions.jsonl."""
         in_test = self.outcome in (Outcome.IN_TEST, Outcome.OVERLAP_KEPT)
         return {
             "split": split,

@@ -12,7 +12,7 @@ from rag_r1.io.hub import hub_answers
 
 
 def read_hub(dataset: str, config: str | None, split: str) -> QuestionFile:
-    """One split of a Hub data set, through the package `datasets`. Raises DataError with the remedy."""
+    """Read one split of a Hub data set. Raises DataError, with the remedy, if it cannot be loaded."""
     name = f"{dataset} ({config or 'default'}, {split})"
     remedy = "give local files instead: --train FILE --validation FILE"
     return collect(name, *hub_rows(name, dataset, config, split, KEYS, remedy))
@@ -28,8 +28,8 @@ def hub_rows(
     files: str | None = None,
 ) -> tuple[Iterable[tuple[int, Any]], list[str]]:
     """The numbered rows of a Hub data set, with the columns `keys` only, and the names of all its columns.
-    `files`: the file in its repository, if it is not a set that `datasets` knows. Raises DataError, with
-    `name` and `remedy`."""
+    `files`: the file in its repository, if `datasets` does not know the layout. Raises DataError, with `name`
+    and `remedy`."""
     try:
         import datasets
     except ImportError as error:

@@ -1,10 +1,10 @@
 """Reads a JSON array element by element, in bounded memory.
 
-Python's own decoder reads a value at a given place of a text; here the text is a window of the file, which is
-moved on from element to element, and made larger as long as an element does not end in it; the values of such
-an element are counted before it is decoded again. The values are
-those of `json.load`, lone surrogates and NaN included. (ijson would change the former and refuse the latter;
-and it keeps a path for every level of nesting, so that 200 KB of brackets take all memory.)
+Python's own decoder reads a value at a given position of a text; here the text is a window of the file, which
+is moved on from element to element, and made larger as long as an element does not end in it; the values of
+such an element are counted before it is decoded again. The values are those of `json.load`, lone surrogates
+and NaN included. (ijson would change the former and refuse the latter; and it keeps a path for every level of
+nesting, so that 200 KB of brackets take all memory.)
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any, TextIO
 
 from rag_r1.io.bounded_json import check_json
 
-#: Characters that are read at a time, and the longest element.
-CHUNK, LONGEST = 1 << 20, 1 << 26
+#: Characters that are read at a time.
+CHUNK = 1 << 20
+#: Most characters of an element.
+LONGEST = 1 << 26
 #: Most values of an element that is longer than the first window.
 MAX_VALUES = 500_000
 #: Most characters of white space in a row.
@@ -32,7 +34,8 @@ def elements(text: TextIO, begin: int = 1, alone: bool = True) -> Iterator[Any]:
     `alone`: nothing but the array may be in the text. Raises ValueError, with the reason and the last
     element that can be read, after all of these, and RecursionError for one that is nested too deeply.
     """
-    window, number = _TextWindow(text, begin), 0
+    window = _TextWindow(text, begin)
+    number = 0
     try:
         if window.next_character() == "]":
             window.position += 1
@@ -55,7 +58,7 @@ def elements(text: TextIO, begin: int = 1, alone: bool = True) -> Iterator[Any]:
 
 
 class _TextWindow:
-    """A part of the text, and the place in it up to which it has been read."""
+    """A part of the text, and the position in it up to which it has been read."""
 
     def __init__(self, text: TextIO, position: int):
         self.text, self.position = text, position
@@ -78,15 +81,15 @@ class _TextWindow:
                 return ""
 
     def value(self) -> Any:
-        """Read a value."""
+        """Read the next value. Raises ValueError if there is none, or if it is too large."""
         self.next_character()
         while True:
             try:
                 value, end = self.decode(self.buffer, self.position)
             except json.JSONDecodeError as error:
                 # A text that is not ended is reported where it begins.
-                cut = error.pos >= len(self.buffer) - _TAIL or error.msg.startswith("Unterminated string")
-                if not cut:
+                is_cut = error.pos >= len(self.buffer) - _TAIL or error.msg.startswith("Unterminated string")
+                if not is_cut:
                     raise
                 # All of the window belongs to this element, which is long: it is counted before that.
                 check_json(self.buffer[self.position :].encode("utf-8", "surrogatepass"), MAX_VALUES)
@@ -99,8 +102,8 @@ class _TextWindow:
             return value
 
     def _fill(self) -> bool:
-        """Drop what has been read, and read as much as is left, at least CHUNK. False, and no change, at the
-        end of the text."""
+        """Drop what has been read, and read as many characters again as are left, at least CHUNK. Returns
+        False, and changes nothing, at the end of the text."""
         remaining = len(self.buffer) - self.position
         if remaining > LONGEST:
             raise ValueError(f"an element of more than {LONGEST:,} characters")

@@ -27,10 +27,15 @@ from rag_r1.data.files.duplicates import question_key
 from rag_r1.io.atomic_files import name_in_errors
 from rag_r1.io.errors import DataError
 
+#: Characters of a gram.
 GRAM = 3
-#: Values of a signature, and the share of pairs of the wanted similarity that must become candidates.
-VALUES, RECALL = 128, 0.95
+#: Values of a signature.
+VALUES = 128
+#: Share of the pairs of just the wanted similarity that must become candidates.
+RECALL = 0.95
+#: Questions with the same hash with which a later one is compared.
 COMPARED = 4
+#: Questions whose signatures are computed together.
 _BATCH = 2048
 _SEED = 0
 MISSING = (
@@ -41,7 +46,7 @@ MISSING = (
 
 @dataclass(frozen=True)
 class SimilarPair:
-    """Two questions, by their numbers in the order in which they were given, and their similarity."""
+    """Two questions, by their numbers from 0 in the given order, and their similarity."""
 
     later: int
     first: int
@@ -49,7 +54,7 @@ class SimilarPair:
 
 
 def require_library() -> None:
-    """Raise DataError, which names the extra to install, if rensa is missing."""
+    """Raises DataError, which names the extra to install, if rensa is missing."""
     try:
         import rensa  # noqa: F401
     except ImportError as error:
@@ -57,7 +62,8 @@ def require_library() -> None:
 
 
 def bands(similarity: float) -> tuple[int, int]:
-    """How many bands, and how many values in each: as many values as still find RECALL of the pairs."""
+    """(number of bands, values in each) for a similarity: the most values with which `RECALL` of the pairs of
+    that similarity become candidates."""
     for values in range(16, 1, -1):
         count = VALUES // values
         if 1 - (1 - similarity**values) ** count >= RECALL:
@@ -68,7 +74,8 @@ def bands(similarity: float) -> tuple[int, int]:
 def near_duplicates(
     questions: Iterable[str], get_question: Callable[[int], str], similarity: float
 ) -> Iterator[SimilarPair]:
-    """Every question that resembles an earlier one, with the first such found; not those that are the same.
+    """Find every question that resembles an earlier one, with the first such one; equal questions are left
+    out.
 
     `get_question` gives a question again by its number, from 0. `similarity`: above 0, at most 1. Raises
     DataError if rensa is missing.
@@ -97,7 +104,8 @@ def trigrams(question: str) -> list[str]:
 
 def jaccard(first: str, second: str) -> float:
     """The similarity of two questions, from 0 to 1."""
-    first_grams, second_grams = set(trigrams(first)), set(trigrams(second))
+    first_grams = set(trigrams(first))
+    second_grams = set(trigrams(second))
     return len(first_grams & second_grams) / len(first_grams | second_grams)
 
 
@@ -106,7 +114,8 @@ def _write_bands(questions: Iterable[str], files: list[Path], values: int) -> in
     from rensa import RMinHash
 
     opened = [path.open("wb") for path in files]
-    remaining, n = iter(questions), 0
+    remaining = iter(questions)
+    n = 0
     try:
         while batch := list(islice(remaining, _BATCH)):
             n += len(batch)
@@ -130,7 +139,7 @@ def _hash(part: np.ndarray) -> np.ndarray:
 
 
 def _candidates(hashes: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Pairs of numbers, the later first, of questions with the same hash: each with the first ones only."""
+    """(later, earlier) numbers of questions with the same hash: each with the first `COMPARED` of them."""
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     new = np.append(True, ordered[1:] != ordered[:-1]) if len(ordered) else np.zeros(0, dtype=bool)

@@ -41,7 +41,7 @@ class Split:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Numbers that add up: read = malformed + duplicates + overlap + written."""
+        """The numbers of rows, which add up: read = malformed + duplicates + overlap_with_test + written."""
         overlap = sum(repeat.outcome == Outcome.IN_TEST for repeat in self.repeats)
         return {
             "read": self.source.n_read,
@@ -53,12 +53,14 @@ class Split:
 
     @property
     def other_answers(self) -> int:
-        """Rows that are kept although their question is repeated, because the answers differ."""
+        """The number of rows that are kept although their question is repeated, because the answers
+        differ."""
         return sum(not repeat.is_removed for repeat in self.repeats)
 
     @property
     def repeated_ids(self) -> int:
-        """Rows that are kept and share an id: they get ids that are hashes of their questions."""
+        """The number of rows that are kept and share an id: they get ids that are hashes of their
+        questions."""
         counts = Counter(question.id for question in self.questions if question.id is not None)
         return sum(count for count in counts.values() if count > 1)
 
@@ -73,11 +75,12 @@ def make_splits(train: QuestionFile | None, test: QuestionFile | None) -> list[S
 
 
 def _train_split(train: QuestionFile, test_questions: list[Question]) -> Split:
-    """The training questions that are not in test."""
+    """The training split, without the questions that are in test. Raises DataError if none is left."""
     in_test: dict[str, Question] = {}
     for question in test_questions:
         in_test.setdefault(question_key(question.question), question)
-    training, overlap = [], []
+    training = []
+    overlap = []
     questions, repeats = drop_duplicates(train.questions)
     for question in questions:
         if first := in_test.get(question_key(question.question)):
@@ -161,7 +164,8 @@ def write_splits(
     """
     refuse_leftovers({split.name for split in splits}, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    repeated, counts = [], {}
+    repeated = []
+    counts = {}
     for split in splits:
         rows = make_rows(split.questions, protocol, source_name, split.name)
         write_rows(folder / f"{split.name}.parquet", rows)
@@ -176,14 +180,14 @@ def write_splits(
     (folder / REPEATED).unlink(missing_ok=True)
     if repeated:
         write_json_lines(folder / REPEATED, repeated)
-    about = {"source_name": source_name, "protocol": protocol.name, **(details or {})}
-    summary = {**about, "splits": counts}
+    facts = {"source_name": source_name, "protocol": protocol.name, **(details or {})}
+    summary = {**facts, "splits": counts}
     write_json(folder / "data_summary.json", summary, ensure_ascii=False)
     return summary
 
 
 def refuse_leftovers(written: Collection[str], folder: Path) -> None:
-    """Raise DataError if the folder has the file of a split that this run does not write (`written`)."""
+    """Raises DataError if the folder has the file of a split that is not among the splits `written` now."""
     for name, option in (("train", "--train"), ("test", "--validation")):
         if name not in written and (folder / f"{name}.parquet").exists():
             raise DataError(

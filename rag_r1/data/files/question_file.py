@@ -27,17 +27,17 @@ class QuestionFile:
 
     @property
     def n_malformed(self) -> int:
-        """Rows that cannot be used."""
+        """The number of rows that cannot be used."""
         return self.bad.count
 
     @property
     def malformed(self) -> list[str]:
-        """The first of these rows, as `row 3: no answer`."""
+        """The first rows that cannot be used, as `row 3: no answer`."""
         return [row.removeprefix(f"{self.name}, ") for row in self.bad.first]
 
 
 def read_file(path: str | Path) -> QuestionFile:
-    """All questions of a file (see row_files.py). Raises DataError if none is usable."""
+    """Read all questions of a file in any format of row_files.py. Raises DataError if none is usable."""
     path = Path(path)
     with open_rows(path, KEYS, ANSWER_KEYS) as (columns, rows):
         return collect(str(path), rows, columns, f". Accepted are {ACCEPTED}")
@@ -46,10 +46,11 @@ def read_file(path: str | Path) -> QuestionFile:
 def collect(
     name: str, rows: Iterable[tuple[int, Any]], columns: Collection[str] | None = None, hint: str = ""
 ) -> QuestionFile:
-    """The questions of numbered rows; a ValueError in place of a row says why it could not be decoded.
+    """Collect the questions of numbered rows; a ValueError in place of a row says why it could not be
+    decoded.
 
     `columns`: all columns of a table; `hint`: the end of the message if no row is usable. Raises DataError
-    then, and if a required column is missing.
+    if none is, and if a required column is missing.
     """
     file = QuestionFile(name)
     if columns:
@@ -67,6 +68,7 @@ def collect(
 
 
 def _check_columns(name: str, columns: Collection[str]) -> None:
+    """Raises DataError if a table has no column of questions, or none of answers."""
     present = f"its columns are {keys_of(columns)}"
     if "question" not in columns:
         raise DataError(f"{name} has no column `question`: {present}. Rename the column of questions")

@@ -30,8 +30,8 @@ KEYS = ("question", *ANSWER_KEYS, *_ID_KEYS, _TITLES)
 class Question:
     """A question (white space folded), its gold answers (at least one) and its source's id, if it has one.
 
-    `row` is its place in the file, from 1; it is for messages, and is ignored in comparisons. `metadata`:
-    what else the source tells, under the keys of `rag_r1.data.rows.SOURCE_METADATA`.
+    `row` is its position in the file, from 1; it is for messages, and is ignored in comparisons. `metadata`:
+    further facts of the source, under the keys of `rag_r1.data.rows.SOURCE_METADATA`.
     """
 
     question: str
@@ -42,7 +42,7 @@ class Question:
 
 
 def parse_row(row: Any) -> Question:
-    """One row as a Question. Raises ValueError saying what is wrong with it."""
+    """Read one row as a Question. Raises ValueError that says what is wrong with it."""
     if isinstance(row, ValueError):
         raise row
     if not isinstance(row, dict):
@@ -75,7 +75,7 @@ def texts_of(row: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def id_of(row: Mapping[str, Any], keys: Collection[str] = _ID_KEYS) -> str | None:
-    """The source's own id of the row, under the first of `keys` that it has."""
+    """The source's own id of the row, under the first of `keys` that has one; None without any."""
     return next((str(row[key]) for key in keys if _is_plain(row.get(key)) and row[key] != ""), None)
 
 
@@ -88,9 +88,9 @@ def clean_question(
     options: Sequence[str] = (),
     empty: str = "there is no answer",
 ) -> Question:
-    """The question with white space folded, `options` as further lines of it, and the golds without blank and
-    repeated ones; metadata that is None is left out. Raises ValueError if no gold is left (with the message
-    `empty`) or if a text is not one."""
+    """Make a Question with white space folded, `options` as further lines of it, and the golds without blank
+    and repeated ones; metadata that is None is left out. Raises ValueError if no gold is left (with the
+    message `empty`) or if a text is not one."""
     full_text = "\n".join(" ".join(line.split()) for line in (question, *options))
     golds = tuple(dict.fromkeys(text for gold in golds if (text := str(gold).strip())))
     if not golds:
@@ -102,6 +102,7 @@ def clean_question(
 
 
 def _texts_in(value: Any) -> Iterable[str]:
+    """The texts in nested lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple):

@@ -35,11 +35,11 @@ ACCEPTED = (
     ".json (an array or one object per line), .jsonl, .csv and .tsv (with a header), each also with .gz "
     "appended, and .parquet"
 )
-#: Longest line, in bytes or characters: a few kilobytes of gzip can unpack to gigabytes without a line's end.
+#: Most bytes or characters of a line: a few kilobytes of gzip can unpack to gigabytes without a line's end.
 MAX_LINE = 16 << 20
 #: Most values of a row.
 MAX_VALUES = 500_000
-#: Most white space before the first row.
+#: Most bytes of white space before the first row.
 _MAX_SPACE = 1 << 20
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
@@ -88,7 +88,7 @@ def refuse_repeated(paths: Sequence[str | Path]) -> None:
 
 
 def short_text(value: Any) -> str:
-    """A value for a message of one line."""
+    """The `repr` of a value, cut to 60 characters, for a message of one line."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -97,9 +97,9 @@ def short_text(value: Any) -> str:
 def _open_bytes(path: Path) -> Iterator[BinaryIO]:
     """The file's bytes, decompressed."""
     with open_ordinary(path) as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
+        is_gzip = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        if not packed:
+        if not is_gzip:
             yield raw
             return
         with gzip.open(raw) as file:
@@ -107,8 +107,8 @@ def _open_bytes(path: Path) -> Iterator[BinaryIO]:
 
 
 def _refuse_utf16(path: Path, file: BinaryIO) -> None:
-    """Raises DataError for a text in UTF-16 or UTF-32, which spreadsheets write, with what converts it. The
-    file is at its beginning, before and after."""
+    """Raises DataError for a text in UTF-16 or UTF-32, which spreadsheets write, with the command that
+    converts it. The file is at its beginning, before and after."""
     begin = file.read(4)
     file.seek(0)
     wide = begin in (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
@@ -116,14 +116,15 @@ def _refuse_utf16(path: Path, file: BinaryIO) -> None:
     marked = begin[:2] in (b"\xff\xfe", b"\xfe\xff")
     if wide or marked or (len(begin) > 1 and (begin[0] == 0) != (begin[1] == 0)):
         name = "UTF-32" if wide else "UTF-16" if marked else "UTF-16BE" if begin[0] == 0 else "UTF-16LE"
-        convert, file_name = f"iconv -f {name} -t UTF-8", quote(str(path))
+        convert = f"iconv -f {name} -t UTF-8"
+        file_name = quote(str(path))
         is_packed = path.name.lower().endswith(".gz")
         command = f"zcat {file_name} | {convert}" if is_packed else f"{convert} {file_name}"
         raise DataError(f"{path} is not UTF-8 but {name}: convert it (`{command} > NEW`), and give NEW")
 
 
 def _json_rows(path: Path, file: BinaryIO, within: str | None) -> Rows:
-    """A JSON array, or one JSON value on each line; numbered from 1, by element or by line."""
+    """The rows of a JSON array, or of one JSON value on each line; numbered from 1, by element or by line."""
     start, first = _start(file)
     wrapped = re.match(rb'\{\s*"%s"\s*:\s*\[' % re.escape(within.encode()), first) if within else None
     if not wrapped and not first.startswith(b"["):
@@ -151,7 +152,7 @@ def _lines(path: Path, file: Any) -> Iterator[Any]:
 
 
 def _start(file: BinaryIO) -> tuple[int, bytes]:
-    """Where the text begins, after white space and a byte-order mark, and its first bytes."""
+    """The offset at which the text begins, after white space and a byte-order mark, and its first bytes."""
     byte = file.read(1)
     for _ in range(_MAX_SPACE):
         if not byte or not (byte.isspace() or byte in b"\xef\xbb\xbf"):
@@ -173,8 +174,8 @@ def parse_json_line(line: bytes) -> Any:
 def _table_rows(
     path: Path, file: BinaryIO, delimiter: str, lists: Collection[str], names: Sequence[str] | None
 ) -> tuple[list[str], Rows]:
-    """CSV with a header, or with the columns `names`. Bytes that are not UTF-8 become lone surrogates, which
-    the parser of rows refuses."""
+    """The header and the rows of a CSV file with a header, or with the columns `names`. Bytes that are not
+    UTF-8 become lone surrogates, which the parser of rows refuses."""
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
     reader: Iterator[list[str]] = csv.reader(_lines(path, text), delimiter=delimiter)
     try:
@@ -187,7 +188,7 @@ def _table_rows(
 
 
 def _cells(reader: Any, header: list[str], lists: Collection[str]) -> Rows:
-    """Rows as mappings, without empty cells. Row 1 is the one below the header."""
+    """The rows as mappings, without empty cells. Row 1 is the one below the header."""
     number = 0
     while True:
         number += 1
@@ -224,6 +225,7 @@ def _parse(cell: str, name: str) -> Any:
 
 
 def _parquet_rows(path: Path, columns: Collection[str]) -> tuple[list[str], Rows]:
+    """The names of all columns, and the rows with `columns` only."""
     import pyarrow
     import pyarrow.parquet as pq
 
@@ -240,6 +242,5 @@ def _parquet_rows(path: Path, columns: Collection[str]) -> tuple[list[str], Rows
         names = file.schema_arrow.names
     except pyarrow.ArrowInvalid as error:
         why = str(error).rstrip(".")
-        text = f"{path} is not a parquet file: {why}: give another, or make it again"
-        raise DataError(text) from error
+        raise DataError(f"{path} is not a parquet file: {why}: give another, or make it again") from error
     return names, rows()

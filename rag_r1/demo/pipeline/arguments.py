@@ -15,24 +15,15 @@ from rag_r1.rollouts.arguments import Above0, Share
 from rag_r1.runs.start_checks import CHECK_ONLY
 
 #: The steps in their order; each is the name of its folder.
-STEP_NAMES = (
-    "world",
-    "base",
-    "traces",
-    "sft_data",
-    "sft",
-    "filter",
-    "grpo",
-    "grpo_without_sft",
-    "evaluation",
-)
+STEP_NAMES = tuple("world base traces sft_data sft filter grpo grpo_without_sft evaluation".split())
+#: The value of --base with which the base is pretrained.
 SCRATCH = "scratch"
-#: Those of pretrain.py, which needs torch; `--help` does not.
+#: As in pretrain.py, which needs torch; `--help` does not.
 BASE_STEPS = 2100
 
 
 class PipelineArguments(Arguments):
-    """What is run, how large it is, and where."""
+    """The arguments of `rag-r1 pipeline`."""
 
     out: Path = argument("folder of the run; the same command resumes an interrupted run", "DIR")
     seed: int = argument("seed of the world, the base, the teacher and every training", default=0)

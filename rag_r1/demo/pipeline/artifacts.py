@@ -1,4 +1,4 @@
-"""What the steps of a pipeline leave for each other: the prompt, the models, and the world's index.
+"""Says where the steps of a pipeline leave their results for each other: prompt, models, the world's index.
 
 Each has one place in the pipeline's folder, under the name of the step that makes it (steps.py).
 """
@@ -19,7 +19,7 @@ from rag_r1.training.stages import finished_model
 
 @dataclass(frozen=True)
 class PipelineArtifacts:
-    """Those of a pipeline with some arguments in the folder `out`."""
+    """The results of a pipeline with these arguments in the folder `out`."""
 
     args: PipelineArguments
     out: Path
@@ -45,24 +45,25 @@ class PipelineArtifacts:
         return self.out / "sft" / "run" / "model"
 
     def trained(self, step: str) -> Path:
-        """The model that a reinforcement learning has left. Raises RunError if there is none."""
+        """The model of a finished reinforcement learning. Raises RunError if there is none."""
         stage = self.out / step / "stage1"
         try:
             return finished_model(stage)
         except (OSError, ValueError) as error:
-            raise RunError(f"{stage / 'finished'} names no model ({error}): remove {stage}") from error
+            raise RunError(f"{stage / 'finished'} does not name a model ({error}): remove {stage}") from error
 
     @property
     def trainings(self) -> list[str]:
-        """The steps that are reinforcement learnings."""
+        """The names of the steps that are reinforcement learnings."""
         return ["grpo", "grpo_without_sft"] if self.args.without_sft == "yes" else ["grpo"]
 
     @property
     def models(self) -> dict[str, Path]:
-        """The models that are compared, by the step that has made them."""
+        """The models that are compared, by the step that makes them."""
         trained = {step: self.trained(step) for step in self.trainings}
         return {"base": self.base, "sft": self.sft_model, **trained}
 
     def retriever(self, step: Path) -> AbstractContextManager[str]:
-        """The retrieval server over the world, for the length of a block; its address."""
+        """A retrieval server for the world, which runs for the length of a `with` block and gives its
+        address."""
         return retrieval_process(self.out / "world" / "index", step / "retrieval.log")

@@ -29,7 +29,8 @@ example:
 
 @command_main(RuntimeError, OSError, ValueError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
+    """Run `rag-r1 pipeline`; returns 0 when all steps are done, 1 with the reason if not, 130 after
+    Ctrl-C."""
     args = read_arguments(
         PipelineArguments, arguments, prog="rag-r1 pipeline", description=_DESCRIPTION, check=check_start
     )
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: PipelineArguments) -> None:
-    """The folder, the base, the keys of all trainings, then a real teacher. Raises StartError or RunError."""
+    """Check the folder, the base, the keys of all trainings, then a real teacher. Raises StartError with all
+    problems."""
     from rag_r1.demo.pipeline.limits import grpo_overrides
     from rag_r1.evaluation.target import check_endpoint
     from rag_r1.training.composition import check_composition, check_overrides
@@ -53,14 +55,15 @@ def check_start(args: PipelineArguments) -> None:
         checks.run(check_out, args.out, "rag-r1 pipeline")
         checks.run(_check_base, args)
         checks.run(check_overrides, Recipe.find("rag_r1/sft/demo"), args.sft_set)
-        of_grpo = check_overrides if args.grpo_set else check_composition
-        checks.run(of_grpo, Recipe.find("demo/grpo"), grpo_overrides(args))
+        check_grpo = check_overrides if args.grpo_set else check_composition
+        checks.run(check_grpo, Recipe.find("demo/grpo"), grpo_overrides(args))
         if args.teacher_url is not None:
-            server = (args.teacher_url, args.api_key_env, "teacher", "--teacher-url", args.teacher_model)
-            checks.run(check_endpoint, *server)
+            url, model = args.teacher_url, args.teacher_model
+            checks.run(check_endpoint, url, args.api_key_env, "teacher", "--teacher-url", model)
 
 
 def _check_base(args: PipelineArguments) -> None:
+    """Raises RunError if the folder of --base has no weights or tokenizer that can be used."""
     from rag_r1.inference.tokenizer import check_tokenizer
 
     if args.base_folder and not (args.base_folder / "config.json").is_file():

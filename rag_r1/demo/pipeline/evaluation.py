@@ -29,9 +29,10 @@ from rag_r1.protocols import Protocol
 from rag_r1.rewards import exact_match
 
 SCORES = "scores.json"
-#: Questions that are played at a time; bounds the memory.
+#: Questions that are played at the same time, which bounds the memory.
 _BATCH = 64
 
+#: The scores of a model, in the order of the questions (`score_of`).
 Scores = list[dict[str, Any]]
 
 
@@ -44,15 +45,15 @@ def evaluate(
     budget: Budget,
     topk: int,
 ) -> dict[str, Scores]:
-    """The scores of each model, by its name, in the order of the questions; written to scores.json."""
+    """The scores of each model, by its name, in the order of the questions; they are written to
+    scores.json."""
     search = WorldSearch(passages, topk)
     scores: dict[str, Scores] = {}
     for name, model in models.items():
-        part = folder / f"scores_{name}.json"
-        if not part.exists():
-            results = play(model, protocol, questions, search, budget)
-            write_text(part, json.dumps(results), private=True)
-        scores[name] = json.loads(part.read_text(encoding="utf-8"))
+        file = folder / f"scores_{name}.json"
+        if not file.exists():
+            write_text(file, json.dumps(play(model, protocol, questions, search, budget)), private=True)
+        scores[name] = json.loads(file.read_text(encoding="utf-8"))
         em = sum(score["em"] for score in scores[name]) / len(questions)
         print(f"evaluation: {name}: exact match {em:.2f} of {len(questions)} questions")
     write_text(folder / SCORES, json.dumps(scores) + "\n", private=True)
@@ -62,19 +63,19 @@ def evaluate(
 def play(
     model: Path, protocol: Protocol, questions: Sequence[Question], search: WorldSearch, budget: Budget
 ) -> Scores:
-    """The scores of one model."""
+    """Play all questions with one model; returns its scores."""
     policy, tokenizer = load_policy(model)
     policy.eval()
     scores: Scores = []
     for start in range(0, len(questions), _BATCH):
-        some = questions[start : start + _BATCH]
-        for rollout in run_rollouts(policy, tokenizer, protocol, some, search, 0.0, budget):
-            scores.append(score_of(rollout.question, rollout.trajectory))
+        batch = questions[start : start + _BATCH]
+        rollouts = run_rollouts(policy, tokenizer, protocol, batch, search, 0.0, budget)
+        scores += [score_of(rollout.question, rollout.trajectory) for rollout in rollouts]
     return scores
 
 
 def score_of(question: Question, trajectory: Trajectory) -> dict[str, Any]:
-    """What is kept of an episode."""
+    """The scores of an episode, with the id and the kind of its question."""
     figures = summary(trajectory)
     return {
         "id": question.id,

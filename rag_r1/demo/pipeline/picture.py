@@ -22,7 +22,8 @@ _COLORS = {
 
 
 def draw(report: Mapping[str, Any], labels: Mapping[str, str], path: Path) -> list[Path]:
-    """Draw report.png from what report.json has."""
+    """Draw report.png from the contents of report.json. Returns the files that were written: none without
+    matplotlib."""
     models = report["models"]
     questions = next(iter(models.values()))["questions"]
 

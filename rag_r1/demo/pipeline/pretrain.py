@@ -29,12 +29,13 @@ from rag_r1.demo.warm_start import (
 from rag_r1.demo.world import KINDS
 from rag_r1.protocols import Protocol
 
-#: Steps of both parts.
+#: Steps of both parts together.
 STEPS = UNSEARCHED_FIRST.steps + UNSEARCHED_SECOND.steps
 
 
 def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) -> Path:
-    """Write a policy into `folder`, and return the folder. `steps`: of both parts together."""
+    """Pretrain a policy into `folder` unless it is there, and return the folder. `steps`: those of both parts
+    together."""
     progress = folder / PROGRESS
     if not progress.exists() and (folder / "config.json").exists():
         return folder  # finished
@@ -67,15 +68,15 @@ def parts(steps: int) -> list[TrainingPhase]:
 def rows_of(
     tokenizer: TokenizerBase, protocol: Protocol, seed: int, part: int, step: int
 ) -> list[tuple[list[int], list[int]]]:
-    """(ids, mask) of the rows of a step."""
+    """(token ids, mask) of the rows of a step; `part` is 0 or 1."""
     kinds = SECOND_KINDS if part else ("one_hop",) if step < ONE_HOP_STEPS else KINDS
     return batch(tokenizer, protocol, f"base-{seed}-{part}", step, kinds)
 
 
 def weights_of(ids: Sequence[int], mask: Sequence[int], names: frozenset[int]) -> list[float]:
-    """Loss weight of each token: 1 if the policy writes it, less if it is a name that occurred before, else
-    0. What is shown to read begins where the policy's turn does; were its other tokens learned, the policy
-    would begin its turns with them."""
+    """The loss weight of each token: 1 if the policy writes it, less if it is a name that occurred before,
+    else 0. The sentences to be read begin where the policy's turn does: were their other tokens learned, the
+    policy would begin its turns with them."""
     return [
         weight if generated or token in names else 0.0
         for token, generated, weight in zip(ids, mask, base_weights(ids, mask), strict=True)

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 #: The protocol's name for the form, which is a search.
 SEARCH = "search"
-#: Sentences shown to read: as many as a search for two names shows.
-SHOWN = 4
+#: Sentences of a row to be read: as many as a search for two names returns.
+SENTENCES = 4
 _PROMPT = (Path(__file__).parent / "prompt_named_form.txt").read_text(encoding="utf-8")
 
 
@@ -68,7 +68,8 @@ def form_prompt(protocol: Protocol, form: str, text: str) -> list[dict[str, str]
 
 
 def pretraining_tokenizer(protocol: Protocol) -> TokenizerBase:
-    """One token for each word, year and document label; a tag is its bracket, its name, its bracket.
+    """A tokenizer with one token for each word, year and document label; a tag is its bracket, its name, its
+    bracket.
 
     So a tag with a name that was never written can be composed of parts that were. The words of the
     protocol's observations and thoughts are in the vocabulary, as in that of any large model.
@@ -99,14 +100,17 @@ def pretraining_tokenizer(protocol: Protocol) -> TokenizerBase:
 def write_reading_row(
     question: Question, world: World, search: WorldSearch, rng: random.Random
 ) -> list[Segment]:
-    """Sentences that nobody asked for, with every fact among them, and the answer that follows from them."""
+    """A row with sentences that nobody asked for, with every fact among them, and the answer that follows
+    from them."""
     thought, answer = conclude(question, question.lookups, rng, entity_value_text)
     if question.kind == "bridge":
         # The first fact is stated too: two steps in one thought are too hard for this policy.
         thought = f"{entity_value_text(question.lookups[0])}, {thought}"
-    needed = _needed(question, world)
+    needed = _needed_sentences(question, world)
     words = " ".join(lookup.entity for lookup in question.lookups)
-    sentences = [*needed, *(text for text in _search_results(words, search) if text not in needed)][:SHOWN]
+    sentences = [*needed, *(text for text in _search_results(words, search) if text not in needed)][
+        :SENTENCES
+    ]
     if rng.random() < 0.5:
         rng.shuffle(sentences)
     return [_reading_segment(sentences, rng), Segment(answer_turn(thought, answer), True)]
@@ -115,23 +119,24 @@ def write_reading_row(
 def write_unrelated_row(
     question: Question, world: World, search: WorldSearch, rng: random.Random
 ) -> list[Segment]:
-    """Sentences that nobody asked for and that do not answer the question, and a guess."""
-    needed, words = _needed(question, world), neighbouring_words(question, rng)
+    """A row with sentences that nobody asked for and that do not answer the question, and a guess."""
+    needed = _needed_sentences(question, world)
+    words = neighbouring_words(question, rng)
     sentences = [text for text in _search_results(words, search) if text not in needed]
     return [_reading_segment(sentences, rng), *write_form_row(question, world, rng, None)]
 
 
 def write_form_row(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
-    """A part of the question in the given form, announced in a thought, and a guess; without a form, only the
-    guess."""
+    """A row with a part of the question in the given form, announced in a thought, and a guess; without a
+    form, only the guess."""
     segments = []
     if form is not None:
         label, text = draw_note(question, rng, ", ")
         # A segment of its own ends with the closing tag's token, as a turn does in a rollout.
         note = f"<think> I take a note of {label}. </think>\n<{form}> {text} </{form}>"
         segments.append(Segment(note, True))
-    guessed = f"<think> I can guess. </think>\n<answer> {guess(question, world, rng)} </answer>"
-    return [*segments, Segment("\n" + guessed if segments else guessed, True)]
+    guess_turn = f"<think> I can guess. </think>\n<answer> {guess(question, world, rng)} </answer>"
+    return [*segments, Segment("\n" + guess_turn if segments else guess_turn, True)]
 
 
 def write_copy_row(rng: random.Random) -> tuple[str, list[Segment]]:
@@ -144,11 +149,11 @@ def write_copy_row(rng: random.Random) -> tuple[str, list[Segment]]:
 def batch(
     tokenizer: TokenizerBase, protocol: Protocol, seed: str, step: int, kinds: Sequence[str] = KINDS
 ) -> list[tuple[list[int], list[int]]]:
-    """(ids, mask) of the rows of a step; the mask is 1 where the policy writes. It depends on nothing but
-    these arguments, so a training can go on at any step."""
+    """(token ids, mask) of the rows of a step; the mask is 1 where the policy writes. The batch depends on
+    nothing but these arguments, so a training can go on at any step."""
     rng = random.Random(f"{seed}-{step}")
     world = fresh_world(rng)
-    search = WorldSearch(world.passages, SHOWN)
+    search = WorldSearch(world.passages, SENTENCES)
     row_kinds = [kind for kind, count in BASE_MIX.items() for _ in range(count)]
     questions = make_questions(world, len(row_kinds), rng.randrange(1 << 48), kinds)
     return [
@@ -167,7 +172,9 @@ def name_tokens(tokenizer: TokenizerBase) -> frozenset[int]:
 def _row(
     kind: str, question: Question, world: World, search: WorldSearch, protocol: Protocol, rng: random.Random
 ) -> tuple[list[dict[str, str]], list[Segment]]:
-    form, text = rng.choice(FORMS), question.text
+    """The prompt and the trace of a row of a kind."""
+    form = rng.choice(FORMS)
+    text = question.text
     if kind == "read":
         trace = write_reading_row(question, world, search, rng)
     elif kind == "lost":
@@ -182,14 +189,14 @@ def _row(
     return form_prompt(protocol, form, text), trace
 
 
-def _needed(question: Question, world: World) -> list[str]:
+def _needed_sentences(question: Question, world: World) -> list[str]:
     """The sentences that state the question's facts, in their order."""
     by_title = dict(passage["contents"].split("\n", 1) for passage in world.passages)
     return [by_title[f'"{lookup.entity}"'] for lookup in question.lookups]
 
 
 def _search_results(words: str, search: WorldSearch) -> list[str]:
-    """The sentences that a search for `words` finds."""
+    """The sentences that a search for `words` returns, best first."""
     return [document.text for document in search.results([words])[0]]
 
 

@@ -5,9 +5,10 @@
     report.png     exact match by question kind, searches, both trainings' curves (picture.py)
 
 RAG-R1 claims that SFT followed by reinforcement learning is better than either alone (arXiv 2507.02962,
-ablations). A claim is compared on the same questions by McNemar's exact test: it holds if the difference has
-the claimed sign and p < 0.05, the opposite holds if it has the other one, and else it was not shown. One run
-is one seed: the test tells whether other questions would change the result, not whether another seed would.
+ablations). A claim is tested on the same questions by McNemar's exact test: it holds if the difference has
+the claimed sign and p < 0.05, the opposite holds if it has the other sign and p < 0.05, else it was not
+shown. One run is one seed: the test tells whether other questions would change the result, not whether
+another seed would.
 
 The report is made from the finished steps' folders alone, so it can be made again at any time.
 """
@@ -30,9 +31,9 @@ from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.runs.markdown import Page, number, p_value
 from rag_r1.runs.steps import PipelineFolder
 
-#: The models by the step that has made them, as they are called in the report.
+#: Step that makes a model -> the model's name in the report.
 LABELS = {"base": "base", "sft": "SFT", "grpo": "SFT, then GRPO", "grpo_without_sft": "GRPO without SFT"}
-#: Claims: their words, the model that is said to be better, and the other one.
+#: Claims: the sentence, the model that is said to be better, and the other one.
 CLAIMS = (
     ("SFT is better than the base", "sft", "base"),
     ("SFT, then GRPO is better than SFT alone", "grpo", "sft"),
@@ -43,7 +44,7 @@ _SIGNIFICANCE = 0.05
 
 
 def make_report(run: PipelineFolder, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the three files into the run's folder, and return what report.json has."""
+    """Write the three files into the run's folder, and return the contents of report.json."""
     scores = json.loads((run.out / "evaluation" / SCORES).read_text(encoding="utf-8"))
     trained_models = [name for name in ("grpo", "grpo_without_sft") if name in scores]
     steps = ("base", "traces", "sft_data", "sft", "filter", *trained_models)
@@ -62,8 +63,8 @@ def make_report(run: PipelineFolder, settings: Mapping[str, Any]) -> dict[str, A
 
 
 def figures(scores: Scores) -> dict[str, Any]:
-    """Means over the questions: exact match by kind and over all, searches, format. `counts`: of each kind's
-    questions."""
+    """Means over the questions: exact match by kind and over all, searches, format. `counts` has the number
+    of questions of each kind."""
     kinds = sorted({score["kind"] for score in scores}, key=KINDS.index)
     by_kind = {kind: [score["em"] for score in scores if score["kind"] == kind] for kind in kinds}
     return {
@@ -78,7 +79,8 @@ def check_claim(words: str, better: str, other: str, scores: Mapping[str, Scores
     """A claim, its figures and its verdict: `holds`, `not shown` or `the opposite holds`."""
     first, second = ([score["em"] for score in scores[name]] for name in (better, other))
     pairs = list(zip(first, second, strict=True))
-    n_first_alone, n_second_alone = (sum(a > b for a, b in pairs), sum(a < b for a, b in pairs))
+    n_first_alone = sum(a > b for a, b in pairs)
+    n_second_alone = sum(a < b for a, b in pairs)
     p = mcnemar(n_first_alone, n_second_alone)
     difference = mean(first) - mean(second)
     verdict = "not shown" if p >= _SIGNIFICANCE else "holds" if difference > 0 else "the opposite holds"
@@ -95,28 +97,23 @@ def check_claim(words: str, better: str, other: str, scores: Mapping[str, Scores
 
 
 def curves(trajectories: Path) -> dict[str, dict[int, float]]:
-    """By step: the mean reward of the training's trajectories (sampled), and the exact match of its own
-    validations on the held-out questions (greedy, on vLLM)."""
+    """The curves of a training, by step: `reward` is the mean reward of its trajectories (sampled),
+    `held_out_em` the exact match of its own validations on the held-out questions (greedy, on vLLM)."""
     training, held_out = (records_by_step(trajectories / split) for split in ("train", "val"))
     rewards = {step: [record["rewards"]["score"] for record in records] for step, records in training.items()}
     return {
         "reward": {step: mean(values) for step, values in rewards.items()},
-        "held_out_em": {step: summarise(records)["EM all"] for step, records in held_out.items()},
+        "held_out_em": {step: summarise(records).em for step, records in held_out.items()},
     }
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """The report in words."""
+    """The report as Markdown: the models, the claims, and the steps."""
     models, settings = report["models"], report["settings"]
     questions = next(iter(models.values()))["questions"]
     kinds = [name for name in next(iter(models.values())) if name.startswith("em_")]
-    header = [
-        "model",
-        "EM",
-        *(name.removeprefix("em_").replace("_", "-") for name in kinds),
-        "searches",
-        "format",
-    ]
+    kind_labels = [name.removeprefix("em_").replace("_", "-") for name in kinds]
+    header = ["model", "EM", *kind_labels, "searches", "format"]
     rows = [
         [LABELS[name], *(number(model[key], 2) for key in ("em", *kinds, "searches", "format"))]
         for name, model in models.items()
@@ -134,6 +131,7 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 
 def _claim_rows(report: Mapping[str, Any]) -> list[list[str]]:
+    """A row of the table for each claim."""
     return [
         [
             entry["claim"],
@@ -148,7 +146,7 @@ def _claim_rows(report: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _step_items(report: Mapping[str, Any]) -> list[str]:
-    """What each step has left, as far as it is known, and how long it took."""
+    """A line for each step: its result, as far as it is known, and how long it took."""
     facts = report["steps"]
     traces, data, sft, chosen = (facts.get(name, {}) for name in ("traces", "sft_data", "sft", "filter"))
     base = facts.get("base", {})

@@ -13,7 +13,7 @@
 
 A step is the command of that name, with the limits of an episode that both trainings have, so it goes on
 after a kill as that command does: traces and filter ask nothing twice, trainings go on from their last
-checkpoint. Addresses and ports are no settings; the servers are started anew.
+checkpoint. Addresses and ports are not among the settings; the servers are started anew.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from rag_r1.agent import Budget
 from rag_r1.demo.pipeline.arguments import SCRATCH, STEP_NAMES
 from rag_r1.demo.pipeline.artifacts import PipelineArtifacts
 from rag_r1.demo.pipeline.limits import (
-    AT_A_TIME,
     BUDGET,
-    CONTEXT,
+    CONCURRENCY,
+    CONTEXT_TOKENS,
     PARALLEL,
     TEACHER_BUDGET,
     TOPK,
-    VLLM,
+    VLLM_OPTIONS,
     agent_keys,
     grpo_overrides,
 )
@@ -60,7 +60,7 @@ from rag_r1.training.stages import StagesArguments
 
 @dataclass(frozen=True)
 class Pipeline(PipelineArtifacts):
-    """The steps for some arguments in the folder `out`."""
+    """The steps of a pipeline with these arguments in the folder `out`."""
 
     def steps(self) -> list[Step]:
         """All steps that these arguments ask for, in order."""
@@ -80,6 +80,7 @@ class Pipeline(PipelineArtifacts):
         return [step for step in steps if step.name in names]
 
     def _world(self) -> Step:
+        """Writes the prompts, the corpus and the questions of a world, and builds its index."""
         args = self.args
         settings = {
             "protocol": args.protocol,
@@ -104,6 +105,7 @@ class Pipeline(PipelineArtifacts):
         return Step("world", settings, work, results)
 
     def _base(self) -> Step:
+        """Pretrains the base, or copies an existing one."""
         args = self.args
         source = args.base_folder
         if source is None:
@@ -128,6 +130,7 @@ class Pipeline(PipelineArtifacts):
         return Step("base", settings, work, ("policy",))
 
     def _traces(self) -> Step:
+        """Records the trajectories of the embedded teacher, or of a real one."""
         args = self.args
         rules = {"wrong": args.wrong, "parallel": PARALLEL[args.protocol]}
         is_real_teacher = args.teacher_model is not None
@@ -145,8 +148,8 @@ class Pipeline(PipelineArtifacts):
                     server = stack.enter_context(TeacherServer(teacher))
                     prompt, budget = self.prompt, BUDGET
                     endpoint = {"base_url": f"{server.url}/v1", "teacher_model": "rules"}
-                playing = self._playing(folder, prompt, budget, url)
-                traces = TracesArguments(**playing, **endpoint, tokenizer=str(self.base))
+                episode_arguments = self._episode_arguments(folder, prompt, budget, url)
+                traces = TracesArguments(**episode_arguments, **endpoint, tokenizer=str(self.base))
                 run_module("rag_r1.sft.traces_command", *traces.to_argv())
             summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
             return {key: summary[key] for key in ("judged", "right", "accuracy", "failed")}
@@ -154,6 +157,7 @@ class Pipeline(PipelineArtifacts):
         return Step("traces", settings, work, ("traces.jsonl",), ("world", "base"))
 
     def _sft_data(self) -> Step:
+        """Makes SFT samples from the right traces."""
         args = self.args
 
         def work(folder: Path) -> dict[str, Any]:
@@ -165,7 +169,7 @@ class Pipeline(PipelineArtifacts):
                 format="verl",
                 seed=args.seed,
                 out=folder,
-                max_context=CONTEXT - BUDGET.max_turn_tokens,
+                max_context=CONTEXT_TOKENS - BUDGET.max_turn_tokens,
                 max_target=BUDGET.max_turn_tokens,
             )
             run_module("rag_r1.sft.data", *samples.to_argv(), log=folder / "sft_data.log")
@@ -177,6 +181,7 @@ class Pipeline(PipelineArtifacts):
         return Step("sft_data", {"seed": args.seed}, work, results, ("base", "traces"))
 
     def _sft(self) -> Step:
+        """Fine-tunes the base on the samples."""
         args = self.args
         settings = {
             "seed": args.seed,
@@ -195,7 +200,7 @@ class Pipeline(PipelineArtifacts):
                 f"trainer.seed={args.seed}",
                 f"trainer.total_epochs={args.sft_epochs}",
                 f"data.train_batch_size={args.sft_batch}",
-                f"data.max_length={CONTEXT}",
+                f"data.max_length={CONTEXT_TOKENS}",
                 *args.sft_set,
             ]
             training = SftArguments(recipe="rag_r1/sft/demo", data=data, overrides=overrides)
@@ -207,6 +212,7 @@ class Pipeline(PipelineArtifacts):
         return Step("sft", settings, work, ("run/model",), ("base", "sft_data"))
 
     def _filter(self) -> Step:
+        """Plays training questions with the fine-tuned model, and keeps those of suitable difficulty."""
         args = self.args
         settings = {"seed": args.seed, "questions": args.filter_questions, "share": args.filter_share}
 
@@ -216,10 +222,10 @@ class Pipeline(PipelineArtifacts):
             print("filter: starting vLLM (half a minute)")
             with (
                 self.retriever(folder) as retriever,
-                vllm_server(self.sft_model.resolve(), folder / "vllm.log", options=VLLM) as url,
+                vllm_server(self.sft_model.resolve(), folder / "vllm.log", options=VLLM_OPTIONS) as url,
             ):
                 arguments = FilterArguments(
-                    **self._playing(folder, self.prompt, BUDGET, retriever),
+                    **self._episode_arguments(folder, self.prompt, BUDGET, retriever),
                     base_url=url,
                     model="policy",
                     tokenizer=str(self.sft_model.resolve()),
@@ -235,6 +241,7 @@ class Pipeline(PipelineArtifacts):
         return Step("filter", settings, work, ("train.parquet",), ("world", "sft"))
 
     def _grpo(self, name: str, start: str, questions: str) -> Step:
+        """Trains the model of the step `start` on the questions of the step `questions`."""
         args = self.args
         settings = {"seed": args.seed, "steps": args.grpo_steps, "set": args.grpo_set}
 
@@ -257,6 +264,7 @@ class Pipeline(PipelineArtifacts):
         return Step(name, settings, work, ("stage1/finished", "stage1/trajectories"), (start, questions))
 
     def _evaluation(self) -> Step:
+        """Plays the held-out questions with all models."""
         args = self.args
 
         def work(folder: Path) -> dict[str, Any]:
@@ -269,8 +277,10 @@ class Pipeline(PipelineArtifacts):
         names = ["base", "sft", *self.trainings]
         return Step("evaluation", {"models": names}, work, ("scores.json",), ("world", *names))
 
-    def _playing(self, folder: Path, prompt: Path, budget: Budget, retriever: str) -> dict[str, Any]:
-        """What the arguments of `rag-r1 traces` and `rag-r1 filter` have in common."""
+    def _episode_arguments(
+        self, folder: Path, prompt: Path, budget: Budget, retriever: str
+    ) -> dict[str, Any]:
+        """The arguments that `rag-r1 traces` and `rag-r1 filter` have in common."""
         return {
             "questions": [self.out / "world" / "train.parquet"],
             "out": folder,
@@ -280,6 +290,6 @@ class Pipeline(PipelineArtifacts):
             "seed": self.args.seed,
             "max_prompt_tokens": budget.max_prompt_tokens,
             "max_response_tokens": budget.max_response_tokens,
-            "in_flight": AT_A_TIME,
+            "in_flight": CONCURRENCY,
             "overrides": agent_keys(budget),
         }

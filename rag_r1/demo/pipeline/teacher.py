@@ -7,7 +7,7 @@ is drawn from hashes, so it is the same in every run and whatever the order of t
 in the observations, it answers `unknown`.
 
 `TeacherServer` serves the teacher. As chat endpoints do, it ends at the first stop string and leaves that
-out. A request that is no conversation about a known question is answered with 400 and the reason.
+out. A request that is not a conversation about a known question is answered with 400 and the reason.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class RuleTeacher:
-    """See the top of the module. `wrong`: share of questions that are answered wrongly; `parallel`: share of
-    those about independent facts that are searched for in one turn; `seed`: of both draws."""
+    """Writes the turns of a teacher by rule. `wrong`: share of questions that are answered wrongly;
+    `parallel`: share of questions about independent facts that are searched for in one turn; `seed`: that of
+    both draws."""
 
     questions: Sequence[Question]
     wrong: float = 0.3
@@ -41,11 +42,11 @@ class RuleTeacher:
     seed: int = 1
 
     def is_right(self, question: Question) -> bool:
-        """Does the teacher answer it rightly, if the search finds what it asks for?"""
+        """Whether the teacher answers the question rightly, if its searches return the facts."""
         return seeded_fraction(self.seed, "right", question.id) >= self.wrong
 
     def rounds(self, question: Question) -> list[list[Lookup]]:
-        """The facts that each of its searches looks up."""
+        """The facts that each of the teacher's searches looks up."""
         return rounds_of(question, seeded_fraction(self.seed, "parallel", question.id) < self.parallel)
 
     def turn(self, messages: Sequence[Mapping[str, str]]) -> str:
@@ -65,21 +66,25 @@ class RuleTeacher:
         return answer_turn(thought, answer if self.is_right(question) else self.wrong_answer(question))
 
     def question_of(self, messages: Sequence[Mapping[str, str]]) -> Question:
-        """The question of a prompt that ends with `Question: ...`. Raises LookupError."""
+        """The question of a prompt that ends with `Question: ...`. Raises LookupError for any other
+        prompt."""
         text = messages[0]["content"].rpartition("Question: ")[2].strip() if messages else ""
         try:
             return self._by_text[text]
         except KeyError:
-            raise LookupError(f"the first message asks no question of this world: {text[:80]!r}") from None
+            raise LookupError(
+                f"the first message does not ask a question of this world: {text[:80]!r}"
+            ) from None
 
     def wrong_answer(self, question: Question) -> str:
-        """Another name or year of the right type; the same one whenever it is asked for."""
+        """Another name or year of the right type; the same one in every call."""
         if question.kind == "comparison":
             return next(fact.entity for fact in question.lookups if fact.entity != question.gold)
-        question_of = question.lookups if question.kind in INDEPENDENT else question.lookups[-1:]
-        return " and ".join(self._another_value(fact, question.id) for fact in question_of)
+        answer_facts = question.lookups if question.kind in INDEPENDENT else question.lookups[-1:]
+        return " and ".join(self._another_value(fact, question.id) for fact in answer_facts)
 
     def _another_value(self, fact: Lookup, key: str) -> str:
+        """A value of the same relation, drawn by a hash of `key` and the entity."""
         candidates = [value for value in self._values[fact.relation] if value != fact.value] or [UNKNOWN]
         return candidates[int(seeded_fraction(self.seed, "other", f"{key}/{fact.entity}") * len(candidates))]
 
@@ -89,6 +94,7 @@ class RuleTeacher:
 
     @cached_property
     def _values(self) -> dict[str, list[str]]:
+        """Relation -> its values in all questions."""
         values: dict[str, set[str]] = {}
         for question in self.questions:
             for fact in question.lookups:

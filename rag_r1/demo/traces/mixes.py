@@ -21,17 +21,17 @@ Strategy = Literal["guess", "early", "sequential", "parallel"]
 #: Kind of question -> strategy -> share of the traces.
 Mix = dict[str, dict[Strategy, float]]
 
-#: By protocol: every fact is found, in as few turns as possible.
+#: Protocol -> mix of traces in which every fact is found, in as few turns as possible.
 GOLD: dict[str, Mix] = {
     "rag_r1_sq": {kind: {"sequential": 1.0} for kind in KINDS},
     "rag_r1_mq": {kind: {"parallel" if kind in INDEPENDENT else "sequential": 1.0} for kind in KINDS},
 }
-#: By protocol: every fact is found, in all ways that work.
+#: Protocol -> mix of traces in which every fact is found, in all ways that work.
 FULL: dict[str, Mix] = {
     "rag_r1_sq": GOLD["rag_r1_sq"],
     "rag_r1_mq": GOLD["rag_r1_mq"] | {kind: {"parallel": 0.7, "sequential": 0.3} for kind in INDEPENDENT},
 }
-#: By protocol: the warm start's, which often fails to find every fact.
+#: Protocol -> mix of the warm start, whose traces often fail to find every fact.
 MIXED: dict[str, Mix] = {
     "rag_r1_sq": {
         "one_hop": {"guess": 0.35, "sequential": 0.65},

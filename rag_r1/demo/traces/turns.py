@@ -28,7 +28,7 @@ def entity_value_text(fact: Lookup) -> str:
 
 
 def turn(thought: str, action: str, body: str) -> str:
-    """A thought and an action, `search` or `answer`."""
+    """The text of a turn: a thought and an action, `search` or `answer`, with its `body`."""
     return f"<think> {thought} </think>\n<{action}> {body} </{action}>"
 
 
@@ -71,6 +71,7 @@ def guess(question: Question, world: World, rng: random.Random) -> str:
 
 
 def _recall(question: Question, facts: Sequence[Lookup], fact_format: FactFormat) -> str:
+    """The known facts as the beginning of a thought."""
     if not facts:
         return ""
     if question.kind == "bridge":  # the last fact is the entity of the next search, or the answer

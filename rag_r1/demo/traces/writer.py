@@ -86,7 +86,7 @@ def write_drill(
 
 
 def sample_kinds(segments: Sequence[Segment]) -> list[str]:
-    """For each turn of a trace, in order, which of RAG-R1's four kinds of SFT samples it is."""
+    """The kind of SFT sample, of RAG-R1's four, that each turn of a trace is, in order."""
     turns = [segment.text for segment in segments if segment.generated]
     return [
         ("question" if i == 0 else "question + information")

@@ -20,7 +20,7 @@ from rag_r1.protocols import protocol_names
 
 
 class WorldArguments(Arguments):
-    """Which world, and where it is written."""
+    """The arguments of `python -m rag_r1.demo.world`."""
 
     out: Path = argument("folder for corpus.jsonl, train.parquet and val.parquet")
     protocol: str = argument(f"protocol: {', '.join(protocol_names())}, or a YAML file", default="rag_r1_mq")
@@ -33,6 +33,7 @@ class WorldArguments(Arguments):
 
 @command_main(ValueError, OSError)
 def main(argv: Sequence[str] | None = None) -> int:
+    """Write the world, and print its sizes."""
     args = read_arguments(
         WorldArguments,
         argv,

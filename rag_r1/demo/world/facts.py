@@ -32,11 +32,11 @@ class World:
     passages: tuple[dict[str, str], ...]
 
     def lookup(self, relation: str, entity: str) -> Lookup:
-        """The fact of an entity."""
+        """The fact that a relation states of an entity."""
         return Lookup(entity, relation, self.facts[relation][entity])
 
     def draw_lookups(self, relation: str, count: int, rng: random.Random) -> tuple[Lookup, ...]:
-        """Facts of `count` different entities."""
+        """The facts of `count` different entities, drawn by `rng`."""
         return tuple(self.lookup(relation, name) for name in rng.sample(list(self.facts[relation]), count))
 
 
@@ -53,7 +53,7 @@ def make_world(seed: int, split: str, people: int, places: int, words: int = 48)
     def draw(first: Sequence[str], second: Sequence[str], count: int) -> list[str]:
         pool = [name for name in names(first, second, split) if vocabulary.issuperset(name.split())]
         if count > len(pool):
-            raise ValueError(f"split {split!r} has {len(pool)} such names, not {count}")
+            raise ValueError(f"split {split!r} has {len(pool)} such names, not {count}: ask for fewer")
         return rng.sample(pool, count)
 
     persons = draw(FIRST, LAST, people)
@@ -72,7 +72,7 @@ def make_world(seed: int, split: str, people: int, places: int, words: int = 48)
 
 
 def _statements(facts: dict[str, dict[str, str]], rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Title and text of each passage; `rng` draws the trades."""
+    """(title, text) of each passage; `rng` draws the trades."""
     for person, town in facts["birthplace"].items():
         yield person, f"The {rng.choice(TRADE)} {person} was born in {town} in {facts['year'][person]}."
     for town, river in facts["river"].items():

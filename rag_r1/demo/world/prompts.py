@@ -11,7 +11,7 @@ PROMPT = PROMPT_FILE.read_text(encoding="utf-8")
 
 
 def prompt_file(protocol: str) -> Path:
-    """The demo's prompt for a protocol: one of its own, if there is one."""
+    """The demo's prompt for a protocol: the file of that protocol if there is one, else the common one."""
     file = PROMPT_FILE.with_name(f"prompt_{protocol}.txt")
     return file if file.exists() else PROMPT_FILE
 

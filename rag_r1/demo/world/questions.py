@@ -20,7 +20,8 @@ INDEPENDENT = ("comparison", "both")  # both facts can be looked up in one turn
 
 @dataclass(frozen=True)
 class Question:
-    """`lookups`: the facts that the answer needs, for a bridge in this order."""
+    """A question about a world, with its gold answer. `lookups`: the facts that the answer needs, for a
+    bridge in this order."""
 
     id: str
     kind: str
@@ -73,7 +74,7 @@ _DRAWS = {"one_hop": _one_hop, "bridge": _bridge, "comparison": _comparison, "bo
 
 
 def draw_question(world: World, kind: str, rng: random.Random, id_: str) -> Question:
-    """A question of one of the KINDS."""
+    """Draw a question of one of the `KINDS`."""
     text, gold, lookups = _DRAWS[kind](world, rng)
     return Question(id_, kind, text, gold, lookups)
 
@@ -86,7 +87,7 @@ def make_questions(
     draw: Callable[[World, str, random.Random, str], Question] = draw_question,
     name: str = "questions",
 ) -> list[Question]:
-    """`count` different questions, the `kinds` (which may repeat) in equal shares, in random order.
+    """Draw `count` different questions, the `kinds` (which may repeat) in equal shares, in random order.
 
     `draw` draws a question of a kind, with an id; `name` distinguishes its draws. Raises ValueError if the
     world is too small for that many.

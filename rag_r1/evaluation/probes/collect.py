@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.corpus.reader import Corpus, CorpusPosition
-from rag_r1.corpus.scan import SeenIds, refusal
+from rag_r1.corpus.seen_ids import SeenIds, refusal
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.errors import DataError, TooLargeError

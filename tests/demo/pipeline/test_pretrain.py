@@ -46,7 +46,7 @@ def test_what_is_shown_is_learned_for_its_names_only():
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [(0, 2), pytest.param((1, 1), marks=pytest.mark.full)])
 def test_a_killed_pretraining_goes_on_to_the_same_weights(tmp_path, monkeypatch, at):
-    monkeypatch.setattr(phase_trainer, "SAVED_EVERY", 1)
+    monkeypatch.setattr(phase_trainer, "SAVE_INTERVAL", 1)
     made = pretrain.rows_of
     pretrain.pretrain(tmp_path / "whole", PROTOCOL, 0, 6)
     taken: list[tuple[int, int]] = []

@@ -73,7 +73,7 @@ def test_a_note_is_in_the_form_that_the_prompt_names(rows):
 
 def test_what_can_be_read_is_what_is_answered():
     rng, small = random.Random(0), world.fresh_world(random.Random(1))
-    search = WorldSearch(small.passages, pretraining_data.SHOWN)
+    search = WorldSearch(small.passages, pretraining_data.SENTENCES)
     for question in world.make_questions(small, 40, 0):
         reading, written = pretraining_data.write_reading_row(question, small, search, rng)
         assert not reading.generated and written.generated

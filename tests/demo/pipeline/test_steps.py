@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from rag_r1.config.recipes import Recipe
 from rag_r1.demo.pipeline import command
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
-from rag_r1.demo.pipeline.limits import BUDGET, CONTEXT, TEACHER_BUDGET, grpo_overrides
+from rag_r1.demo.pipeline.limits import BUDGET, CONTEXT_TOKENS, TEACHER_BUDGET, grpo_overrides
 from rag_r1.demo.pipeline.steps import Pipeline
 from rag_r1.demo.policy import policy_path
 from rag_r1.options.command_line import read_arguments
@@ -151,7 +151,10 @@ def test_the_commands_of_the_steps_have_the_limits_of_the_pipeline(tmp_path, mon
     assert (read["filter"].limit, read["filter"].validation) == (arguments().filter_questions, 0)
     assert read["filter"].retriever_url == "http://search" and read["filter"].base_url == "http://vllm/v1"
     assert read["sft_data"].max_target == BUDGET.max_turn_tokens
-    assert read["sft"].data == tmp_path / "sft_data" and f"data.max_length={CONTEXT}" in read["sft"].overrides
+    assert (
+        read["sft"].data == tmp_path / "sft_data"
+        and f"data.max_length={CONTEXT_TOKENS}" in read["sft"].overrides
+    )
 
 
 @pytest.mark.parametrize("place", ["", "moved/"])
@@ -165,7 +168,7 @@ def test_the_model_of_a_training_is_found_also_in_a_folder_that_was_moved(tmp_pa
     (stage / "finished").write_text(f"/somewhere/{place}{model.relative_to(tmp_path)}\n")
     assert pipeline.trained("grpo") == model
     (stage / "finished").write_text("garbage\n")
-    with pytest.raises(RunError, match="names no model"):
+    with pytest.raises(RunError, match="does not name a model"):
         pipeline.trained("grpo")
 
 

@@ -27,7 +27,7 @@ class Killed(RuntimeError):
 
 
 def test_a_killed_training_goes_on_and_ends_with_the_same_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr(phase_trainer, "SAVED_EVERY", 2)
+    monkeypatch.setattr(phase_trainer, "SAVE_INTERVAL", 2)
 
     def killed(step: int) -> list:
         if step == 3:

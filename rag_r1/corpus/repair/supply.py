@@ -1,5 +1,5 @@
-"""Collects the text of missing pages from HotpotQA, 2WikiMultihopQA and MuSiQue, whose files carry it. What
-is written can be given to --supply."""
+"""Collects the text of missing pages from the files of HotpotQA, 2WikiMultihopQA and MuSiQue, which hold it.
+The file that is written can be given to --supply."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def write_supply(data: Sequence[Path], titles: Collection[str], out: Path) -> in
 
 
 def _paragraphs(data: Sequence[Path], titles: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """(title, text) of the paragraphs with these titles, each once; veRL's parquet has none."""
     digests: set[bytes] = set()
     for path in map(Path, data):
         if not titles or has_verl_columns(path):

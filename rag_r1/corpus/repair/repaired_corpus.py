@@ -18,7 +18,6 @@ from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.corpus.title_index import STRONG, key_of, level_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.atomic_files import write_json_lines
-from rag_r1.io.errors import DataError
 
 REPAIRED = "repaired_corpus.jsonl"
 _SUPPLIED = re.compile(r"supplied-(\d{1,18})")
@@ -26,11 +25,13 @@ _SUPPLIED = re.compile(r"supplied-(\d{1,18})")
 
 @dataclass
 class RepairResult:
-    """What was written: passages of the corpus, and supplied ones; which ids and titles are still missing."""
+    """The written file, its passages from the corpus and from the supply, and the evidence that is still
+    missing."""
 
     path: Path
     passages: int = 0
     supplied: int = 0
+    #: Supplied passages with a new id.
     renamed: int = 0
     ids_left: set[str] = field(default_factory=set)
     titles_left: set[str] = field(default_factory=set)
@@ -54,7 +55,7 @@ def repair(
     """
     result = RepairResult(out, ids_left=set(ids), titles_left=set(titles))
     offered = {row.id for row in _passages(supply, result.bad, progress, "reading supply") if row.id}
-    _refuse(result.bad, skip_bad_rows)
+    result.bad.refuse(skip_bad_rows, "no repaired corpus was written")
     out.parent.mkdir(parents=True, exist_ok=True)
     passages = _repaired_passages(corpus, supply, result, offered, skip_bad_rows, progress)
     write_json_lines(out, (passage.row() for passage in passages), durable=True)
@@ -80,12 +81,12 @@ def _repaired_passages(
         if row.id in offered:
             used_ids.add(row.id)
         last = max(last, _supplied_number(row.id))
-    _refuse(bad, skip_bad_rows)
+    bad.refuse(skip_bad_rows, "no repaired corpus was written")
     missing = _MissingEvidence(counts.ids_left, counts.titles_left)
     digests: set[bytes] = set()
     for row in _passages(supply, BadRows(), progress, "adding passages"):
         digest = hashlib.sha256(f"{row.id}\n{row.contents}".encode()).digest()[:12]
-        if not missing.has(row) or digest in digests:
+        if not missing.supplied_by(row) or digest in digests:
             continue
         digests.add(digest)
         if row.id is None or row.id in used_ids:
@@ -100,11 +101,6 @@ def _repaired_passages(
     counts.titles_left -= missing.present_titles
 
 
-def _refuse(bad: BadRows, skip_bad_rows: bool) -> None:
-    if bad.count and not skip_bad_rows:
-        raise DataError(f"no repaired corpus was written, because of {bad.refusal()}")
-
-
 def _supplied_number(passage_id: str | None) -> int:
     """N of `supplied-N`; 0 for any other id."""
     match = _SUPPLIED.fullmatch(passage_id or "")
@@ -112,7 +108,7 @@ def _supplied_number(passage_id: str | None) -> int:
 
 
 class _MissingEvidence:
-    """Which of the missing ids and titles a passage has."""
+    """The missing ids and titles, and which of them the supplied passages have."""
 
     def __init__(self, ids: Collection[str], titles: Collection[str]):
         self.ids = frozenset(ids)
@@ -122,7 +118,8 @@ class _MissingEvidence:
         self.present_ids: set[str] = set()
         self.present_titles: set[str] = set()
 
-    def has(self, row: Passage) -> bool:
+    def supplied_by(self, row: Passage) -> bool:
+        """Note which missing ids and titles a passage has; returns whether it has any."""
         ids, title = self.ids & {row.id}, row.title
         names = self.titles.get(key_of(title), ()) if title else ()
         matches = [name for name in names if title and level_of(name, title) in STRONG]
@@ -132,6 +129,7 @@ class _MissingEvidence:
 
 
 def _passages(corpus: Corpus, bad: BadRows, progress: bool, doing: str) -> Iterator[Passage]:
+    """The passages of a corpus; other rows are added to `bad`."""
     for row, position in corpus.rows(progress=progress, doing=doing):
         if isinstance(row, ValueError):
             bad.add(corpus.location(position), row)

@@ -1,0 +1,65 @@
+"""Finds the ids that several passages of a corpus have, which an index refuses.
+
+8 bytes of a hash of each id are kept in memory. Only a corpus in which two of these are equal is read again,
+to name the rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from typing import Self
+
+import numpy as np
+
+from rag_r1.corpus.reader import START, Corpus, CorpusPosition, Passage
+from rag_r1.data.files.bad_rows import BadRows
+
+
+class SeenIds:
+    """The ids that have been read so far, as hashes."""
+
+    def __init__(self) -> None:
+        self._hashes = array("Q")
+
+    @classmethod
+    def until(cls, end: CorpusPosition, corpus: Corpus, *, progress: bool) -> Self:
+        """The ids of all passages up to `end`, which an earlier run has scanned; they are read again."""
+        ids = cls()
+        if end != START:
+            for row, position in corpus.rows(progress=progress, doing="reading ids again"):
+                if isinstance(row, Passage):
+                    ids.add(row.id)
+                if position == end:
+                    break
+        return ids
+
+    def add(self, passage_id: str | None) -> None:
+        """Note the id of the next passage."""
+        if passage_id is not None:
+            self._hashes.append(_hash_of(passage_id))
+
+    def repeated(self, corpus: Corpus, *, progress: bool) -> BadRows:
+        """The passages with the id of an earlier one, as bad rows. Call it when all ids have been added."""
+        hashes = np.sort(np.frombuffer(self._hashes, np.uint64))
+        equal_hashes = frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+        repeated = BadRows()
+        first_locations: dict[str, str] = {}
+        rows = corpus.rows(progress=progress, doing="finding repeated ids") if equal_hashes else ()
+        for row, position in rows:
+            if isinstance(row, ValueError) or row.id is None or _hash_of(row.id) not in equal_hashes:
+                continue
+            location = corpus.location(position)
+            if (first_location := first_locations.setdefault(row.id, location)) != location:
+                repeated.add(location, f"the id {row.id!r} is that of {first_location}")
+        return repeated
+
+
+def refusal(repeated: BadRows) -> str:
+    """The error message for a corpus with `repeated` ids."""
+    return f"{repeated.named()}. Give each passage its own id."
+
+
+def _hash_of(passage_id: str) -> int:
+    """8 bytes of a hash, as a number."""
+    return int.from_bytes(hashlib.blake2b(passage_id.encode(), digest_size=8).digest(), "big")
