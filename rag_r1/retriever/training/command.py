@@ -32,8 +32,13 @@ gets the same settings, and serve that with rag_r1.retriever.agentic_input=true:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    texts = {"prog": "rag-r1 retriever train", "description": _DESCRIPTION, "epilog": _EPILOG}
-    options = read_options(arguments, check=_check_start, **texts)
+    options = read_options(
+        arguments,
+        prog="rag-r1 retriever train",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        check=_check_start,
+    )
     rows = _check_start(options)
     if options.check_only:
         print(f"all checks passed: {options.model} would be trained on {rows:,} rows into {options.out}")
@@ -46,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(options: TrainOptions) -> int:
+    """The number of rows, once all checks have passed. Imported late: the checks
+    read corpora, which `--help` does not need."""
     from rag_r1.retriever.training.checks import check_start
 
     return check_start(options)

@@ -11,7 +11,7 @@ An option on the command line replaces the recipe's; `--no-lora` is `lora: false
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -56,19 +56,23 @@ class TrainOptions(Arguments):
         "{mean,cls,lasttoken,max}",
         default=None,
     )
-    query_prefix: str | None = argument("text before each query (default: likewise)", "TEXT", default=None)
+    query_prefix: str | None = argument(
+        "text before each query (default: the index's, else the model's)", "TEXT", default=None
+    )
     passage_prefix: str | None = argument(
-        "text before each passage (default: likewise)", "TEXT", default=None
+        "text before each passage (default: the index's, else the model's)", "TEXT", default=None
     )
     separator: str | None = argument(
-        "text between the parts of a query (default: likewise)", "TEXT", default=None
+        "text between the parts of a query (default: the index's, else the model's)", "TEXT", default=None
     )
     max_length: Annotated[int, Field(ge=8), Constraint("a whole number of at least 8")] | None = argument(
-        "most tokens of a query and of a passage (default: likewise, at most 512)", "N", default=None
+        "most tokens of a query and of a passage (default: the index's, else the model's, at most 512)",
+        "N",
+        default=None,
     )
     mode: Mode | None = argument(
         "text that a query is sent with: the question (agentic), also earlier queries (history), the "
-        "thought (reasoning), or none (plain) (default: the model's, else agentic)",
+        "thought (reasoning), or none (plain) (default: the index's, else the model's, else agentic)",
         "{agentic,history,reasoning,plain}",
         default=None,
     )
@@ -93,7 +97,7 @@ class TrainOptions(Arguments):
     lora_alpha: Positive = argument("scale of the adapters (LoRA's alpha)", "A", default=64)
     lora_dropout: Share = argument("dropout of the adapters", "P", default=0.1)
     average_weights: Annotated[float, Field(gt=0, le=1), Constraint("a number above 0, to 1")] = argument(
-        "share of the trained weights in the saved model; the rest is those that the training started from, "
+        "share of the trained weights in the saved model; the rest are those before the training, "
         "so that the model forgets less (arXiv 2109.01903)",
         "SHARE",
         default=1.0,
@@ -125,7 +129,7 @@ class TrainOptions(Arguments):
 
     @property
     def encoder(self) -> dict[str, Any]:
-        """The settings of the encoder; None for those that are not set."""
+        """The options that are settings of the encoder, by name; None for those that are not set."""
         names = {"pooling", "query_prefix", "passage_prefix", "separator", "max_length", "mode"}
         return self.model_dump(include=names)
 
@@ -139,12 +143,19 @@ class TrainOptions(Arguments):
         return {name: value for name, value in self.model_dump().items() if name not in excluded}
 
 
-def read_options(arguments: Sequence[str], **texts: Any) -> TrainOptions:
+def read_options(
+    arguments: Sequence[str],
+    *,
+    prog: str | None = None,
+    description: str,
+    epilog: str | None = None,
+    check: Callable[[TrainOptions], object] | None = None,
+) -> TrainOptions:
     """The options of a command line: those of its recipe, replaced by those of its files of settings and
-    these by its flags. `texts`: as of `read_arguments`, which ends the process for wrong arguments. Raises
-    RecipeError, and ArgumentsError for files that cannot be used."""
+    these by its flags. The other arguments are those of `read_arguments`, which ends the process with a
+    message for wrong arguments, and for a recipe or a file of settings that cannot be used."""
     arguments, settings, faults = split_files(arguments, TrainOptions)
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=texts.get("prog"))
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=prog)
     parser.add_argument("--recipe", default=settings.get("recipe"))
     recipe = parser.parse_known_args(arguments)[0].recipe
     if recipe is not None:
@@ -152,7 +163,16 @@ def read_options(arguments: Sequence[str], **texts: Any) -> TrainOptions:
             settings = read_recipe(recipe) | settings
         except RecipeError as error:
             faults.append(str(error))
-    return read_arguments(TrainOptions, arguments, settings=settings, faults=faults, **texts)
+    return read_arguments(
+        TrainOptions,
+        arguments,
+        prog=prog,
+        description=description,
+        epilog=epilog,
+        settings=settings,
+        faults=faults,
+        check=check,
+    )
 
 
 def read_recipe(name: str) -> dict[str, Any]:
