@@ -41,7 +41,7 @@ from rag_r1.iterate.results import evaluation_metrics
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.protocols.retriever_query import Mode
-from rag_r1.retriever.selection.command import SelectArguments
+from rag_r1.retriever.selection.arguments import SelectArguments
 from rag_r1.retriever.selection.command import main as select_rows
 from rag_r1.retriever.training.command import main as train_retriever
 from rag_r1.retriever.training.options import TrainOptions

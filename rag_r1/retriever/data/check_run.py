@@ -16,8 +16,9 @@ from rag_r1.runs.settings import json_roundtrip, refuse_changes
 
 
 def check_run(run: Path, model: str, setup: AgentSetup) -> None:
-    """Raises RunError, with both values, if model, budget or protocol of a run are others than the agent's.
-    Models are compared by their files where both are known, else by the last part of their names."""
+    """Raises RunError, with both values, if the model, the budget or the protocol of a run is another than
+    the agent's. Models are compared by their files where both are known, else by the last part of their
+    names."""
     try:
         card = Provenance.read(run)
         facts = provenance_facts.model_facts(Path(model) if Path(model).is_dir() else model)
