@@ -11,7 +11,7 @@ An option on the command line replaces the recipe's; `--no-lora` is `lora: false
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from rag_r1.config.recipes import RecipeError, find_file
 from rag_r1.options.argument_values import ArgumentsError
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.command_line import Arguments, Positive, argument
 from rag_r1.options.declare import Constraint
 from rag_r1.options.settings_file import read_settings, split_files
 from rag_r1.protocols.retriever_query import Mode
@@ -143,36 +143,23 @@ class TrainOptions(Arguments):
         return {name: value for name, value in self.model_dump().items() if name not in excluded}
 
 
-def read_options(
-    arguments: Sequence[str],
-    *,
-    prog: str | None = None,
-    description: str,
-    epilog: str | None = None,
-    check: Callable[[TrainOptions], object] | None = None,
-) -> TrainOptions:
-    """The options of a command line: those of its recipe, replaced by those of its files of settings and
-    these by its flags. The other arguments are those of `read_arguments`, which ends the process with a
-    message for wrong arguments, and for a recipe or a file of settings that cannot be used."""
-    arguments, settings, faults = split_files(arguments, TrainOptions)
+def split_recipe(arguments: Sequence[str], prog: str) -> tuple[list[str], dict[str, Any], list[str]]:
+    """Separate a command line from its files of settings, and read these and its recipe.
+
+    Returns the other words, the settings by name (those of the files replace the recipe's), and what is wrong
+    with the files: what `read_arguments` takes as `arguments`, `settings` and `faults`. Ends the process with
+    a message for a `--recipe` without a value.
+    """
+    words, settings, faults = split_files(arguments, TrainOptions)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=prog)
     parser.add_argument("--recipe", default=settings.get("recipe"))
-    recipe = parser.parse_known_args(arguments)[0].recipe
+    recipe = parser.parse_known_args(words)[0].recipe
     if recipe is not None:
         try:
             settings = read_recipe(recipe) | settings
         except RecipeError as error:
             faults.append(str(error))
-    return read_arguments(
-        TrainOptions,
-        arguments,
-        prog=prog,
-        description=description,
-        epilog=epilog,
-        settings=settings,
-        faults=faults,
-        check=check,
-    )
+    return words, settings, faults
 
 
 def read_recipe(name: str) -> dict[str, Any]:

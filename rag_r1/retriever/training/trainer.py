@@ -17,8 +17,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,10 @@ def train(options: TrainOptions) -> Path:
         "data": data.fingerprint,
     }
     folder = options.out / MODEL
-    with _hold_folder(options, run_settings) if is_main else nullcontext():
+    with ExitStack() as held:
+        if is_main:
+            held.enter_context(recorded_settings("rag-r1 retriever train", options))
+            held.enter_context(RunFolder(options.out, run_settings))
         if read_settings(folder) is not None:
             return folder
         _fit(model, settings, data, options, args)
@@ -87,13 +90,6 @@ def _training_facts(options: TrainOptions, data: TrainingData) -> dict[str, str 
     """How the model came about, for the people who read its `retriever.json`."""
     settings = {name: str(value) for name, value in options.result_settings.items() if name != "model"}
     return {"base": Path(options.model).name, "rows": len(data.queries), "data": data.fingerprint, **settings}
-
-
-@contextmanager
-def _hold_folder(options: TrainOptions, run_settings: Mapping[str, Any]) -> Iterator[None]:
-    """Lock the run's folder while the block runs, and record the settings in it."""
-    with recorded_settings("rag-r1 retriever train", options), RunFolder(options.out, run_settings):
-        yield
 
 
 def training_arguments(options: TrainOptions) -> SentenceTransformerTrainingArguments:
