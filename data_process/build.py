@@ -85,12 +85,7 @@ class BuildArguments(SetArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     args = read_arguments(
-        BuildArguments,
-        arguments,
-        prog="rag-r1 data",
-        description=__doc__,
-        epilog=EPILOG,
-        check=check_start,
+        BuildArguments, arguments, prog="rag-r1 data", description=__doc__, epilog=EPILOG, check=check_start
     )
     protocol, entries = check_start(args)
     if args.check_only:

@@ -41,12 +41,8 @@ def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> int:
 def repeated_lines(pool: QuestionPool) -> Iterator[dict[str, Any]]:
     """Yields the lines of repeated_questions.jsonl."""
     for row, first, outcome in pool.repeats():
-        yield {
-            "split": row.split,
-            "outcome": outcome,
-            "row": _row_fields(pool, row),
-            "first": _row_fields(pool, first),
-        }
+        fields, first_fields = _row_fields(pool, row), _row_fields(pool, first)
+        yield {"split": row.split, "outcome": outcome, "row": fields, "first": first_fields}
 
 
 def similar_lines(pool: QuestionPool, similarity: float, counts: Counter[str]) -> Iterator[dict[str, Any]]:

@@ -15,15 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from data_process.passage_questions import facts
+from data_process.passage_questions import facts, vocabulary
 from data_process.passage_questions.facts import IS, LIFE, Fact, Values
-from data_process.passage_questions.vocabulary import (
-    COUNTRIES_PATTERN,
-    NATION_REGEX,
-    OCCUPATIONS,
-    STATES_PATTERN,
-    UPPER,
-)
+from data_process.passage_questions.vocabulary import NATION_REGEX, OCCUPATIONS, UPPER
 from rag_r1.data.answer_forms import YEAR
 from rag_r1.data.evidence import base_title
 
@@ -109,9 +103,7 @@ def _person(base: str, opening: str) -> str | None:
     page is not about a person."""
     match = LIFE.match(opening)
     is_life = match and re.search(rf"born|\bb\. |{YEAR}", match["life"])
-    name, description = (
-        (match["name"], match["rest"]) if match and is_life else (opening[: len(base)], opening)
-    )
+    name, description = match.group("name", "rest") if is_life else (opening[: len(base)], opening)
     if len(base.split()) < 2 or base.split()[-1].lower() not in name.lower() or re.match(r"\w+ of ", base):
         return None
     is_ = re.search(rf" {IS} (?:an?|the|one of) (?P<what>[^.;]*)", description)
@@ -160,10 +152,11 @@ _ORGANISATIONS = (
     "political party|trade union|think tank|fraternity|sorority|law firm|supermarket chain|restaurant chain|"
     "publisher|high school"
 )
+_PUBLICATIONS = "newspaper|magazine|journal"
 _OTHER_COUNTRIES = r"United States|U\.S\.|American|New York|United Kingdom|Ireland|Soviet|Scottish"
 _WHERE = {
-    "state": partial(facts.place, STATES_PATTERN, "New York|Georgia|Washington"),
-    "country": partial(facts.place, COUNTRIES_PATTERN, _OTHER_COUNTRIES),
+    "state": partial(facts.place, vocabulary.STATES_PATTERN, "New York|Georgia|Washington"),
+    "country": partial(facts.place, vocabulary.COUNTRIES_PATTERN, _OTHER_COUNTRIES),
 }
 
 
@@ -221,8 +214,7 @@ KINDS: dict[str, PageKind] = {
         },
     ),
     "band": PageKind(
-        partial(_thing, _BANDS, "band"),
-        {"nationality": facts.nationality, "formation year": facts.founded},
+        partial(_thing, _BANDS, "band"), {"nationality": facts.nationality, "formation year": facts.founded}
     ),
     "series": PageKind(
         partial(_thing, _SERIES, "television series"),
@@ -236,9 +228,7 @@ KINDS: dict[str, PageKind] = {
         },
     ),
     "organisation": PageKind(partial(_thing, _ORGANISATIONS, ""), {"founding year": facts.founded, **_WHERE}),
-    "publication": PageKind(
-        partial(_thing, "newspaper|magazine|journal", ""), {"founding year": facts.founded}
-    ),
+    "publication": PageKind(partial(_thing, _PUBLICATIONS, ""), {"founding year": facts.founded}),
     "place": PageKind(partial(_thing, _PLACES, ""), dict(_WHERE)),
     "taxon": PageKind(
         partial(_thing, "genus|species", ""),

@@ -106,13 +106,6 @@ def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str, title: str) -
     if not positions:
         return
     points = [rows[position][name] for position in positions]
-    axes.errorbar(
-        positions,
-        [point["value"] for point in points],
-        yerr=reach(points),
-        fmt="o-",
-        capsize=2,
-        markersize=4,
-        color=_COLORS[name],
-        label=title,
-    )
+    values, ends = [point["value"] for point in points], reach(points)
+    color = _COLORS[name]
+    axes.errorbar(positions, values, ends, fmt="o-", capsize=2, markersize=4, color=color, label=title)

@@ -274,14 +274,10 @@ def _score_relevance_by_rule(
 ) -> None:
     """Score the relevance of all candidates by the rule, without a judge, and write the scores."""
     print("relevance: no --judge-url, so a passage is relevant if an accepted answer stands in it")
-    counts = f"{trajectories.with_steps:,} of {len(trajectories):,}"
-    print(f"  or the answer of a step, which {counts} questions name")
+    with_steps = trajectories.with_steps
+    print(f"  or the answer of a step, which {with_steps:,} of {len(trajectories):,} questions name")
     scored = write_records(run.out(RELEVANCE), rule_records(candidates, trajectories))
-    run.summary["relevance"] = {
-        "searches": scored,
-        "judge": None,
-        "questions_with_steps": trajectories.with_steps,
-    }
+    run.summary["relevance"] = {"searches": scored, "judge": None, "questions_with_steps": with_steps}
     reason = "whose answer (yes, no, or no word) could stand in any passage: give --judge-url"
     _print_scored("relevance", StepCounts(scored, 0, {}), cost.rounds, reason)
 

@@ -157,10 +157,7 @@ def _load(name: str, pooling: str | None, device: str | None) -> SentenceTransfo
     if pooling is None:
         return SentenceTransformer(name, device=device, **_ONLY_DATA)
     transformer = Transformer(
-        name,
-        model_kwargs=dict(_ONLY_DATA),
-        processor_kwargs=dict(_ONLY_DATA),
-        config_kwargs=dict(_ONLY_DATA),
+        name, model_kwargs=dict(_ONLY_DATA), processor_kwargs=dict(_ONLY_DATA), config_kwargs=dict(_ONLY_DATA)
     )
     pooler = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
     return SentenceTransformer(modules=[transformer, pooler], device=device, **_ONLY_DATA)

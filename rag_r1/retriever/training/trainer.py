@@ -118,10 +118,8 @@ def training_arguments(options: TrainOptions) -> SentenceTransformerTrainingArgu
             "-m rag_r1.cli retriever train ..., or show it one GPU (CUDA_VISIBLE_DEVICES=0)"
         )
     if options.batch_size % args.world_size:
-        raise RunError(
-            f"--batch-size {options.batch_size} cannot be divided among {args.world_size} devices: give a "
-            f"multiple of {args.world_size}"
-        )
+        message = f"--batch-size {options.batch_size} cannot be divided among {args.world_size} devices"
+        raise RunError(f"{message}: give a multiple of {args.world_size}")
     args.per_device_train_batch_size = options.batch_size // args.world_size
     # All devices must have equally many rows in every step.
     args.dataloader_drop_last = args.world_size > 1
