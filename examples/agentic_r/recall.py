@@ -9,15 +9,15 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import httpx
-
 from examples.agentic_r.world import MisleadingWorld
 from rag_r1.demo.world import Question
+from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.protocols.retriever_query import Mode, build_retriever_query
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
 KS = (1, 3)
 _BATCH = 32
+_TIMEOUT_S = 60.0
 
 
 def recall_of(
@@ -29,7 +29,8 @@ def recall_of(
     facts = [(question, number) for question in questions for number in range(len(question.lookups))]
     with tempfile.TemporaryDirectory() as folder:
         with retrieval_process(index, Path(folder) / "server.log", "--device", "cpu") as url:
-            separator = httpx.get(f"{url}/ready", timeout=30).json().get("separator") or " "  # BM25 has none
+            with bounded_http_client(_TIMEOUT_S, base_url=url) as client:
+                separator = client.get("/ready").json().get("separator") or " "  # BM25 has none
             texts = [_query(question, number, mode, separator) for question, number in facts]
             results = [
                 ids
@@ -53,5 +54,6 @@ def _query(question: Question, number: int, mode: Mode, separator: str) -> str:
 def _search(url: str, queries: Sequence[str], k: int) -> list[list[str]]:
     """The ids of the first k passages for each query."""
     body = {"queries": list(queries), "topk": k, "return_scores": True}
-    results = httpx.post(f"{url}/retrieve", json=body, timeout=60).raise_for_status().json()["result"]
+    with bounded_http_client(_TIMEOUT_S, base_url=url) as client:
+        results = client.post("/retrieve", json=body).raise_for_status().json()["result"]
     return [[hit["document"]["id"] for hit in hits] for hits in results]
