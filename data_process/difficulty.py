@@ -171,9 +171,8 @@ def select(
             sample += [question for question in pool if id(question) in ids]
             for pool in pools.values():
                 pool[:] = [question for question in pool if id(question) not in ids]
-            counts.append(
-                {"source": source, "class": name, "asked": count, "taken": len(ids), "there": available}
-            )
+            drawn = {"asked": count, "taken": len(ids), "there": available}
+            counts.append({"source": source, "class": name, **drawn})
     return QuestionSelection(sample, counts, repeats)
 
 

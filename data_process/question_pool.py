@@ -138,10 +138,8 @@ class QuestionPool:
 
     def counts(self, entry: int) -> dict[str | None, int]:
         """The number of rows of an entry by outcome; None: those that are written."""
-        rows = self._database.execute(
-            "SELECT outcome, COUNT(*) FROM rows WHERE entry = ? GROUP BY outcome", (entry,)
-        )
-        return dict(rows.fetchall())
+        counts = f"SELECT outcome, COUNT(*) FROM rows WHERE entry = {entry} GROUP BY outcome"
+        return dict(self._database.execute(counts).fetchall())
 
     def overlap(self) -> int:
         """How many written rows of train have the question of a written row of test."""

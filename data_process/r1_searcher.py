@@ -17,7 +17,7 @@ models, use --protocol r1_searcher_instruct.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -44,9 +44,7 @@ class StageArguments(QuestionArguments):
     ] = argument("stage of R1-Searcher whose published counts are used")
     hotpotqa: str | None = argument("HotpotQA's raw training file, instead of --train", "FILE", default=None)
     two_wiki: str | None = argument("2WikiMultihopQA's raw training file", "FILE", default=None, flag="2wiki")
-    difficulty: str | None = argument(
-        "number of rollouts that each question took, JSON lines", "FILE", default=None
-    )
+    difficulty: str | None = argument("rollouts that each question took, JSON lines", "FILE", default=None)
     count: list[str] = argument(
         f"number of questions in place of the published one; sources {', '.join(SOURCES)}, "
         f"classes {', '.join(CLASSES)}",
@@ -74,15 +72,13 @@ def _read_splits(args: StageArguments) -> ScriptInput:
         published = checks.run(read_file, args.train) if args.train else None
     if published is not None:
         if args.difficulty or args.count:
-            raise DataError(
-                "--difficulty and --count are for raw rows; the published rows of --train are drawn already"
-            )
+            raise DataError("--difficulty and --count are for raw rows; those of --train are drawn already")
         return _published_splits(make_splits(published, test), args.stage)
     return _drawn_splits(args, raw, test)
 
 
 def _drawn_splits(
-    args: StageArguments, raw: Mapping[str, QuestionFile], test: QuestionFile | None
+    args: StageArguments, raw: dict[str, QuestionFile], test: QuestionFile | None
 ) -> ScriptInput:
     """Draw a stage from raw rows (`raw`: source -> file), and print what could not be met. Raises DataError
     if nothing can be drawn."""

@@ -107,9 +107,7 @@ def split(
     with (
         open_ordinary(source) as raw,
         part.open("ab") as target,
-        tqdm(
-            total=state.input_bytes, unit="B", unit_scale=True, desc="splitting", disable=not progress
-        ) as bar,
+        tqdm(total=state.input_bytes, unit="B", unit_scale=True, desc="split", disable=not progress) as bar,
     ):
         target.truncate(state.written)
         stream = gzip.open(raw) if source.name.lower().endswith(".gz") else raw

@@ -109,9 +109,8 @@ def name_of(title: str, page: PageFacts, text: str) -> str | None:
     if '"' in base or (inside and re.search(r"born|died|fictional|character|disambiguation", inside)):
         return None
     if page.kind in _UNQUOTED:
-        if page.kind in ("organisation", "place") and re.fullmatch(
-            rf"{UPPER}[\w' .]+, {UPPER}[\w' .]+", inside
-        ):
+        in_region = re.fullmatch(rf"{UPPER}[\w' .]+, {UPPER}[\w' .]+", inside)
+        if in_region and page.kind in ("organisation", "place"):
             return f"{base} in {inside}"
         if inside:
             is_word = inside[0].islower() or NATION_REGEX.match(inside)

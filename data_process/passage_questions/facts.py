@@ -42,9 +42,7 @@ _ARTISTS = (
 )
 #: Between `by` and a name: `the American rock band`.
 _DESCRIPTOR = rf"(?:(?:the )?(?:[\w\-–&/]+ ){{0,6}}?(?:{_ARTISTS})s? )?"
-_UNCERTAIN = re.compile(
-    r"\bc\.|circa|\bor\b|\?|baptised|baptized|O\.S\.|Old Style|disputed|probably|\bca\.|/"
-)
+_UNCERTAIN = re.compile(r"\bc\.|circa|\bor\b|\?|bapti[sz]ed|O\.S\.|Old Style|disputed|probably|\bca\.|/")
 #: Adjectives that may stand before the nationality of a person.
 _BEFORE_NATION = (
     "former|retired|late|professional|prominent|noted|independent|award-winning|Grammy Award-winning|"
@@ -138,9 +136,8 @@ def released(nouns: str, opening: str, text: str) -> Values:
     ):
         yield match[1], (match[1],)
     when = rf"(?: [\w&.'-]+){{0,5}}? (?:on|in) (?:{DATE}|(?:\w+ )?{YEAR})\b"
-    for match in _subject_matches(
-        rf"\b(?:[Rr]eleased|premiered|[Pp]ublished|came out)\b{when}", opening, text
-    ):
+    verbs = "[Rr]eleased|premiered|[Pp]ublished|came out"
+    for match in _subject_matches(rf"\b(?:{verbs})\b{when}", opening, text):
         yield match[0][-4:], (match[0][-4:],)
 
 
@@ -169,9 +166,8 @@ def artist(nouns: str, opening: str, text: str) -> Values:
         rf"(?=,? (?:{end})\b|,? and (?:is|was)\b|\.$|\. |, (?!{UPPER}))",
         opening,
     )
-    if match and not re.match(
-        r"(?:American|British|English|Various|Canadian|Australian)\b|.*Records$", match[1]
-    ):
+    others = r"(?:American|British|English|Various|Canadian|Australian)\b|.*Records$"
+    if match and not re.match(others, match[1]):
         name = match[1].rstrip(".")
         yield name, tuple(dict.fromkeys((name, re.sub("^[Tt]he ", "", name))))
 

@@ -40,9 +40,7 @@ def read_facts(title: str, text: str) -> PageFacts | None:
         if (noun := noun_of(base, opening)) is None:
             continue
         facts = {relation: dict(rule(opening, text)) for relation, rule in rules.items()}
-        unique = {
-            relation: next(iter(values.items())) for relation, values in facts.items() if len(values) == 1
-        }
+        unique = {relation: [*values.items()][0] for relation, values in facts.items() if len(values) == 1}
         return PageFacts(
             kind,
             {relation: Fact(relation, *value) for relation, value in unique.items()},

@@ -92,10 +92,8 @@ class QuestionWriter:
             facts = {name.replace(" ", "_"): value for name, value in values.items()}
             text = self._draw(wordings, entity.title, *relations).format(noun=entity.page.noun, **facts)
             dates = [value for name, value in values.items() if name.endswith(" date")]
-            distinctive = tuple(dates or (str(value).removeprefix("the ") for value in values.values()))
-            yield MadeQuestion(
-                "two_facts", ", ".join(relations), text, names_of(entity), (entity,), distinctive
-            )
+            telling = tuple(dates or (str(value).removeprefix("the ") for value in values.values()))
+            yield MadeQuestion("two_facts", ", ".join(relations), text, names_of(entity), (entity,), telling)
 
     def comparisons(self) -> Iterator[MadeQuestion]:
         """Yields questions which of two came first, and whether one came before the other. Ties are left

@@ -49,9 +49,7 @@ def musique(row: Row) -> Question:
     """MuSiQue (Trivedi et al., 2022). Ids begin with the number of hops and the shape of the question,
     `3hop1__`; the shape is the type. Rows of MuSiQue-Full that cannot be answered are refused."""
     if row.get("answerable") is False:
-        raise ValueError(
-            "cannot be answered (`answerable` is false): use MuSiQue-Ans, or leave such rows out"
-        )
+        raise ValueError("cannot be answered (`answerable` is false): use MuSiQue-Ans, or leave them out")
     shape = re.match(r"((\d)hop\d?)_", id_of(row, IDS) or "")
     metadata = {
         "question_type": shape[1] if shape else None,

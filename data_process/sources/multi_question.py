@@ -66,10 +66,9 @@ def combinations(answers: Sequence[Sequence[str]]) -> list[str]:
     longest = max_aliases = max(map(len, answers))
     if prod(map(len, answers)) <= COMBINATIONS:
         return ["; ".join(parts) for parts in product(*answers)]
-    kth_aliases = [
-        [aliases[k % len(aliases)] for aliases in answers] for k in range(min(max_aliases, COMBINATIONS - 1))
-    ]
-    remaining = COMBINATIONS - len(kth_aliases)
+    rows = min(max_aliases, COMBINATIONS - 1)
+    kth_aliases = [[aliases[k % len(aliases)] for aliases in answers] for k in range(rows)]
+    remaining = COMBINATIONS - rows
     while longest > 1 and prod(min(len(aliases), longest) for aliases in answers) > remaining:
         longest -= 1
     combined = [*product(*(aliases[:longest] for aliases in answers)), *kth_aliases]

@@ -74,9 +74,8 @@ def supporting_paragraphs(row: Row) -> list[str] | None:
     if "paragraphs" not in row:
         return None
     items = row["paragraphs"]
-    valid = isinstance(items, list) and all(
-        isinstance(item, dict) and isinstance(item.get("title"), str) for item in items
-    )
+    dicts = isinstance(items, list) and all(isinstance(item, dict) for item in items)
+    valid = dicts and all(isinstance(item.get("title"), str) for item in items)
     expect(valid, "`paragraphs` must be a list of objects with a title", items)
     return list(dict.fromkeys(item["title"] for item in items if item.get("is_supporting")))
 

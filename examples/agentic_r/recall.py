@@ -20,9 +20,7 @@ _BATCH = 32
 _TIMEOUT_S = 60.0
 
 
-def recall_of(
-    index: Path, questions: Sequence[Question], world: MisleadingWorld, mode: Mode
-) -> dict[str, float]:
+def recall_of(index: Path, questions: list[Question], world: MisleadingWorld, mode: Mode) -> dict[str, float]:
     """The share of all facts of the questions whose passage is among the first k, `{"recall@1": ...,
     "recall@3": ...}`. Raises RunError if the server does not start, and httpx.HTTPError if it does not
     answer."""

@@ -128,9 +128,7 @@ def misleading_data(seed: int, train: int, val: int) -> tuple[DemoData, Misleadi
         make_misleading_world(make_world(seed, split, people=people, places=places), seed)
         for split, people, places in (("train", 800, 250), ("test", 200, 45))
     ]
-    questions = [
-        draw_questions(world.world, count, seed) for world, count in zip(worlds, (train, val), strict=True)
-    ]
+    questions = [draw_questions(world.world, n, seed) for world, n in zip(worlds, (train, val), strict=True)]
     passages = tuple(passage for world in worlds for passage in world.world.passages)
     return DemoData(passages, *questions), *worlds
 

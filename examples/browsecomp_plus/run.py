@@ -45,15 +45,9 @@ class RetrievalServerSearcher:
     @classmethod
     def parse_args(cls, parser: argparse.ArgumentParser) -> None:
         """Add our arguments to the benchmark's parser."""
-        parser.add_argument(
-            "--retriever-url", default="http://127.0.0.1:8000", help="address of the retrieval server"
-        )
-        parser.add_argument(
-            "--retriever-index", help="name of one of the server's indexes (default: the first)"
-        )
-        parser.add_argument(
-            "--retriever-timeout", type=float, default=60.0, help="time limit of a request in seconds"
-        )
+        parser.add_argument("--retriever-url", default="http://127.0.0.1:8000", help="address of the server")
+        parser.add_argument("--retriever-index", help="name of an index of the server (default: the first)")
+        parser.add_argument("--retriever-timeout", type=float, default=60.0, help="time limit in seconds")
 
     def __init__(self, args: argparse.Namespace):
         """Raises RunError if no retrieval server is ready at the address."""

@@ -60,9 +60,8 @@ def _tokenizer() -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     words = [word.lower() for word in (*NAME_WORDS, *TRADE, *YEARS)]
-    vocabulary = {
-        word: i for i, word in enumerate(dict.fromkeys([*_SPECIAL.values(), *words, *_COMMON_WORDS.split()]))
-    }
+    tokens = dict.fromkeys([*_SPECIAL.values(), *words, *_COMMON_WORDS.split()])
+    vocabulary = {token: number for number, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -119,9 +119,8 @@ class MemoryArm:
 
 def curve(folder: Path) -> dict[int, dict[str, float]]:
     """The figures of each validation of a training, by step."""
-    return {
-        step: figures(records) for step, records in records_by_step(folder / "trajectories" / "val").items()
-    }
+    steps = records_by_step(folder / "trajectories" / "val")
+    return {step: figures(records) for step, records in steps.items()}
 
 
 def figures(records: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -111,9 +111,8 @@ def add_memory_tokens(protocol: Protocol) -> tuple[Qwen2ForCausalLM, PreTrainedT
     tags = [tag for block in protocol.blocks for tag in (block.open, block.close)]
     new_tokens = [*tags, f" [{tool}]:", "List", " see"]
     vocabulary = tokenizer.get_vocab()
-    tokenizer.add_tokens(
-        [AddedToken(text, special=False, normalized=False) for text in new_tokens if text not in vocabulary]
-    )
+    missing = [text for text in new_tokens if text not in vocabulary]
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in missing])
     torch.manual_seed(0)
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     weights = model.get_input_embeddings().weight.data

@@ -62,9 +62,8 @@ def make_pages(world: World, seed: int | str) -> PageWorld:
         last = moved.get(entity, entity)
         fact[entity] = text.replace(entity, last)
         if last != entity:
-            passages.append(
-                {"id": f"{id_}-see", "contents": _page(entity, reference_line(entity, last), rng)}
-            )
+            text = _page(entity, reference_line(entity, last), rng)
+            passages.append({"id": f"{id_}-see", "contents": text})
         passages.append({"id": id_, "contents": _page(last, fact[entity], rng)})
     return PageWorld(replace(world, passages=tuple(passages)), moved, fact)
 

@@ -204,9 +204,8 @@ def draw(curves: Sequence[Mapping[int, list[Record]]], path: Path) -> list[Path]
             for kind, color in zip(KINDS, pictures.SERIES, strict=False):
                 label = kind.replace("_", "-")
                 for axes, figure in ((match, exact_match), (search, queries)):
-                    points = [
-                        (s, figure(part[kind])) for s, part in zip(steps, parts, strict=True) if kind in part
-                    ]
+                    by_step = zip(steps, parts, strict=True)
+                    points = [(step, figure(part[kind])) for step, part in by_step if kind in part]
                     pictures.line(axes, points, label, color)
             pictures.line(match, [(step, exact_match(curve[step])) for step in steps], "all", "black", "s--")
         match.set(title="Held-out questions, greedy", ylabel="exact match", ylim=(0, 1.03))

@@ -155,9 +155,7 @@ def read_figures(run: Path) -> dict[str, dict[str, float]]:
     failed, since its seconds would be those of the failure."""
     table = read_run(run)
     if table.failed.any():
-        raise RunError(
-            f"{run}: {int(table.failed.sum())} episodes failed: run the command again to repeat them"
-        )
+        raise RunError(f"{run}: {int(table.failed.sum())} episodes failed: run the command again for them")
     kinds = np.array([source.rpartition("/")[2] for source, _, _ in table.keys])
     groups = {kind: kinds == kind for kind in KINDS}
     groups |= {TWO_FACTS: np.isin(kinds, INDEPENDENT), ALL: np.ones(len(kinds), dtype=bool)}

@@ -60,17 +60,13 @@ deletes one.
 class IterateArguments(Arguments):
     """The loop, its length and its folder."""
 
-    recipe: Path = argument(
-        "YAML file that describes the loop, or a shipped one, e.g. agentic_r/iterate", "RECIPE"
-    )
+    recipe: Path = argument("YAML file of the loop, or a shipped one, e.g. agentic_r/iterate", "RECIPE")
     out: Path = argument("folder of the loop; run again, the command goes on where it was interrupted", "DIR")
     rounds: Positive = argument("number of rounds; a finished loop goes on with a larger one", "K", default=2)
     check_only: bool = argument(
         "check the recipe, print the steps and their commands, and end", default=False, old="dry_run"
     )
-    overrides: CheckedOverrides = argument(
-        "new value for a key of the recipe; ~key deletes it", "key=value", default=[]
-    )
+    overrides: CheckedOverrides = argument("a key's new value; ~key deletes it", "key=value", default=[])
 
 
 @command_main(RunError, resumable=True)

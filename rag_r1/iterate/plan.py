@@ -114,9 +114,7 @@ class ServerSpec:
     #: Further arguments of start_retrieval.py for a server that the loop starts.
     options: Texts = ()
     #: Paths on the server's machine of folders of this one: {/data/loop: /mnt/loop}.
-    paths: Annotated[dict[Text, Text], Constraint("a mapping of folders to folders")] = field(
-        default_factory=dict
-    )
+    paths: Annotated[dict[Text, Text], Constraint("a mapping of folders")] = field(default_factory=dict)
 
 
 @options("evaluation")
@@ -172,9 +170,7 @@ def _contradictions(sections: Mapping[str, Any]) -> list[str]:
     """The problems of sections that do not go together."""
     problems = []
     if (sections["data"] is None) != (sections["retriever"] is None):
-        problems.append(
-            "data and retriever are given together: give both, or neither to keep the retriever as it is"
-        )
+        problems.append("data and retriever are given together: give both, or neither for a fixed retriever")
     if sections["retriever"] is not None and not sections["index"].corpus:
         problems.append("index.corpus must be given: the index is built anew for each retriever")
     if sections["retriever"] is None and sections["agent"].recipe is None:

@@ -145,9 +145,8 @@ class LoopServer(ExitStack):
             with bounded_http_client(_LOADING_S, token_header()) as client:
                 return client.request(method, address, json=body)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise RunError(
-                search_fault(self.url, str(error) or type(error).__name__, "server.url")
-            ) from error
+            reason = str(error) or type(error).__name__
+            raise RunError(search_fault(self.url, reason, "server.url")) from error
 
 
 def manifest_facts(index: Path) -> dict[str, Any]:

@@ -25,9 +25,8 @@ def check_run(run: Path, model: str, setup: AgentSetup) -> None:
     except (RunError, OSError) as error:
         raise RunError(f"--trajectories {run}: {error}") from error
     if card is None:
-        raise RunError(
-            f"--trajectories {run} has no provenance.json: give the folder of a finished `rag-r1 eval`"
-        )
+        message = f"--trajectories {run} has no provenance.json"
+        raise RunError(f"{message}: give the folder of a finished `rag-r1 eval`")
     protocol = protocol_part(setup.protocol)
     compares_files = None not in (card.model.sha256, facts["sha256"])
     run_settings, agent_settings = (
@@ -42,7 +41,5 @@ def check_run(run: Path, model: str, setup: AgentSetup) -> None:
             (facts["sha256"], facts["name"], protocol, json_roundtrip(vars(setup.budget))),
         )
     )
-    remedy = (
-        "Give the model, the protocol and the limits that it was played with, or leave --trajectories out"
-    )
+    remedy = "Give the model, the protocol and the limits of that run, or leave --trajectories out"
     refuse_changes(f"--trajectories {run}", run_settings, agent_settings, remedy)

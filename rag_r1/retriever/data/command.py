@@ -87,9 +87,7 @@ async def make_data(args: DataArguments) -> int:
         return await check_only(args, run_setup, args.base_url, args.model)
     budget = run_setup.setup.budget
     if budget.paths > 1 or budget.max_state is not None:
-        raise RunError(
-            "rag_r1.agent.paths above 1, and max_state, are not possible with continuations: leave them out"
-        )
+        raise RunError("continuations need rag_r1.agent.paths=1 and no max_state: leave these keys out")
     return await _run_steps(args, run_setup)
 
 
@@ -107,12 +105,11 @@ async def _run_steps(args: DataArguments, run_setup: RunSetup) -> int:
                 return 3
             if args.estimate:
                 return 0
-            if args.utility != "relevance" and not await score_correctness(
-                run, candidates, trajectories, cost
-            ):
+            uses_gac, uses_lr = args.utility != "relevance", args.utility != "correctness"
+            if uses_gac and not await score_correctness(run, candidates, trajectories, cost):
                 return 3
         # Here the model's server has ended: the judge may need its memory.
-        if args.utility != "correctness" and not await score_relevance(run, candidates, trajectories, cost):
+        if uses_lr and not await score_relevance(run, candidates, trajectories, cost):
             return 3
     _select_rows(run)
     return 0

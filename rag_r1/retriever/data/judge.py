@@ -43,15 +43,11 @@ class ListJudge(StrictReplies):
         earlier starts, which are not repeated. Raises EngineFailure if the endpoint does not answer."""
 
         def make_request(attempt: int) -> tuple[dict[str, Any], int]:
-            temperature = RETRY_TEMPERATURE if attempt else 0.0
-            return judge_request(
-                self.args, prompt, case, MAX_REPLY_TOKENS, temperature=temperature, seed=attempt
-            )
+            t = RETRY_TEMPERATURE if attempt else 0.0
+            return judge_request(self.args, prompt, case, MAX_REPLY_TOKENS, temperature=t, seed=attempt)
 
         request_id = f"{name}/{earlier_attempts}"
-        return await self.ask(
-            request_id, make_request, lambda reply: parse(read_list(reply)), earlier_attempts
-        )
+        return await self.ask(request_id, make_request, lambda text: parse(read_list(text)), earlier_attempts)
 
 
 def read_list(reply: str) -> list[Any]:

@@ -141,9 +141,8 @@ async def _play_trajectories(run: DataRun, note: StateFile, folder: Path) -> boo
     )
     if run.is_done(note.read(dict)):
         return True
-    args = run.serve().model_copy(
-        update={"samples": 1, "temperature": 0.0, "judge_url": None, "judge_model": None}
-    )
+    greedy = {"samples": 1, "temperature": 0.0, "judge_url": None, "judge_model": None}
+    args = run.serve().model_copy(update=greedy)
     return await run_condition(args, run.run_setup, agent_condition(setup), folder) == 0
 
 
@@ -197,9 +196,7 @@ async def score_correctness(
             tries = args.tries if counts.searches < cost.rounds else None
             note.write({"tries": tries, **vars(counts)}, private=True)
     run.summary["correctness"] = {"searches": counts.searches, "usage": counts.usage}
-    _print_scored(
-        "correctness", counts, cost.rounds, reason="of which a continuation has failed --tries times"
-    )
+    _print_scored("correctness", counts, cost.rounds, "of which a continuation has failed --tries times")
     return True
 
 
@@ -265,7 +262,7 @@ async def score_relevance(
             print(f"  requests to the judge that were {outcome}: {count:,}")
     counts = StepCounts(scored, cost.rounds - scored, vars(cache.usage))
     run.summary["relevance"] = {"searches": scored, "judge": args.judge_model, "usage": counts.usage}
-    _print_scored("relevance", counts, cost.rounds, reason="")
+    _print_scored("relevance", counts, cost.rounds, "")
     return True
 
 

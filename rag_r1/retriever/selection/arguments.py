@@ -46,11 +46,9 @@ class SelectionArguments(Arguments):
 class SelectArguments(SelectionArguments):
     """The files with the scores, and the file for the rows."""
 
-    candidates: Path | None = argument(
-        "file candidates.jsonl; needed without --correctness", "FILE", default=None
-    )
-    relevance: Path | None = argument("file relevance.jsonl", "FILE", default=None)
-    correctness: Path | None = argument("file correctness.jsonl", "FILE", default=None)
+    candidates: Path | None = argument("candidates.jsonl; needed without --correctness", "FILE", default=None)
+    relevance: Path | None = argument("relevance.jsonl", "FILE", default=None)
+    correctness: Path | None = argument("correctness.jsonl", "FILE", default=None)
     out: Path = argument("file for the rows, FILE.jsonl", "FILE")
     dataset: str | None = argument("data set of records that name none", "NAME", default=None)
     seed: int = argument("seed of the draw of negatives", default=0)

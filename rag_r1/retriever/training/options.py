@@ -28,6 +28,8 @@ from rag_r1.runs.start_checks import CHECK_ONLY
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
 Share = Annotated[float, Field(ge=0, lt=1), Constraint("a number from 0 to below 1")]
+#: The default of the encoder's settings.
+_INHERITED = "(default: the index's, else the model's)"
 Loggers = Literal["console", "file", "wandb", "tensorboard", "mlflow", "swanlab", "trackio", "clearml"]
 
 
@@ -48,23 +50,13 @@ class TrainOptions(Arguments):
     )
 
     model: str = argument("encoder: a folder, a name on the Hugging Face Hub, or minilm", "NAME")
-    index: Path | None = argument(
-        "take the encoder's settings from the manifest of this index", "DIR", default=None
-    )
+    index: Path | None = argument("index whose manifest has the encoder's settings", "DIR", default=None)
     pooling: Literal["mean", "cls", "lasttoken", "max"] | None = argument(
-        "pooling of the encoder (default: the index's, else the model's)",
-        "{mean,cls,lasttoken,max}",
-        default=None,
+        f"pooling of the encoder {_INHERITED}", "{mean,cls,lasttoken,max}", default=None
     )
-    query_prefix: str | None = argument(
-        "text before each query (default: the index's, else the model's)", "TEXT", default=None
-    )
-    passage_prefix: str | None = argument(
-        "text before each passage (default: the index's, else the model's)", "TEXT", default=None
-    )
-    separator: str | None = argument(
-        "text between the parts of a query (default: the index's, else the model's)", "TEXT", default=None
-    )
+    query_prefix: str | None = argument(f"text before each query {_INHERITED}", "TEXT", default=None)
+    passage_prefix: str | None = argument(f"text before each passage {_INHERITED}", "TEXT", default=None)
+    separator: str | None = argument(f"text between parts of a query {_INHERITED}", "TEXT", default=None)
     max_length: Annotated[int, Field(ge=8), Constraint("a whole number of at least 8")] | None = argument(
         "most tokens of a query and of a passage (default: the index's, else the model's, at most 512)",
         "N",
@@ -102,22 +94,16 @@ class TrainOptions(Arguments):
         "SHARE",
         default=1.0,
     )
-    precision: Literal["fp32", "bf16", "fp16"] = argument(
-        "number format in which the model computes", default="fp32"
-    )
+    precision: Literal["fp32", "bf16", "fp16"] = argument("number format of the computation", default="fp32")
     gradient_checkpointing: bool = argument("save memory by computing activations twice", default=False)
-    device: Literal["cpu", "auto"] = argument(
-        "the CPU, or (auto) the accelerator if there is one", default="auto"
-    )
+    device: Literal["cpu", "auto"] = argument("the CPU, or (auto) an accelerator if any", default="auto")
     seed: int = argument("seed of all random draws", default=0)
 
     save_steps: Positive = argument("steps between two checkpoints", "N", default=100)
     logging_steps: Positive = argument("steps between two lines of the log", "N", default=10)
     logger: list[Loggers] = argument("one of veRL's loggers; may be repeated", "NAME", default=["console"])
     project_name: str = argument("project in the loggers", "NAME", default="retriever")
-    experiment_name: str | None = argument(
-        "run in the loggers (default: the folder's name)", "NAME", default=None
-    )
+    experiment_name: str | None = argument("run in the loggers (default: as --out)", "NAME", default=None)
     no_progress: bool = argument("show no progress bar", default=False)
     check_only: bool = argument(CHECK_ONLY, default=False)
 
