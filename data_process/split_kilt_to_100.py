@@ -114,10 +114,7 @@ def split(
         stream.seek(state.read)
         while lines := _next_lines(stream, source):
             rows, bad = _passage_rows(lines, state, source)
-            # A lone surrogate, which JSON can represent and UTF-8 cannot, becomes a question mark.
-            data = "".join(row + "\n" for row in rows).encode("utf-8", "replace")
-            # Concatenated gzip files are a gzip file. mtime=0: the bytes do not depend on the time.
-            target.write(gzip.compress(data, 6, mtime=0) if out.name.lower().endswith(".gz") else data)
+            target.write(_encode(rows, is_gzip=out.name.lower().endswith(".gz")))
             target.flush()
             os.fsync(target.fileno())
             state = replace(
@@ -136,6 +133,14 @@ def split(
     move_into_place(part, out)
     record.remove()
     return state
+
+
+def _encode(rows: list[str], is_gzip: bool) -> bytes:
+    """The bytes of rows in the output file."""
+    # A lone surrogate, which JSON can represent and UTF-8 cannot, becomes a question mark.
+    data = "".join(row + "\n" for row in rows).encode("utf-8", "replace")
+    # Concatenated gzip files are a gzip file. mtime=0: the bytes do not depend on the time.
+    return gzip.compress(data, 6, mtime=0) if is_gzip else data
 
 
 def _passage_rows(lines: list[bytes], state: Progress, source: Path) -> tuple[list[str], BadRows]:

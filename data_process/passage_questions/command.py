@@ -47,7 +47,7 @@ SplitQuestion = tuple[MadeQuestion, str]
 
 
 class PassageQuestionsArguments(Arguments):
-    """Which corpus, and how many questions."""
+    """The corpus, the number of questions and their splits."""
 
     corpus: list[Path] = argument("corpus: .jsonl, .tsv (also .gz), .parquet, or a folder", ("FILE", ...))
     out: Path = argument("folder for train.jsonl and test.jsonl", "DIR")
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: PassageQuestionsArguments) -> None:
-    """Raises StartError with all that is wrong."""
+    """Raises StartError with the problems of the corpus and of --out."""
     with StartChecks() as checks:
         checks.run_on_all(_check_corpus, args.corpus)
         checks.run(check_out, args.out, COMMAND)

@@ -33,7 +33,7 @@ def n_questions(row: Row) -> Question:
     if "questions" in row:
         questions, golds = texts_of(row, "questions"), row["golden_answers"]
     else:
-        questions, golds = _split(_questions_text(row)), _target(row)
+        questions, golds = _split_questions(_questions_text(row)), _target(row)
     valid = isinstance(golds, list) and all(isinstance(aliases, list) for aliases in golds)
     expect(valid, "the gold answers must be a list of lists, one for each question", golds)
     if len(golds) != len(questions) or not questions:
@@ -99,7 +99,7 @@ def _questions_text(row: Row) -> str:
     return text.rpartition(_PUBLISHED_PREFIX)[2]
 
 
-def _split(text: str) -> list[str]:
+def _split_questions(text: str) -> list[str]:
     """The questions of a text that joins them by `; `; each ends with a question mark."""
     parts = text.strip().split("?; ")
     return [f"{part.strip()}?" for part in parts[:-1]] + [parts[-1].strip()]

@@ -88,6 +88,7 @@ def draw(runs: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
     titles = {"em": "Held-out exact match", "searches": "Searches a question"}
 
     def paint(*panels: Any) -> None:
+        """Draw a figure in each panel, with a line for each loop."""
         for axes, (name, title) in zip(panels, titles.items(), strict=True):
             for run in runs:
                 points = [(steps.index(row["after"]), row[name]["value"]) for row in run["rows"]]

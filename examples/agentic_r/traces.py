@@ -88,6 +88,7 @@ class ScriptedSearcher(Script):
     _searches: int = 0  # the number of searches for the present fact
 
     def turn(self, context: str) -> str:
+        """The text of the next turn: what the script does depends on the last passage in the context."""
         fact = self.question.lookups[len(self._lookups)]
         if not self._searches:
             searches = bool(self._lookups) or self._draws(self.habits.search)
@@ -99,6 +100,7 @@ class ScriptedSearcher(Script):
         return self._guess()
 
     def _after_fact(self, fact: Lookup) -> str:
+        """The turn after a passage with the fact: a search for the next fact, or an answer."""
         self._lookups.append(fact)
         self._searches = 0
         if len(self._lookups) < len(self.question.lookups) and self._draws(self.habits.go_on):
@@ -107,6 +109,7 @@ class ScriptedSearcher(Script):
         return answer_turn(thought, answer)
 
     def _search(self, fact: Lookup) -> str:
+        """A turn that searches for a fact, a second time with a word for what is to be known."""
         query = fact.entity if not self._searches else f"{fact.entity} {WORDING[fact.relation][2]}"
         self._searches += 1
         self.search.gold = self.world.passage_of(fact)

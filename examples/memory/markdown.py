@@ -74,6 +74,7 @@ def draw(runs: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
     }
 
     def paint(*panels: Any) -> None:
+        """Draw a figure in each panel, with a line for each training."""
         for axes, (name, title) in zip(panels, titles.items(), strict=True):
             for run in runs:
                 points = sorted((int(step), figures[name]) for step, figures in run["held_out"].items())

@@ -64,6 +64,7 @@ class ScriptedMemory(Script):
     _written: bool = False  # whether the facts are in a summary
 
     def turn(self, context: str) -> str:
+        """The text of the next turn: after a search it depends on the page that the context ends with."""
         if not self._expects_page:
             return self._search()
         self._expects_page = False
@@ -77,6 +78,7 @@ class ScriptedMemory(Script):
         return self._guess()
 
     def _after_fact(self, fact: Lookup) -> str:
+        """The turn after a page with the fact: a summary, an answer, or the next search."""
         self._lookups.append(fact)
         self._referred = self._written = False
         if len(self._lookups) == len(self.question.lookups):
@@ -88,6 +90,7 @@ class ScriptedMemory(Script):
         return self._answer() if choice == "early" else self._search()
 
     def _after_reference(self, entity: str, last: str) -> str:
+        """The turn after a page that refers to the name `last`: a backtrack, a guess, or the next search."""
         choice = self._draw(self.habits[1])
         self._referred = True
         if choice == "backtrack":
@@ -121,6 +124,7 @@ class ScriptedMemory(Script):
         return self.rng.choices(list(shares), list(shares.values()))[0]
 
     def _block(self, role: str, text: str) -> str:
+        """A text in the protocol's block for a role."""
         block = next(block for block in self.protocol.blocks if block.role == role)
         return f"{block.open} {text} {block.close}"
 

@@ -198,6 +198,7 @@ def draw(curves: Sequence[Mapping[int, list[Record]]], path: Path) -> list[Path]
     the pictures."""
 
     def paint(match: Any, search: Any) -> None:
+        """Draw exact match in one panel and queries in the other, with a line for each training and kind."""
         for curve in curves:
             steps = sorted(curve)
             parts = [by_kind(curve[step]) for step in steps]

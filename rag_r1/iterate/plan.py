@@ -119,7 +119,7 @@ class ServerSpec:
 
 @options("evaluation")
 class EvaluationSpec:
-    """How `rag-r1 eval` measures each agent and each retriever."""
+    """The questions and options with which `rag-r1 eval` measures each agent and each retriever."""
 
     #: Held-out questions.
     questions: Paths

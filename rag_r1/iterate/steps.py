@@ -93,6 +93,7 @@ class Loop:
             raise RunError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def _steps(self) -> list[LoopStep]:
+        """All steps, in order. Raises OSError for a file that cannot be read."""
         state = replace(self._initial)  # a copy, which the steps change
         steps = [self._evaluation("start/evaluation", state)]
         trains_agent = self.plan.agent.recipe is not None

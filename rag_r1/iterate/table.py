@@ -87,6 +87,7 @@ def draw(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
     without matplotlib."""
 
     def curves(scores: Any, searches: Any) -> None:
+        """Draw EM and recall in one panel, and searches in the other."""
         _line(scores, rows, "em", "EM")
         _line(scores, rows, "recall", "recall of gold passages")
         scores.set(ylim=(-0.02, 1.02))

@@ -52,7 +52,8 @@ _Case = tuple[Mapping[str, Any], Callable[[list[Any]], Sequence[Any]]]
 
 
 class RelevanceScorer(ResultJournal):
-    """Sub-answers and scores by a judge; a context manager, which holds the step's folder."""
+    """Asks a judge for sub-answers and scores, and records them; a context manager, which holds the step's
+    folder."""
 
     def __init__(self, args: JudgeArguments, candidates: CandidateStore, folder: Path):
         self.args, self.candidates = args, candidates

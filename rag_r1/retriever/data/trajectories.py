@@ -115,6 +115,7 @@ class TrajectoryReader:
             self._offsets.append(offset)
 
     def _read_trajectory(self, record: Mapping[str, Any]) -> PlayedTrajectory:
+        """The trajectory of a record, with the tokens of its turns."""
         trajectory = trajectory_of(dict(record))
         ids = (self._ids(record["id"], number, turn) for number, turn in enumerate(trajectory.turns))
         return PlayedTrajectory(

@@ -56,6 +56,7 @@ class SelectArguments(SelectionArguments):
 
     @model_validator(mode="after")
     def _has_scores(self) -> SelectArguments:
+        """Raises ValueError if the rule needs a file that is not given, or --out is one of the files."""
         faults = [
             f"--utility {self.utility} needs --{name}"
             for name, path in (("relevance", self.relevance), ("correctness", self.correctness))

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: SelectArguments) -> None:
-    """Raises StartError with all that is wrong."""
+    """Read all files of scores. Raises StartError with the problems of the files and of --out."""
     with StartChecks() as checks:
         checks.run(check_out_file, args.out)
         checks.run(_count_records, RoundsRecord, args.candidates)

@@ -61,6 +61,7 @@ class ScoreFiles:
         relevance: RelevanceRecord | None,
         correctness: CorrectnessRecord | None,
     ) -> QueryRound:
+        """The round of a search in a record of candidates, with the scores that there are."""
         earlier_rounds = (item for item in record.trajectory if item.round_index < search.round_index)
         earlier_queries = tuple(item.current_query for item in earlier_rounds)
         has_history = "history_queries" in search.model_fields_set  # the published records have none
@@ -76,6 +77,7 @@ class ScoreFiles:
         )
 
     def _from_correctness(self, record: CorrectnessRecord, relevance: RelevanceRecord | None) -> QueryRound:
+        """The round of a record of correctness, whose order its candidates have."""
         return QueryRound(
             dataset=record.dataset or self.dataset,
             query_id=record.id,

@@ -34,7 +34,7 @@ Loggers = Literal["console", "file", "wandb", "tensorboard", "mlflow", "swanlab"
 
 
 class TrainOptions(Arguments):
-    """What is trained, on what, and how."""
+    """The encoder, its training rows and the settings of the training."""
 
     rows: list[Path] = argument("training rows, as `rag-r1 retriever data` writes them", ("FILE", ...))
     corpus: list[Path] = argument(
@@ -150,7 +150,7 @@ def split_recipe(arguments: Sequence[str], prog: str) -> tuple[list[str], dict[s
 
 def read_recipe(name: str) -> dict[str, Any]:
     """The options in a shipped recipe or a file. Raises RecipeError for a file that cannot be read, for keys
-    that are no options, and for wrong values."""
+    that are not options, and for wrong values."""
     path = find_file(name, ".yaml")
     try:
         options = read_settings(path, TrainOptions)

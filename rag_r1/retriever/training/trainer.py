@@ -44,7 +44,11 @@ from rag_r1.runs.folder import RunFolder
 from rag_r1.system.installation import setup_command
 
 if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
 
 MODEL, CHECKPOINTS = "model", "checkpoints"
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -149,15 +153,32 @@ def _fit(
 ) -> None:
     """Train `model` in place, from the newest checkpoint on. At the end LoRA is merged and weights are
     averaged, as the options say."""
-    from sentence_transformers import SentenceTransformerTrainer
-    from sentence_transformers.sentence_transformer.model_card import SentenceTransformerModelCardCallback
-
-    model.model_card_data.generate_widget_examples = False
     initial_weights = weights_of(model) if options.average_weights < 1 else None
     if options.lora:
         add_lora(model, options.lora_rank, options.lora_alpha, options.lora_dropout)
     else:
         freeze_unused(model)
+    checkpoint = _resume_point(options, args)
+    trainer = _make_trainer(model, settings, data, options, args)
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if options.lora:
+        merge_lora(model)
+    if initial_weights is not None:
+        average_weights(model, initial_weights, options.average_weights)
+
+
+def _make_trainer(
+    model: SentenceTransformer,
+    settings: EncoderSettings,
+    data: TrainingData,
+    options: TrainOptions,
+    args: SentenceTransformerTrainingArguments,
+) -> SentenceTransformerTrainer:
+    """The trainer of a model, with our loss, collator, loggers and progress bar."""
+    from sentence_transformers import SentenceTransformerTrainer
+    from sentence_transformers.sentence_transformer.model_card import SentenceTransformerModelCardCallback
+
+    model.model_card_data.generate_widget_examples = False
     loss_options = {"temperature", "rank_weight", "rank_temperature", "mini_batch"}
     loss = RetrieverLoss(model, data.table, **options.model_dump(include=loss_options))
     trainer = SentenceTransformerTrainer(
@@ -172,12 +193,7 @@ def _fit(
         trainer.remove_callback(unwanted)
     if not options.no_progress:
         trainer.add_callback(_ProgressBar)
-    checkpoint = _resume_point(options, args)
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    if options.lora:
-        merge_lora(model)
-    if initial_weights is not None:
-        average_weights(model, initial_weights, options.average_weights)
+    return trainer
 
 
 def _resume_point(options: TrainOptions, args: SentenceTransformerTrainingArguments) -> Path | None:
@@ -206,6 +222,7 @@ class _LoggerCallback(TrainerCallback):
         self.tracking: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        """Open the loggers. Raises RunError if veRL is not installed."""
         if not state.is_world_process_zero:
             return
         try:
