@@ -158,8 +158,8 @@ def _fit(
         add_lora(model, options.lora_rank, options.lora_alpha, options.lora_dropout)
     else:
         freeze_unused(model)
-    checkpoint = _resume_point(options, args)
     trainer = _make_trainer(model, settings, data, options, args)
+    checkpoint = _resume_point(options, args)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if options.lora:
         merge_lora(model)
