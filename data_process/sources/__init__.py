@@ -45,7 +45,8 @@ SOURCES: dict[str, SourceKind] = {
         ),
         SourceKind(
             "hotpotqa",
-            "HotpotQA: hotpot_train_v1.1.json and the like, the Hub's hotpotqa/hotpot_qa, or FlashRAG's", hotpotqa,
+            "HotpotQA: hotpot_train_v1.1.json and the like, the Hub's hotpotqa/hotpot_qa, or FlashRAG's",
+            hotpotqa,
             layouts=(_FLASHRAG, ("question", "answer", "supporting_facts")),
             own_columns=("supporting_facts", "level"),
             further_columns=("type",),
@@ -86,7 +87,8 @@ SOURCES: dict[str, SourceKind] = {
         ),
         SourceKind(
             "n_questions",
-            "several questions in a row: nq_hotpotqa_train_multi_N of MEM1, or {questions, golden_answers}", n_questions,
+            "several questions in a row: nq_hotpotqa_train_multi_N of MEM1, or {questions, golden_answers}",
+            n_questions,
             layouts=(("questions", "golden_answers"), ("prompt", "reward_model")),
             own_columns=("reward_model",),
             further_columns=("question", "data_source"),
