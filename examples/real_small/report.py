@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def validations(run: Path) -> dict[int, list[Record]]:
     """The records of a training's validations, by step. Raises ValueError if there are none."""
     if not run.is_dir():
-        raise ValueError(f"--grpo {run} does not exist: give the folder of a training")
+        raise ValueError(f"--grpo {run}: there is no such folder: give that of a training")
     trajectories = run / "trajectories"
     folder = next((trajectories / name for name in ("test", "val") if (trajectories / name).is_dir()), run)
     if not (steps := records_by_step(folder)):
