@@ -1,4 +1,4 @@
-"""Builds a training and a validation set from several sources, each with the number of questions wanted.
+"""Builds a training and a validation set from several sources, each with a number of questions.
 
     rag-r1 data --out data/mix --train hotpotqa=hotpot_train_v1.1.json@5000 --train nq=nq_train.jsonl@5000 \\
         --validation hotpotqa=hotpot_dev_distractor_v1.json@500 --validation bamboogle
@@ -16,6 +16,7 @@ import errno
 import os
 import sqlite3
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -45,12 +46,12 @@ from rag_r1.protocols import Protocol
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
-NEARLY = "near_duplicates.jsonl"
+NEAR_DUPLICATES = "near_duplicates.jsonl"
 Similarity = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Constraint("a number from 0 to 1")]
 
 EPILOG = (
     "sources:\n"
-    + "\n".join(f"  {kind.name:16} {kind.about}" for kind in SOURCES.values())
+    + "\n".join(f"  {kind.name:16} {kind.description}" for kind in SOURCES.values())
     + """
 
 The output is train.parquet and test.parquet (each if it has a source), data_summary.json with the counts,
@@ -59,12 +60,12 @@ that resemble another one. Of rows with the same question and the same answers t
 """
 )
 
-#: In --out, while the set is built.
+#: The file in --out that holds the questions while the set is built.
 _POOL = ".questions.sqlite"
 
 
 class BuildArguments(SetArguments):
-    """Sources, numbers, and what is done about questions that are in both splits."""
+    """The sources, how many questions are drawn, and what is done about questions in both splits."""
 
     train: list[str] = argument("a source to train on; may be repeated", "SOURCE", default=[])
     validation: list[str] = argument("a source to validate on; may be repeated", "SOURCE", default=[])
@@ -83,8 +84,9 @@ class BuildArguments(SetArguments):
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    texts = {"prog": "rag-r1 data", "description": __doc__, "epilog": EPILOG}
-    args = read_arguments(BuildArguments, arguments, check=check_start, **texts)
+    args = read_arguments(
+        BuildArguments, arguments, prog="rag-r1 data", description=__doc__, epilog=EPILOG, check=check_start
+    )
     protocol, entries = check_start(args)
     if args.check_only:
         on_hub = sum(entry.file is None for entry in entries)
@@ -98,36 +100,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(args.out / _POOL)) from error
         raise DataError(f"{args.out / _POOL}: {error}: check that disk, or choose another --out") from error
-    _print(args.out, summary)
+    _print_summary(args.out, summary)
     return 0
 
 
 def check_start(args: BuildArguments) -> tuple[Protocol, list[MixEntry]]:
-    """The protocol and the sources, of whose files the first rows are read. Raises StartError with all that
-    is wrong."""
+    """Check everything before the set is built, the first rows of all files included; returns the protocol
+    and the sources. Raises StartError with all problems."""
     with StartChecks() as checks:
         if args.near_duplicates:
             checks.run(require_library)
         protocol = checks.run(read_protocol, args.protocol, args.prompt)
-        if args.prompt is not None:  # beside a wrong protocol
+        if args.prompt is not None:  # so that a wrong protocol does not hide a wrong prompt
             checks.run(read_protocol, "rag_r1_mq", args.prompt)
         flags = {"train": args.train, "test": args.validation}
         entries = read_entries(flags, args.mix, checks)
         for entry in entries:
             if entry.file is not None:
-                checks.run(check_first_rows, entry.place, read_source(entry))
+                checks.run(check_first_rows, entry.location, read_source(entry))
         checks.run(check_out, args.out, "rag-r1 data")
-        named = {entry.split for entry in entries} | {split for split, values in flags.items() if values}
+        splits = {entry.split for entry in entries} | {split for split, values in flags.items() if values}
         if args.mix is None or not checks.problems:  # else the splits are not known
-            checks.run(refuse_leftovers, named, args.out)
-    assert protocol is not None
+            checks.run(refuse_leftovers, splits, args.out)
+    assert protocol is not None  # else StartChecks has raised
     return protocol, entries
 
 
 def build(args: BuildArguments, protocol: Protocol, entries: list[MixEntry]) -> dict[str, Any]:
-    """Build the set of what `check_start` returns; returns the summary, which is also written. Raises
-    DataError, before any parquet file is written, if something is wrong with the sources or the splits
-    overlap."""
+    """Build the set from what `check_start` returns and write its files; returns the summary. Raises
+    DataError, before any parquet file is written, for rows that cannot be used, for a source of which nothing
+    is left, and for splits that overlap."""
     splits = list(dict.fromkeys(entry.split for entry in entries))
     args.out.mkdir(parents=True, exist_ok=True)
     with QuestionPool(args.out / _POOL, entries, args.seed) as pool:
@@ -135,11 +137,11 @@ def build(args: BuildArguments, protocol: Protocol, entries: list[MixEntry]) -> 
         total = sum(bad, BadRows())
         if total.count and not args.skip_bad_rows:
             raise DataError(f"nothing was written, because of {total.refusal()}")
-        _mark(pool, args.overlap)
+        _mark_unwritten(pool, args.overlap)
         write_report(args.out / REPEATED, repeated_lines(pool))
         leaks = _check_splits(pool, args)
-        across: list[bool] = []
-        write_report(args.out / NEARLY, _noting(across, similar_lines(pool, args.near_duplicates)))
+        similar = Counter[str]()
+        write_report(args.out / NEAR_DUPLICATES, similar_lines(pool, args.near_duplicates, similar))
         written = write_splits(pool, splits, protocol, args.out)
         summary = {
             "protocol": protocol.name,
@@ -147,8 +149,8 @@ def build(args: BuildArguments, protocol: Protocol, entries: list[MixEntry]) -> 
             "overlap": {"policy": args.overlap, "kept": leaks},
             "near_duplicates": {
                 "similarity": args.near_duplicates or None,
-                "pairs": len(across),
-                "across_splits": sum(across),
+                "pairs": similar["pairs"],
+                "across_splits": similar["across_splits"],
             },
             "sources": [entry_counts(pool, i, n_read[i], bad[i], written[i]) for i in range(len(entries))],
             "left_out": total.left_out(),
@@ -158,11 +160,13 @@ def build(args: BuildArguments, protocol: Protocol, entries: list[MixEntry]) -> 
 
 
 def _fill_pool(pool: QuestionPool, entries: list[MixEntry]) -> tuple[list[int], list[BadRows]]:
-    """Put all sources into the pool; returns the rows read of each, and its bad rows."""
-    n_read, bad = [0] * len(entries), [BadRows() for _ in entries]
+    """Add the questions of all sources to the pool; returns the number of rows read of each, and its bad
+    rows. Raises StartError with the sources that cannot be read."""
+    n_read = [0] * len(entries)
+    bad = [BadRows() for _ in entries]
 
     def questions(number: int) -> Iterator[Question]:
-        location = entries[number].place
+        location = entries[number].location
         for row, question in tqdm(read_source(entries[number]), desc=location, unit=" rows", mininterval=1):
             n_read[number] += 1
             if isinstance(question, ValueError):
@@ -176,8 +180,9 @@ def _fill_pool(pool: QuestionPool, entries: list[MixEntry]) -> tuple[list[int], 
     return n_read, bad
 
 
-def _mark(pool: QuestionPool, overlap: str) -> None:
-    """Mark what is not written: first in the validation set, because train must not have what is in it."""
+def _mark_unwritten(pool: QuestionPool, overlap: str) -> None:
+    """Mark the rows that are not written: first in the validation set, because train must not have its
+    questions."""
     pool.deduplicate()
     for split in ("test", "train"):
         if split == "train" and overlap == "drop":
@@ -199,40 +204,24 @@ def _check_splits(pool: QuestionPool, args: BuildArguments) -> int:
     for number, entry in enumerate(pool.entries):
         if pool.counts(number).get(None, 0) < entry.join:
             raise DataError(
-                f"nothing is left of {entry.place} for {entry.split}.parquet; no parquet file was written "
-                f"({report} names the rows that repeat others)"
+                f"nothing is left of {entry.location} for {entry.split}.parquet; no parquet file was written "
+                f"({report} names the rows that repeat others): leave that source out, or give another file"
             )
     return leaks
 
 
-def _noting(across: list[bool], lines: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The lines as they are; `across` collects whether they are about rows of both splits."""
-    for line in lines:
-        across.append(line["across_splits"])
-        yield line
-
-
-def _print(out: Path, summary: dict[str, Any]) -> None:
-    """The counts on standard output, and what deserves attention on standard error."""
+def _print_summary(out: Path, summary: dict[str, Any]) -> None:
+    """Print the counts on standard output, and notes on standard error."""
     for split in dict.fromkeys(source["split"] for source in summary["sources"]):
         sources = [source for source in summary["sources"] if source["split"] == split]
         print(f"{out / split}.parquet: {sum(source['written'] for source in sources)} rows")
         for source in sources:
-            print(
-                f"  {source['name']}: {source['written']} of {source['read']} rows ({source['duplicates']} "
-                f"duplicates removed, {source['overlap_with_test']} removed that are in test, "
-                f"{source['not_drawn']} not drawn, {source['malformed']} malformed rows left out)"
-            )
-            if source["asked"] and source["written"] < source["asked"]:
-                counts = f"{source['written']} rows, although {source['asked']} were asked for"
-                print(f"note: {source['name']}: {counts}", file=sys.stderr)
-            if note := _repeated_ids(source):
-                print(note, file=sys.stderr)
+            _print_source(source)
     if (out / REPEATED).exists():
         print(f"{out / REPEATED}: the repeated questions, row by row")
     if (near_pairs := summary["near_duplicates"])["pairs"]:
         print(
-            f"{out / NEARLY}: {near_pairs['pairs']} questions that resemble another one, "
+            f"{out / NEAR_DUPLICATES}: {near_pairs['pairs']} questions that resemble another one, "
             f"{near_pairs['across_splits']} of them one of the validation set"
         )
     if overlapping := summary["overlap"]["kept"]:
@@ -241,8 +230,22 @@ def _print(out: Path, summary: dict[str, Any]) -> None:
         print(line, file=sys.stderr)
 
 
-def _repeated_ids(source: dict[str, Any]) -> str | None:
-    """The note on rows of a source that share an id with another row."""
+def _print_source(source: dict[str, Any]) -> None:
+    """Print the counts of a source, and notes on too few rows and on repeated ids."""
+    print(
+        f"  {source['name']}: {source['written']} of {source['read']} rows ({source['duplicates']} "
+        f"duplicates removed, {source['overlap_with_test']} removed that are in test, "
+        f"{source['not_drawn']} not drawn, {source['malformed']} malformed rows left out)"
+    )
+    if source["asked"] and source["written"] < source["asked"]:
+        counts = f"{source['written']} rows, although {source['asked']} were asked for"
+        print(f"note: {source['name']}: {counts}", file=sys.stderr)
+    if note := _repeated_ids_note(source):
+        print(note, file=sys.stderr)
+
+
+def _repeated_ids_note(source: dict[str, Any]) -> str | None:
+    """The note on rows of a source that share an id with another row; None if there are none."""
     count, first = source["rows_with_repeated_id"], source["rows_of_repeated_ids"]
     if not count:
         return None

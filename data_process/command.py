@@ -1,10 +1,15 @@
-"""The command line that the scripts of this package share."""
+"""The command line that the scripts of this package share.
+
+A script declares its defaults and how it reads its splits (`run`); `main` is the script that reads a file of
+questions, or a Hub data set, for each split. Everything is checked before the first file is written.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,9 +26,6 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
 ScriptArguments = TypeVar("ScriptArguments", bound="QuestionArguments")
-
-#: Key under which a script's `read` returns the bad rows of files that are not those of its splits.
-BAD_ROWS = "bad_rows"
 
 ROWS = """\
 A row is {"question": text, "golden_answers": text or list of texts}, with an optional "id"; "answer" and
@@ -49,7 +51,7 @@ class SetArguments(Arguments):
 
 
 class QuestionArguments(SetArguments):
-    """The arguments that all scripts share; each script sets its own defaults (`with_defaults`)."""
+    """The arguments that all scripts share; each script sets its own defaults."""
 
     train: str | None = argument("file of questions to train on", "FILE", default=None)
     validation: str | None = argument("file of questions to validate on", "FILE", default=None)
@@ -60,13 +62,23 @@ class QuestionArguments(SetArguments):
 
 
 class HubArguments(QuestionArguments):
-    """The same, with a Hub data set as the source if no file is given."""
+    """The shared arguments, and a Hub data set as the source if no file is given."""
 
     hub: str | None = argument("Hub data set, used if no file is given", "DATASET", default=None)
     hub_config: str | None = argument("configuration of the Hub data set", "NAME", default=None)
     hub_splits: tuple[str, str] = argument(
         "splits of the Hub data set", ("TRAIN", "VALIDATION"), default=("train", "dev")
     )
+
+
+@dataclass(frozen=True)
+class ScriptInput:
+    """What a script has read: its splits, further entries of the summary, and the bad rows of files that are
+    not those of its splits."""
+
+    splits: list[Split]
+    details: dict[str, Any] = field(default_factory=dict)
+    other_bad_rows: BadRows = field(default_factory=BadRows)
 
 
 def main(
@@ -84,7 +96,7 @@ def main(
     declared = with_defaults(
         HubArguments, protocol=protocol, source_name=source_name, hub=dataset, hub_config=config
     )
-    return run(declared, arguments, description, lambda args: (make_splits(*_sources(args)), {}))
+    return run(declared, arguments, description, lambda args: ScriptInput(make_splits(*_sources(args))))
 
 
 @command_main(DataError, RunError, OSError)
@@ -92,30 +104,33 @@ def run(
     declared: type[ScriptArguments],
     arguments: Sequence[str] | None,
     description: str,
-    read: Callable[[ScriptArguments], tuple[list[Split], dict[str, Any]]],
+    read: Callable[[ScriptArguments], ScriptInput],
 ) -> int:
-    """Write what `read` returns for the arguments (the splits, and further entries of the summary) and print
-    the counts; returns the exit status."""
+    """Write the splits that `read` returns for the arguments, and print the counts; returns the exit status.
+    `declared`: the class of the arguments; `arguments`: None, those of the process."""
 
-    def check(args: ScriptArguments) -> tuple[Protocol, tuple[list[Split], dict[str, Any]]]:
+    def check(args: ScriptArguments) -> tuple[Protocol, ScriptInput]:
         with StartChecks() as checks:
             checks.run(_check_source_name, args.source_name)
-            dialect = checks.run(read_protocol, args.protocol, args.prompt)
+            protocol = checks.run(read_protocol, args.protocol, args.prompt)
             checks.run(check_out, args.out)
-            made = checks.run(read, args)
-        assert dialect is not None and made is not None
-        return dialect, made
+            script_input = checks.run(read, args)
+        assert protocol is not None and script_input is not None  # else StartChecks has raised
+        return protocol, script_input
 
     args = read_arguments(declared, arguments, description=description, epilog=ROWS, check=check)
-    dialect, (splits, details) = check(args)
+    protocol, script_input = check(args)
+    splits = script_input.splits
     if args.check_only:
         names = ", ".join(split.name for split in splits)
         print(f"all checks passed: {names} would be written into {args.out}")
         return 0
-    bad = sum((split.source.bad for split in splits), details.pop(BAD_ROWS, BadRows()))
+    bad = script_input.other_bad_rows
+    for split in splits:
+        bad += split.source.bad
     if bad.count and not args.skip_bad_rows:
         raise DataError(f"nothing was written, because of {bad.refusal()}")
-    summary = write_splits(splits, dialect, args.source_name, args.out, details)
+    summary = write_splits(splits, protocol, args.source_name, args.out, script_input.details)
     _print_counts(args.out, summary)
     if any(split.repeats for split in splits):
         print(f"{args.out / REPEATED}: the repeated questions, row by row")
@@ -125,6 +140,7 @@ def run(
 
 
 def _print_counts(out: Path, summary: Mapping[str, Any]) -> None:
+    """Print the counts of each split."""
     for name, counts in summary["splits"].items():
         overlap = f", {counts['overlap_with_test']} removed that are in test" if name == "train" else ""
         print(
@@ -144,6 +160,7 @@ def _check_source_name(name: str) -> None:
 
 
 def _sources(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile | None]:
+    """Read the questions to train on and to validate on, each None if it is not given. Raises DataError."""
     if args.train or args.validation:
         with StartChecks() as checks:
             files = [checks.run(read_file, file) if file else None for file in (args.train, args.validation)]
@@ -155,7 +172,7 @@ def _sources(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile | No
 
 
 def read_protocol(name: str, prompt_file: str | None) -> Protocol:
-    """The protocol, with the prompt of a file if one is given. Raises DataError."""
+    """The protocol, with the prompt of a file if one is given. Raises DataError for either that is wrong."""
     try:
         return load_with_prompt(name, prompt_file)
     except ProtocolError as error:

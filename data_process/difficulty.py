@@ -34,11 +34,11 @@ ANY = "any"
 CLASSES = (EASY, MEDIUM, HARD, ANY)
 SOURCES = ("hotpotqa", "2wiki")
 
-#: (source, class) -> questions.
-MakeUp = Mapping[tuple[str, str], int]
+#: (source, class) -> the number of questions.
+Composition = Mapping[tuple[str, str], int]
 
 #: R1-Searcher's two stages: 350 and 8,148 questions.
-PUBLISHED: dict[int, MakeUp] = {
+PUBLISHED: dict[int, Composition] = {
     1: {("hotpotqa", MEDIUM): 200, ("2wiki", MEDIUM): 150},
     2: {("hotpotqa", MEDIUM): 2561, ("hotpotqa", HARD): 2000, ("2wiki", MEDIUM): 1087, ("2wiki", HARD): 2500},
 }
@@ -46,7 +46,8 @@ PUBLISHED: dict[int, MakeUp] = {
 
 @dataclass(frozen=True)
 class DifficultyTable:
-    """Classes by source id and by question; `of` looks up both. `bad`: lines left out."""
+    """The classes of questions, by their ids in the source and by their texts. `bad`: lines that were left
+    out."""
 
     by_id: Mapping[str, str]
     by_question: Mapping[str, str]
@@ -60,8 +61,9 @@ class DifficultyTable:
 
 @dataclass(frozen=True)
 class QuestionSelection:
-    """The questions that were drawn; for each entry of the composition the counts requested, taken and
-    available; and the rows that were left out because an earlier one has the same question and answers."""
+    """The questions that were drawn; for each entry of the composition how many were to be drawn (`asked`),
+    were drawn (`taken`) and were available (`there`, by class); and the rows that were left out because an
+    earlier one has the same question and answers."""
 
     questions: list[Question]
     counts: list[dict[str, Any]]
@@ -74,14 +76,14 @@ class QuestionSelection:
 
 
 def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> DifficultyTable:
-    """From a file as described at the top of the module.
+    """Read the classes of questions from a file of JSON lines with `rollouts`, or of trajectory records.
 
-    Raises DataError, naming the file and the first bad lines, if a line gives no difficulty (with
-    `skip_bad_rows` such lines are counted in `bad` instead) or if no line does.
+    Raises DataError, with the file and the first bad lines, if a line names no difficulty (with
+    `skip_bad_rows` such lines are counted in `bad` instead), and if no line does.
     """
     by_id: dict[str, str] = {}
     by_question: dict[str, str] = {}
-    played: dict[str, list[bool]] = defaultdict(list)
+    rollouts: dict[str, list[bool]] = defaultdict(list)  # key of a question -> was each rollout right?
     bad = BadRows()
     n_json = 0
     try:
@@ -92,12 +94,12 @@ def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficul
                 row = parse_json_line(line)
                 n_json += not isinstance(row, ValueError)
                 try:
-                    _read_line(row, by_id, by_question, played)
+                    _read_line(row, by_id, by_question, rollouts)
                 except ValueError as error:
                     bad.add(f"{path}, line {number}", error)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error}") from error
-    for key, right in played.items():
+    for key, right in rollouts.items():
         label = difficulty_class(right.index(True) + 1 if any(right) else len(right), any(right))
         if label:
             by_question.setdefault(key, label)
@@ -111,18 +113,18 @@ def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficul
 
 
 def _read_line(
-    row: Any, by_id: dict[str, str], by_question: dict[str, str], played: dict[str, list[bool]]
+    row: Any, by_id: dict[str, str], by_question: dict[str, str], rollouts: dict[str, list[bool]]
 ) -> None:
-    """Record the difficulty in a line. Raises ValueError if there is none."""
+    """Add the difficulty in a line to the dicts. Raises ValueError if the line has none."""
     if isinstance(row, ValueError):
         raise row
     question = row.get("question") if isinstance(row, dict) else None
     question_id = row.get("id") if isinstance(row, dict) else None
     if not isinstance(question, str) and not isinstance(question_id, str | int):
         raise ValueError("needs `question` or `id`")
-    rollouts = row.get("rollouts")
-    if isinstance(rollouts, int) and not isinstance(rollouts, bool) and rollouts > 0:
-        label = difficulty_class(rollouts, right=True)
+    count = row.get("rollouts")
+    if isinstance(count, int) and not isinstance(count, bool) and count > 0:
+        label = difficulty_class(count, right=True)
         if isinstance(question, str):
             by_question[question_key(question)] = label
         else:
@@ -132,35 +134,36 @@ def _read_line(
     if not isinstance(rewards, dict) or "cover_em" not in rewards or not isinstance(question, str):
         raise ValueError("needs `rollouts`, a number from 1, or a question with rewards.cover_em")
     if rewards["cover_em"] is not None:  # None: the rollout ended with a failure, and does not count
-        played[question_key(question)].append(bool(rewards["cover_em"]))
+        rollouts[question_key(question)].append(bool(rewards["cover_em"]))
 
 
 def select(
     questions: Mapping[str, Sequence[Question]],
-    make_up: MakeUp,
+    composition: Composition,
     class_of: Callable[[Question], str | None] | None,
     excluded_keys: set[str],
     seed: int,
 ) -> QuestionSelection:
-    """Draw `make_up` from `questions` (by source), each row once (see rag_r1/data/files/duplicates.py).
+    """Draw a composition from `questions` (source -> questions), each row once
+    (rag_r1/data/files/duplicates.py).
 
-    `class_of` is None if difficulties are unknown: the counts of a source are then added up, as class `any`.
-    `excluded_keys`: keys (`question_key`) of questions that must not be drawn, those of the validation set.
-    """
+    `class_of` is None if difficulties are not known: the counts of a source are then added up, as class
+    `any`. `excluded_keys`: keys (`question_key`) of questions that must not be drawn, those of the validation
+    set."""
     if class_of is None:
         merged: Counter[tuple[str, str]] = Counter()
-        for (source, _), count in make_up.items():
+        for (source, _), count in composition.items():
             merged[source, ANY] += count
-        make_up = merged
+        composition = merged
     rng = random.Random(seed)
-    first: dict[tuple[str, frozenset[str]], Question] = {}
+    seen: dict[tuple[str, frozenset[str]], Question] = {}
     sample, counts, repeats = [], [], []
-    for source in dict.fromkeys(source for source, _ in make_up):
+    for source in dict.fromkeys(source for source, _ in composition):
         pools: dict[str | None, list[Question]] = defaultdict(list)
-        for question in _unique(questions.get(source, ()), excluded_keys, first, repeats):
+        for question in _unique(questions.get(source, ()), excluded_keys, seen, repeats):
             pools[class_of(question) if class_of else ANY].append(question)
         available = {str(name or "unclassified"): len(pool) for name, pool in pools.items()}
-        for (entry_source, name), count in make_up.items():
+        for (entry_source, name), count in composition.items():
             if entry_source != source:
                 continue
             pool = [q for members in pools.values() for q in members] if name == ANY else pools[name]
@@ -168,31 +171,32 @@ def select(
             sample += [question for question in pool if id(question) in ids]
             for pool in pools.values():
                 pool[:] = [question for question in pool if id(question) not in ids]
-            counts.append(
-                {"source": source, "class": name, "asked": count, "taken": len(ids), "there": available}
-            )
+            drawn = {"asked": count, "taken": len(ids), "there": available}
+            counts.append({"source": source, "class": name, **drawn})
     return QuestionSelection(sample, counts, repeats)
 
 
 def _unique(
     questions: Iterable[Question],
     excluded_keys: set[str],
-    first: dict[tuple[str, frozenset[str]], Question],
+    seen: dict[tuple[str, frozenset[str]], Question],
     repeats: list[RepeatedRow],
 ) -> Iterator[Question]:
-    """The questions that may be drawn; those of `first` are added to `repeats`."""
+    """Yields the questions that may be drawn, and adds them to `seen`, by question and answers. Rows with the
+    question and the answers of an earlier one are added to `repeats` instead."""
     for question in questions:
         key = question_key(question.question)
         if key in excluded_keys:
             continue
-        if repeated := first.get((key, golds_key(question))):
-            repeats.append(RepeatedRow(question, repeated, Outcome.DUPLICATE))
+        if earlier := seen.get((key, golds_key(question))):
+            repeats.append(RepeatedRow(question, earlier, Outcome.DUPLICATE))
         else:
-            first[key, golds_key(question)] = question
+            seen[key, golds_key(question)] = question
             yield question
 
 
 def _shortfall(entry: Mapping[str, Any]) -> str:
+    """The sentence about an entry of the composition that could not be met."""
     rows = ", ".join(f"{count} {name}" for name, count in sorted(entry["there"].items())) or "none at all"
     return (
         f"{entry['source']} {entry['class']}: {entry['taken']} of {entry['asked']} questions; "

@@ -52,21 +52,21 @@ class MixEntry:
     file: Path | None = None
     #: Split of the Hub data set, if not that of the table of sources.
     hub_split: str | None = None
-    #: Rows that are drawn; None: all.
+    #: How many rows are drawn; None: all.
     take: int | None = None
-    #: Questions in a row.
+    #: How many questions are joined in a row.
     join: int = 1
 
     @property
     def hub(self) -> HubSplit:
-        """The Hub's split that it names, else that of the table of sources."""
+        """The split of the Hub data set that the entry names, else that of the table of sources."""
         if self.hub_split is None:
             return self.kind.hub[FLAGS[self.split]]
         return replace(next(iter(self.kind.hub.values())), split=self.hub_split)
 
     @property
-    def place(self) -> str:
-        """Where its rows come from, for messages."""
+    def location(self) -> str:
+        """The file or the split of the Hub from which its rows come, for messages."""
         return str(self.file or self.hub)
 
 
@@ -83,11 +83,11 @@ class MixEntryOptions:
 
 
 def read_entries(flags: dict[str, Sequence[str]], mix: Path | None, checks: StartChecks) -> list[MixEntry]:
-    """The entries of the YAML file and of the flags (`flags`: split -> values), those of test first. `checks`
-    gets what is wrong with the others, each with its place."""
+    """The entries of the YAML file and of the flags (`flags`: split -> values), those of test first. Entries
+    that cannot be read are left out; `checks` collects their problems, each with its location."""
     splits = (checks.run(_mix_splits, mix) or {}) if mix else {}
-    listed = [item for split in splits.items() for item in checks.run(_read_entries, mix, *split) or []]
-    entries = [checks.run(_from_mapping, *item) for item in listed]
+    mappings = [item for split in splits.items() for item in checks.run(_read_entries, mix, *split) or []]
+    entries = [checks.run(_from_mapping, *item) for item in mappings]
     entries += [checks.run(_from_flag, split, value) for split, values in flags.items() for value in values]
     if not entries and not mix:
         checks.run(_refuse_nothing)
@@ -100,6 +100,7 @@ def _refuse_nothing() -> None:
 
 
 def _from_flag(split: str, value: str) -> MixEntry:
+    """The entry of a flag. Raises DataError."""
     label = f"--{FLAGS[split]} {value}"
     if not (match := _FLAG.fullmatch(value)):
         raise DataError(f"{label}: give {_FORM}")
@@ -107,16 +108,20 @@ def _from_flag(split: str, value: str) -> MixEntry:
     hub_split = file.removeprefix(_HUB) if file and file.startswith(_HUB) else None
     if file and "@" in file and (hub_split or not Path(file).exists()):
         number = file.rpartition("@")[2]
-        what = f"{number!r} after the @ is no whole number above 0, and there is no file {file}"
-        raise DataError(f"{label}: {what}: give {_FORM}")
+        problem = f"{number!r} after the @ is not a whole number above 0, and there is no file {file}"
+        raise DataError(f"{label}: {problem}: give {_FORM}")
     parsed = MixEntryOptions(
-        match["source"], match["name"], None if hub_split else file, hub_split, int(take) if take else None
+        source=match["source"],
+        name=match["name"],
+        file=None if hub_split else file,
+        hub_split=hub_split,
+        take=int(take) if take else None,
     )
     return _entry(label, split, parsed)
 
 
 def _mix_splits(path: Path) -> dict[Any, Any]:
-    """What the YAML file has under each flag."""
+    """What the YAML file has under each flag. Raises DataError if it is not a mapping with entries."""
     try:
         content = read_yaml(path)
     except (OSError, YamlError) as error:
@@ -130,7 +135,7 @@ def _mix_splits(path: Path) -> dict[Any, Any]:
 
 
 def _read_entries(path: Path, flag: Any, entries: Any) -> list[tuple[str, str, Any]]:
-    """The entries under a flag: the label of each, its split, and its keys."""
+    """The entries under a flag of the YAML file, each as its label for messages, its split, and its keys."""
     split = next((split for split, name in FLAGS.items() if name == flag), None)
     if split is None:
         raise DataError(f"--mix {path}: unknown key {flag}: {_MIX_KEYS}")
@@ -141,6 +146,7 @@ def _read_entries(path: Path, flag: Any, entries: Any) -> list[tuple[str, str, A
 
 
 def _from_mapping(label: str, split: str, values: Any) -> MixEntry:
+    """The entry of keys and values in the YAML file. Raises DataError."""
     if not isinstance(values, dict):
         raise DataError(f"{label}: must be keys and values, for example {{source: nq, take: 500}}")
     try:
@@ -150,7 +156,7 @@ def _from_mapping(label: str, split: str, values: Any) -> MixEntry:
 
 
 def _entry(label: str, split: str, values: MixEntryOptions) -> MixEntry:
-    """The entry, checked against the table of sources."""
+    """The entry of these options, checked against the table of sources. Raises DataError."""
     kind = SOURCES.get(values.source)
     if kind is None:
         hint = " ".join(filter(None, [did_you_mean(values.source, SOURCES), f"use {', '.join(SOURCES)}"]))

@@ -1,11 +1,11 @@
 """The question pool of a set that is being built, in a database file.
 
-The rows of all sources are put in, in the order of the sources (validation first); then they are marked, one
-step after the other, and what is not marked is written:
+The rows of all sources are added, in the order of the sources (validation first). Then rows that are not to
+be written are marked, one step after the other:
 
     deduplicate   rows whose question and answers an earlier row of the split has
     drop_overlap  rows of train whose question is in test
-    draw          rows of a source beyond the number that is wanted, by a seeded hash of the question
+    draw          rows of a source beyond the number that is to be drawn, by a seeded hash of the question
 
 rag_r1/data/files/duplicates.py says which questions are the same. The draw depends on nothing but the seed,
 the source's name and the question: other sources, or the order of the rows, do not change it, and a smaller
@@ -26,7 +26,7 @@ from data_process.mixture import MixEntry
 from rag_r1.data.files.duplicates import Outcome, golds_key, question_key
 from rag_r1.data.files.questions import Question
 
-#: Marks of rows that are not written. Their text stands in reports.
+#: The mark of rows that are not drawn; the other marks are those of `Outcome`.
 NOT_DRAWN = "not drawn"
 _BATCH = 2000
 _TABLE = """
@@ -40,7 +40,7 @@ _COLUMNS = "seq, split, entry, row, own_id, question, golds, metadata"
 
 @dataclass(frozen=True)
 class PooledQuestion:
-    """A question in the pool, and its place in it."""
+    """A question in the pool. `seq`: its number there, from 1; `entry`: the number of its entry, from 0."""
 
     seq: int
     split: str
@@ -56,19 +56,19 @@ class QuestionPool:
 
     def __enter__(self) -> QuestionPool:
         self.path.unlink(missing_ok=True)
-        self._base = sqlite3.connect(self.path, isolation_level=None)
+        self._database = sqlite3.connect(self.path, isolation_level=None)
         # Nothing has to survive a crash; 32 MB of the file are kept in memory.
         for setting in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-32000", "temp_store=FILE"):
-            self._base.execute(f"PRAGMA {setting}")
-        self._base.execute(_TABLE)
+            self._database.execute(f"PRAGMA {setting}")
+        self._database.execute(_TABLE)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._base.close()
+        self._database.close()
         self.path.unlink(missing_ok=True)
 
     def add(self, entry: int, questions: Iterable[Question]) -> None:
-        """Put in the questions of an entry."""
+        """Add the questions of an entry."""
         split, name = self.entries[entry].split, self.entries[entry].name
         batch: list[tuple] = []
         for question in questions:
@@ -79,6 +79,7 @@ class QuestionPool:
         self._insert(batch)
 
     def _columns(self, name: str, question: Question) -> tuple:
+        """The values of a row from the column `row` on; `name`: of its entry."""
         text = question_key(question.question)
         key = _digest(text)
         answers = _digest("\n".join(sorted(golds_key(question))))
@@ -95,22 +96,22 @@ class QuestionPool:
         )
 
     def _insert(self, batch: list[tuple]) -> None:
-        self._base.execute("BEGIN")
-        self._base.executemany(
+        self._database.execute("BEGIN")
+        self._database.executemany(
             "INSERT INTO rows (split, entry, row, own_id, question, golds, metadata, key, answers, draw) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             batch,
         )
-        self._base.execute("COMMIT")
+        self._database.execute("COMMIT")
 
     def deduplicate(self) -> None:
         """Mark all but the first of the rows of a split with the same question and the same answers."""
-        self._base.execute("CREATE INDEX by_key ON rows (split, key, answers)")
-        self._base.execute(
+        self._database.execute("CREATE INDEX by_key ON rows (split, key, answers)")
+        self._database.execute(
             "CREATE TEMP TABLE several AS SELECT split, key, answers, MIN(seq) AS first FROM rows "
             "GROUP BY split, key, answers HAVING COUNT(*) > 1"
         )
-        self._base.execute(
+        self._database.execute(
             "UPDATE rows SET outcome = ?, first = several.first FROM several "
             "WHERE rows.split = several.split AND rows.key = several.key AND rows.answers = several.answers "
             "AND rows.seq > several.first",
@@ -118,17 +119,17 @@ class QuestionPool:
         )
 
     def drop_overlap(self) -> None:
-        """Mark the rows of train whose question a row of test has that is written."""
-        self._base.execute(
+        """Mark the rows of train whose question is that of a written row of test."""
+        self._database.execute(
             f"UPDATE rows SET outcome = ?, first = tested.first FROM {_TESTED} AND {_WRITTEN}",
             (Outcome.IN_TEST,),
         )
 
     def draw(self, entry: int) -> None:
-        """Mark the rows of an entry that are not drawn, if it has more than are wanted."""
+        """Mark the rows of an entry that are not drawn, if it has more than are to be drawn."""
         mix_entry = self.entries[entry]
         if mix_entry.take is not None:
-            self._base.execute(
+            self._database.execute(
                 f"UPDATE rows SET outcome = ? WHERE entry = {entry} AND outcome IS NULL AND seq NOT IN "
                 f"(SELECT seq FROM rows WHERE entry = {entry} AND outcome IS NULL ORDER BY draw, seq "
                 f"LIMIT {mix_entry.take * mix_entry.join})",
@@ -136,41 +137,43 @@ class QuestionPool:
             )
 
     def counts(self, entry: int) -> dict[str | None, int]:
-        """Rows of an entry by outcome; None: those that are written."""
-        rows = self._base.execute(
-            "SELECT outcome, COUNT(*) FROM rows WHERE entry = ? GROUP BY outcome", (entry,)
-        )
-        return dict(rows.fetchall())
+        """The number of rows of an entry by outcome; None: those that are written."""
+        counts = f"SELECT outcome, COUNT(*) FROM rows WHERE entry = {entry} GROUP BY outcome"
+        return dict(self._database.execute(counts).fetchall())
 
     def overlap(self) -> int:
-        """How many rows of train that are written have the question of a row of test."""
-        return self._base.execute(f"SELECT COUNT(*) FROM rows, {_TESTED} AND {_WRITTEN}").fetchone()[0]
+        """How many written rows of train have the question of a written row of test."""
+        return self._database.execute(f"SELECT COUNT(*) FROM rows, {_TESTED} AND {_WRITTEN}").fetchone()[0]
 
     def questions(self, entry: int | None = None, in_draw_order: bool = False) -> Iterator[PooledQuestion]:
-        """The rows that are written (of one entry), in the order of their sources, or in that of the draw."""
+        """Yields the rows that are written (those of one entry, if given), in the order of their sources, or
+        of the draw."""
         condition = "outcome IS NULL" + (f" AND entry = {entry}" if entry is not None else "")
         order = "draw, seq" if in_draw_order else "seq"
         yield from map(
-            _to_row, self._base.execute(f"SELECT {_COLUMNS} FROM rows WHERE {condition} ORDER BY {order}")
+            _to_row, self._database.execute(f"SELECT {_COLUMNS} FROM rows WHERE {condition} ORDER BY {order}")
         )
 
     def at(self, seq: int) -> PooledQuestion:
-        """The row at a place."""
-        return _to_row(self._base.execute(f"SELECT {_COLUMNS} FROM rows WHERE seq = ?", (seq,)).fetchone())
+        """The row with a number."""
+        return _to_row(
+            self._database.execute(f"SELECT {_COLUMNS} FROM rows WHERE seq = ?", (seq,)).fetchone()
+        )
 
     def repeated_ids(self, entry: int) -> set[str]:
-        """Own ids that several written rows under the name of this entry have, in its split."""
-        return {own_id for (own_id,) in self._base.execute(self._repeated_ids(entry))}
+        """The own ids that several written rows share, among those under the entry's name in its split."""
+        return {own_id for (own_id,) in self._database.execute(self._repeated_ids(entry))}
 
     def repeated_id_rows(self, entry: int) -> list[int]:
-        """The numbers of the written rows of an entry that have such an id, in its file."""
-        rows = self._base.execute(
+        """The numbers, in its file, of the written rows of an entry whose own id is repeated."""
+        rows = self._database.execute(
             f"SELECT row FROM rows WHERE entry = {entry} AND outcome IS NULL "
             f"AND own_id IN ({self._repeated_ids(entry)}) ORDER BY seq"
         )
         return [row for (row,) in rows]
 
     def _repeated_ids(self, entry: int) -> str:
+        """The SQL query for `repeated_ids`."""
         this = self.entries[entry]
         entries = [i for i, e in enumerate(self.entries) if (e.name, e.split) == (this.name, this.split)]
         return (
@@ -179,15 +182,16 @@ class QuestionPool:
         )
 
     def is_repeated(self, split: str, question: str) -> bool:
-        """Whether several rows of the split that are written have this question (with other answers)."""
-        rows = self._base.execute(
+        """Whether several written rows of the split have this question (with different answers)."""
+        rows = self._database.execute(
             "SELECT COUNT(*) FROM rows WHERE split = ? AND key = ? AND outcome IS NULL",
             (split, _digest(question_key(question))),
         )
         return rows.fetchone()[0] > 1
 
     def repeats(self) -> Iterator[tuple[PooledQuestion, PooledQuestion, str]]:
-        """Every row whose question an earlier row, or one of test, has; that row; and what became of it."""
+        """Yields each row whose question an earlier row, or one of test, has; that other row; and the outcome
+        of the first."""
         marked = "SELECT seq, first, outcome FROM rows WHERE first IS NOT NULL"
         other_answers = (
             f"SELECT rows.seq, same.first, '{Outcome.OTHER_ANSWERS}' FROM rows "
@@ -197,13 +201,13 @@ class QuestionPool:
             f"AND {_WRITTEN}"
         )
         leaks = f"SELECT rows.seq, tested.first, '{Outcome.OVERLAP_KEPT}' FROM rows, {_TESTED} AND {_WRITTEN}"
-        for seq, first, outcome in self._base.execute(
+        for seq, first, outcome in self._database.execute(
             f"{marked} UNION ALL {other_answers} UNION ALL {leaks} ORDER BY 1"
         ):
             yield self.at(seq), self.at(first), outcome
 
 
-#: Questions of test that are written, joined with rows of train that have them.
+#: SQL: the questions of written rows of test, joined with the rows of train that have them.
 _TESTED = (
     "(SELECT key, MIN(seq) AS first FROM rows WHERE split = 'test' AND outcome IS NULL GROUP BY key) "
     "AS tested WHERE rows.split = 'train' AND rows.key = tested.key"

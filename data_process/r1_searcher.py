@@ -8,9 +8,9 @@ From the published rows:
 or newly drawn from the raw training files of HotpotQA and 2WikiMultihopQA:
     python -m data_process.r1_searcher --stage 2 --out data/r1s/stage2 --hotpotqa hotpot_train_v1.1.json \\
         --2wiki train.json --difficulty rollouts.jsonl --validation dev.jsonl
---difficulty names a file with the number of rollouts that each question took (see
-the module data_process.difficulty; trajectory records of a run can be used too). Without it the difficulty is
-ignored. --count changes the published numbers: --count hotpotqa.medium=20 --count 2wiki.hard=0. For Llama
+--difficulty names a file with the number of rollouts that each question took (see the module
+data_process.difficulty; trajectory records of a run can be used too). Without it the difficulty is ignored.
+--count changes the published numbers: --count hotpotqa.medium=20 --count 2wiki.hard=0. For Llama
 models, use --protocol r1_searcher_instruct.
 """
 
@@ -19,14 +19,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
-from data_process.command import BAD_ROWS, QuestionArguments, run  # noqa: E402
-from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, MakeUp, read_difficulties, select  # noqa: E402
+from data_process.command import QuestionArguments, ScriptInput, run  # noqa: E402
+from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, Composition, read_difficulties, select  # noqa: E402
 from rag_r1.data.files.bad_rows import BadRows  # noqa: E402
 from rag_r1.data.files.duplicates import question_key  # noqa: E402
 from rag_r1.data.files.qa_parquet import Split, make_splits  # noqa: E402
@@ -44,9 +44,7 @@ class StageArguments(QuestionArguments):
     ] = argument("stage of R1-Searcher whose published counts are used")
     hotpotqa: str | None = argument("HotpotQA's raw training file, instead of --train", "FILE", default=None)
     two_wiki: str | None = argument("2WikiMultihopQA's raw training file", "FILE", default=None, flag="2wiki")
-    difficulty: str | None = argument(
-        "number of rollouts that each question took, JSON lines", "FILE", default=None
-    )
+    difficulty: str | None = argument("rollouts that each question took, JSON lines", "FILE", default=None)
     count: list[str] = argument(
         f"number of questions in place of the published one; sources {', '.join(SOURCES)}, "
         f"classes {', '.join(CLASSES)}",
@@ -57,12 +55,14 @@ class StageArguments(QuestionArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status; a composition that cannot be met is noted on standard error only."""
+    """Run the script; returns the exit status. A composition that cannot be met is a note on standard error,
+    not an error."""
     declared = with_defaults(StageArguments, protocol="r1_searcher", source_name="r1_searcher")
     return run(declared, arguments, __doc__, _read_splits)
 
 
-def _read_splits(args: StageArguments) -> tuple[list[Split], dict[str, Any]]:
+def _read_splits(args: StageArguments) -> ScriptInput:
+    """Read the published rows, or draw a stage from the raw ones. Raises DataError."""
     files = {"hotpotqa": args.hotpotqa, "2wiki": args.two_wiki}
     if any(files.values()) == bool(args.train):
         raise DataError("give either --train (the published rows) or --hotpotqa and --2wiki (the raw ones)")
@@ -72,21 +72,29 @@ def _read_splits(args: StageArguments) -> tuple[list[Split], dict[str, Any]]:
         published = checks.run(read_file, args.train) if args.train else None
     if published is not None:
         if args.difficulty or args.count:
-            raise DataError(
-                "--difficulty and --count are for raw rows; the published rows of --train are drawn already"
-            )
+            raise DataError("--difficulty and --count are for raw rows; those of --train are drawn already")
         return _published_splits(make_splits(published, test), args.stage)
-    make_up = _make_up(args)
+    return _drawn_splits(args, raw, test)
+
+
+def _drawn_splits(
+    args: StageArguments, raw: dict[str, QuestionFile], test: QuestionFile | None
+) -> ScriptInput:
+    """Draw a stage from raw rows (`raw`: source -> file), and print what could not be met. Raises DataError
+    if nothing can be drawn."""
     difficulties = read_difficulties(args.difficulty, args.skip_bad_rows) if args.difficulty else None
     excluded_keys = {question_key(q.question) for q in test.questions} if test else set()
     questions = {name: source.questions for name, source in raw.items()}
-    sample = select(questions, make_up, difficulties.of if difficulties else None, excluded_keys, args.seed)
+    class_of = difficulties.of if difficulties else None
+    sample = select(questions, _composition(args), class_of, excluded_keys, args.seed)
     if not sample.questions:
         raise DataError("nothing could be drawn: " + "; ".join(sample.shortfalls))
     notes = [] if difficulties else ["no --difficulty: drawn from all questions, whatever their difficulty"]
     for note in notes + sample.shortfalls:
         print(f"note: {note}", file=sys.stderr)
-    bad = sum((source.bad for source in raw.values()), BadRows())
+    bad = BadRows()
+    for source in raw.values():
+        bad += source.bad
     train = QuestionFile(
         " + ".join(source.name for source in raw.values()),
         sample.questions,
@@ -96,29 +104,32 @@ def _read_splits(args: StageArguments) -> tuple[list[Split], dict[str, Any]]:
     splits = make_splits(train, test)
     splits[0].repeats.extend(sample.repeats)
     details = {"stage": args.stage, "seed": args.seed, "drawn": sample.counts}
-    return splits, {**details, BAD_ROWS: difficulties.bad} if difficulties else details
+    return ScriptInput(splits, details, difficulties.bad if difficulties else BadRows())
 
 
-def _published_splits(splits: list[Split], stage: int) -> tuple[list[Split], dict[str, Any]]:
-    expected, written = sum(PUBLISHED[stage].values()), len(splits[0].questions)
+def _published_splits(splits: list[Split], stage: int) -> ScriptInput:
+    """The published rows, with a note if the file has fewer than the stage."""
+    expected = sum(PUBLISHED[stage].values())
+    written = len(splits[0].questions)
     if written < expected:
         print(
             f"note: {written} of the {expected} questions that stage {stage} was published with; the counts "
             "below say what was left out, and the rest is not in the file",
             file=sys.stderr,
         )
-    return splits, {"stage": stage, "published": expected}
+    return ScriptInput(splits, {"stage": stage, "published": expected})
 
 
-def _make_up(args: StageArguments) -> MakeUp:
-    make_up = dict(PUBLISHED[args.stage])
+def _composition(args: StageArguments) -> Composition:
+    """The published counts of a stage, with those of --count in their place. Raises DataError."""
+    counts = dict(PUBLISHED[args.stage])
     for entry in args.count:
         name, _, count = entry.partition("=")
         source, _, class_ = name.partition(".")
         if source not in SOURCES or class_ not in CLASSES or not count.isdecimal():
             raise DataError(f"--count {entry}: use SOURCE.CLASS=N, for example hotpotqa.medium=200")
-        make_up[source, class_] = int(count)
-    return {entry: count for entry, count in make_up.items() if count}
+        counts[source, class_] = int(count)
+    return {entry: count for entry, count in counts.items() if count}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes the files of a set: parquet, counts, and reports of repeated and similar questions.
+"""Writes the files of a set: parquet, and reports of repeated and similar questions; and counts its rows.
 
 A report is JSON lines; a line has a row and the one that it repeats or resembles, each with its split,
 source, file and number, its question and its answers. Without a line there is no file, not even one of an
@@ -8,6 +8,7 @@ earlier run.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -30,7 +31,7 @@ from rag_r1.protocols import Protocol
 
 
 def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> int:
-    """Write JSON lines; returns how many."""
+    """Write a report; returns the number of its lines. Without any the file is removed."""
     count = write_json_lines(path, lines)
     if not count:
         path.unlink()
@@ -38,15 +39,16 @@ def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> int:
 
 
 def repeated_lines(pool: QuestionPool) -> Iterator[dict[str, Any]]:
-    """The lines of repeated_questions.jsonl."""
+    """Yields the lines of repeated_questions.jsonl."""
     for row, first, outcome in pool.repeats():
-        rows = {"row": _row_fields(pool, row), "first": _row_fields(pool, first)}
-        yield {"split": row.split, "outcome": outcome, **rows}
+        fields, first_fields = _row_fields(pool, row), _row_fields(pool, first)
+        yield {"split": row.split, "outcome": outcome, "row": fields, "first": first_fields}
 
 
-def similar_lines(pool: QuestionPool, similarity: float) -> Iterator[dict[str, Any]]:
-    """The lines of near_duplicates.jsonl: rows that are written and resemble an earlier one; those of the
-    validation set come first. None if the similarity is 0."""
+def similar_lines(pool: QuestionPool, similarity: float, counts: Counter[str]) -> Iterator[dict[str, Any]]:
+    """Yields the lines of near_duplicates.jsonl: written rows that resemble an earlier one, in the order of
+    the pool, where the validation set is first. `similarity`: the least one, 0: no line. `counts` gets the
+    numbers of `pairs`, and of those `across_splits`."""
     if not similarity:
         return
     seqs = array("q")
@@ -58,22 +60,25 @@ def similar_lines(pool: QuestionPool, similarity: float) -> Iterator[dict[str, A
 
     for pair in near_duplicates(texts(), lambda i: pool.at(seqs[i]).question.question, similarity):
         row, first = pool.at(seqs[pair.later]), pool.at(seqs[pair.first])
+        across_splits = row.split != first.split
+        counts.update({"pairs": 1, "across_splits": int(across_splits)})
         yield {
             "similarity": round(pair.similarity, 3),
-            "across_splits": row.split != first.split,
+            "across_splits": across_splits,
             "row": _row_fields(pool, row),
             "first": _row_fields(pool, first),
         }
 
 
 def _row_fields(pool: QuestionPool, pooled: PooledQuestion) -> dict[str, Any]:
+    """A row as a report names it."""
     entry = pool.entries[pooled.entry]
-    return {"split": pooled.split, "source": entry.name, "file": entry.place, **row_label(pooled.question)}
+    return {"split": pooled.split, "source": entry.name, "file": entry.location, **row_label(pooled.question)}
 
 
 def write_splits(pool: QuestionPool, splits: Iterable[str], protocol: Protocol, folder: Path) -> list[int]:
-    """Write `<split>.parquet`; returns the rows written of each entry. All files appear at the end, together;
-    an error, or a kill before it, leaves those of an earlier run."""
+    """Write `<split>.parquet` for each split; returns the number of rows written of each entry. All files
+    appear at the end, together; an error, or a kill before it, leaves those of an earlier run."""
     written = [0] * len(pool.entries)
     with ExitStack() as files:
         for split in splits:
@@ -87,11 +92,12 @@ def write_splits(pool: QuestionPool, splits: Iterable[str], protocol: Protocol, 
     return written
 
 
-def _rows(pool: QuestionPool, number: int, protocol: Protocol, first: int) -> Iterator[QuestionRow]:
-    """The rows of an entry; `first`: the index of the first in its file."""
-    entry, repeated = pool.entries[number], pool.repeated_ids(number)
-    for index, question in enumerate(_questions(pool, number, repeated), first):
-        hashed = question.id is None or question.id in repeated
+def _rows(pool: QuestionPool, number: int, protocol: Protocol, start: int) -> Iterator[QuestionRow]:
+    """Yields the rows of an entry; `start`: the index of its first row in the file."""
+    entry = pool.entries[number]
+    repeated_ids = pool.repeated_ids(number)
+    for index, question in enumerate(_questions(pool, number, repeated_ids), start):
+        hashed = question.id is None or question.id in repeated_ids
         yield make_row(
             replace(question, metadata={**question.metadata, "source_row": question.row}),
             protocol,
@@ -103,29 +109,31 @@ def _rows(pool: QuestionPool, number: int, protocol: Protocol, first: int) -> It
         )
 
 
-def _questions(pool: QuestionPool, number: int, repeated: set[str]) -> Iterator[Question]:
-    """The questions of an entry. If several are joined in a row, these are chosen by chance, since neighbours
-    in a file may resemble each other; what is left over is too little for a row."""
+def _questions(pool: QuestionPool, number: int, repeated_ids: set[str]) -> Iterator[Question]:
+    """Yields the questions of an entry's rows. If several are joined in a row, they are drawn at random,
+    since neighbours in a file may resemble each other; the last ones, too few for a row, are left over."""
     size = pool.entries[number].join
     questions = (pooled.question for pooled in pool.questions(entry=number, in_draw_order=size > 1))
     if size == 1:
         yield from questions
         return
     while len(group := list(islice(questions, size))) == size:
-        ids = [hashed_id(q, True) if q.id is None or q.id in repeated else q.id for q in group]
+        ids = [hashed_id(q, True) if q.id is None or q.id in repeated_ids else q.id for q in group]
         yield replace(join(group, "+".join(ids)), row=group[0].row)
 
 
 def entry_counts(pool: QuestionPool, number: int, n_read: int, bad: BadRows, written: int) -> dict[str, Any]:
-    """Numbers of an entry, which add up: read = malformed + duplicates + overlap_with_test + not_drawn +
+    """The counts of an entry, which add up: read = malformed + duplicates + overlap_with_test + not_drawn +
     left_over + written x questions_per_row. Rows whose id another one has too are written, with an id that is
     made of the question."""
-    entry, outcomes, same_id = pool.entries[number], pool.counts(number), pool.repeated_id_rows(number)
+    entry = pool.entries[number]
+    outcomes = pool.counts(number)
+    same_id = pool.repeated_id_rows(number)
     return {
         "split": entry.split,
         "name": entry.name,
         "source": entry.kind.name,
-        "from": entry.place,
+        "from": entry.location,
         "asked": entry.take,
         "questions_per_row": entry.join,
         "read": n_read,

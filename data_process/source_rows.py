@@ -15,37 +15,41 @@ from rag_r1.io.errors import DataError
 
 
 def read_source(entry: MixEntry) -> Iterator[tuple[int, Question | ValueError]]:
-    """Every row's number, from 1, with its question or the reason why it has none.
+    """Yields the number of each row, from 1, with its question or the reason why it has none.
 
     Memory does not depend on the number of rows. Raises DataError if the source cannot be read at all, or if
     it ends without a usable row.
     """
-    usable, first = 0, None
+    usable = 0
+    first_problem = None
     with _open_rows(entry) as rows:
         for number, row in rows:
             try:
                 question = replace(entry.kind.read_row(row, SOURCES), row=number)
             except ValueError as error:
-                first = first or f"row {number}: {error}"
+                first_problem = first_problem or f"row {number}: {error}"
                 yield number, error
                 continue
             usable += 1
             yield number, question
     if not usable:
         accepted = f". Accepted are {ACCEPTED}" if entry.file else ""
-        raise DataError(f"no usable question in {entry.place}: {first or 'it has no rows'}{accepted}")
+        raise DataError(
+            f"no usable question in {entry.location}: {first_problem or 'it has no rows'}{accepted}"
+        )
 
 
 @contextmanager
 def _open_rows(entry: MixEntry) -> Iterator[Rows]:
+    """The rows of an entry, open while the block runs. Raises DataError if they cannot be read, or have
+    columns of another source."""
     kind = entry.kind
     if entry.file is not None:
-        with open_rows(entry.file, kind.columns, kind.lists, within=kind.within, header=kind.header) as (
-            columns,
-            rows,
-        ):
+        with open_rows(
+            entry.file, kind.columns, kind.list_columns, within=kind.array_key, header=kind.csv_header
+        ) as (columns, rows):
             if columns:
-                kind.check_columns(entry.place, columns, SOURCES)
+                kind.check_columns(entry.location, columns, SOURCES)
             yield rows
         return
     hub = entry.hub

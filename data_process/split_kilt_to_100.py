@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import model_validator
 from tqdm import tqdm
@@ -44,15 +44,16 @@ from rag_r1.runs.errors import RunError  # noqa: E402
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks  # noqa: E402
 from rag_r1.runs.state_file import StateFile  # noqa: E402
 
-WORDS = 100
-CHECKPOINT = 2000  # pages between two records of progress; a killed run repeats at most that many
+WORDS_PER_PASSAGE = 100
+#: Pages between two records of progress; a killed run repeats at most that many.
+CHECKPOINT_PAGES = 2000
 _MARKS = ("BULLET::::", "Section::::")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a run: bytes (decompressed) and lines read, bytes and passages written, lines that are not
-    pages; and the input and setting of the run."""
+    """How far a run is. `input_bytes`: size of the input file; `words`: of a passage; `read`: bytes that were
+    read, decompressed; `written`: bytes that were written; `bad`: lines that are not pages."""
 
     input_bytes: int
     words: int
@@ -63,8 +64,8 @@ class Progress:
     bad: BadRows = field(default_factory=BadRows)
 
 
-def split_page(line: bytes, words: int = WORDS) -> Iterator[str]:
-    """The contents of a page's passages, in order. Raises DataError naming the fault."""
+def split_page(line: bytes, words: int = WORDS_PER_PASSAGE) -> Iterator[str]:
+    """Yields the contents of a page's passages, in order. Raises DataError for a line that is not a page."""
     try:
         page = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -86,12 +87,17 @@ def split_page(line: bytes, words: int = WORDS) -> Iterator[str]:
 
 
 def split(
-    source: Path, out: Path, *, words: int = WORDS, skip_bad_rows: bool = False, progress: bool = True
+    source: Path,
+    out: Path,
+    *,
+    words: int = WORDS_PER_PASSAGE,
+    skip_bad_rows: bool = False,
+    progress: bool = True,
 ) -> Progress:
-    """Write the passages of all pages to ``out``, continuing from the output of a killed run.
+    """Write the passages of all pages to `out`, continuing after the output of a killed run.
 
-    Raises DataError naming the lines that are not pages, unless they are to be skipped, and OSError for files
-    that cannot be read or written.
+    Raises DataError, with the first lines that are not pages, unless they are to be skipped, and OSError for
+    files that cannot be read or written.
     """
     made_from = {"input_bytes": source.stat().st_size, "words": words}
     part = out.with_name(f"{out.name}.part")
@@ -101,19 +107,14 @@ def split(
     with (
         open_ordinary(source) as raw,
         part.open("ab") as target,
-        tqdm(
-            total=state.input_bytes, unit="B", unit_scale=True, desc="splitting", disable=not progress
-        ) as bar,
+        tqdm(total=state.input_bytes, unit="B", unit_scale=True, desc="split", disable=not progress) as bar,
     ):
         target.truncate(state.written)
         stream = gzip.open(raw) if source.name.lower().endswith(".gz") else raw
         stream.seek(state.read)
         while lines := _next_lines(stream, source):
-            rows, bad = _rows(lines, state, source)
-            # A lone surrogate, which JSON can represent and UTF-8 cannot, becomes a question mark.
-            data = "".join(row + "\n" for row in rows).encode("utf-8", "replace")
-            # Concatenated gzip files are a gzip file. mtime=0: the bytes do not depend on the time.
-            target.write(gzip.compress(data, 6, mtime=0) if out.name.lower().endswith(".gz") else data)
+            rows, bad = _passage_rows(lines, state, source)
+            target.write(_encode(rows, is_gzip=out.name.lower().endswith(".gz")))
             target.flush()
             os.fsync(target.fileno())
             state = replace(
@@ -134,8 +135,17 @@ def split(
     return state
 
 
-def _rows(lines: list[bytes], state: Progress, source: Path) -> tuple[list[str], BadRows]:
-    """The rows of the passages in these lines, which follow those of `state`; and what is no page."""
+def _encode(rows: list[str], is_gzip: bool) -> bytes:
+    """The bytes of rows in the output file."""
+    # A lone surrogate, which JSON can represent and UTF-8 cannot, becomes a question mark.
+    data = "".join(row + "\n" for row in rows).encode("utf-8", "replace")
+    # Concatenated gzip files are a gzip file. mtime=0: the bytes do not depend on the time.
+    return gzip.compress(data, 6, mtime=0) if is_gzip else data
+
+
+def _passage_rows(lines: list[bytes], state: Progress, source: Path) -> tuple[list[str], BadRows]:
+    """The rows of the passages in these lines, which follow those of `state`; and the lines that are not
+    pages."""
     rows: list[str] = []
     bad = BadRows()
     for number, line in enumerate(lines, start=state.lines + 1):
@@ -150,16 +160,17 @@ def _rows(lines: list[bytes], state: Progress, source: Path) -> tuple[list[str],
     return rows, bad
 
 
-def _next_lines(stream: Any, source: Path) -> list[bytes]:
+def _next_lines(stream: BinaryIO, source: Path) -> list[bytes]:
+    """The next lines up to a checkpoint; [] at the end. Raises DataError for a broken gzip file."""
     try:
-        return list(islice(iter(stream.readline, b""), CHECKPOINT))
+        return list(islice(iter(stream.readline, b""), CHECKPOINT_PAGES))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{source} is a broken gzip file ({error}): fetch it again") from error
 
 
 def _resume(part: Path, record: StateFile, beginning: Progress, skip_bad_rows: bool) -> Progress:
-    """The progress of an earlier run with the same input and setting, else that of a new run. Also that of a
-    new run if bad lines were found and are not to be skipped, since they may have been repaired."""
+    """The progress of an earlier run with the same input and setting; `beginning` if there is none, and also
+    if it has bad lines that are not to be skipped, since these may have been repaired."""
 
     def parse(content: dict[str, Any]) -> Progress | None:
         state = Progress(**{**content, "bad": BadRows(**content["bad"])})
@@ -174,7 +185,7 @@ class KiltArguments(Arguments):
 
     input: Path = argument("KILT's file kilt_knowledgesource.json", "FILE")
     out: Path = argument("file of the passages, .jsonl or .jsonl.gz", "FILE")
-    words: Positive = argument("words per passage", default=WORDS)
+    words: Positive = argument("words per passage", default=WORDS_PER_PASSAGE)
     skip_bad_rows: bool = argument(HELP, default=False)
     overwrite: bool = argument("replace --out if it exists", default=False)
     check_only: bool = argument(CHECK_ONLY, default=False)
@@ -190,6 +201,7 @@ class KiltArguments(Arguments):
 
 @command_main(DataError, RunError, OSError)
 def main(arguments: list[str] | None = None) -> int:
+    """Run the script; returns the exit status."""
     args = read_arguments(KiltArguments, arguments, description=__doc__, check=_check_start)
     _check_start(args)
     if args.check_only:
@@ -203,16 +215,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check_start(args: KiltArguments) -> None:
-    """Raises StartError with all that is wrong."""
+    """Raises StartError with all problems of the input and the output."""
     with StartChecks() as checks:
         checks.run(_check_input, args.input)
         checks.run(check_out_file, args.out)
 
 
 def _check_input(path: Path) -> None:
+    """Raises DataError unless the input is a file."""
     if not path.is_file():
-        fault = "is a folder" if path.exists() else "does not exist"
-        raise DataError(f"--input {path} {fault}: give KILT's file kilt_knowledgesource.json")
+        problem = "is a folder" if path.exists() else "does not exist"
+        raise DataError(f"--input {path} {problem}: give KILT's file kilt_knowledgesource.json")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The rules that drop what has two right answers in the corpus.
+"""The rules that drop entities, facts and questions that have two right answers in the corpus.
 
 An entity is left out if another page has its name, in its title or as the name that its text begins with. A
 fact is left out if another passage states another year for that name. A question that asks for an entity by
@@ -19,12 +19,12 @@ from rag_r1.data.evidence import base_title
 _QUOTED_YEAR = re.compile(rf'"([^"]{{2,80}})" \((?:[\w ]+, )?({YEAR})\)')
 _LIFE_YEAR = re.compile(rf"({NAME}) \((?:born )?(?:[^()]{{0,20}} )?({YEAR})\s?[)–-]")
 _FIRST_NAME = re.compile(r"^[\"“]?(.{2,80}?)[\"”]?(?: ?\(|, | (?:is|was|are|were) )")
-#: Whose year another passage may contradict.
+#: Relation -> where a passage states such a year for a name, which may contradict another passage.
 _YEAR_RELATIONS = {"birth year": _LIFE_YEAR, "release year": _QUOTED_YEAR}
 
 
 class Rivals:
-    """What the whole corpus says that could make another answer right."""
+    """The names, years and dates in the whole corpus, which may make a second answer right."""
 
     def __init__(self, pages: Iterable[tuple[str, str, str]]) -> None:
         """`pages`: the passage id, title and text of every passage."""
@@ -45,7 +45,7 @@ class Rivals:
                 self._dates[date_forms(date)[1]].add(passage_id)
 
     def shares_name(self, title: str) -> bool:
-        """Whether another page has this name."""
+        """Whether another page has the name of this title."""
         return len(self._owners[name_key(base_title(title))] | {title}) > 1
 
     def contradict(self, title: str, relation: str, value: str) -> bool:
@@ -53,7 +53,7 @@ class Rivals:
         return bool(self._years.get((relation, name_key(base_title(title))), set()) - {value})
 
     def holders(self, values: Sequence[str]) -> set[str]:
-        """The passages that name all of these values: names, years, or dates in any of their forms."""
+        """The ids of the passages that hold all of these values: names, years, or dates in any form."""
         return set.intersection(*map(self._holding, values))
 
     def names(self, passage_id: str, name: str) -> bool:
@@ -61,6 +61,7 @@ class Rivals:
         return name in self._texts[passage_id]
 
     def _holding(self, value: str) -> set[str]:
+        """The ids of the passages that hold a value."""
         if re.fullmatch(DATE, value):
             return self._dates[date_forms(value)[1]]
         if value not in self._holders:
@@ -69,5 +70,5 @@ class Rivals:
 
 
 def tells_its_answer(question: str, golds: Iterable[str]) -> bool:
-    """Whether an answer stands in the question, in whole words."""
+    """Whether an answer stands in the question, in whole words and any case."""
     return any(re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", question, re.IGNORECASE) for gold in golds)

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from data_process.passage_questions.ambiguity import Rivals, tells_its_answer
 from data_process.passage_questions.entities import Links, clean, read_entities
-from data_process.passage_questions.questions import KINDS, MadeQuestion, Writer, names_both
+from data_process.passage_questions.questions import KINDS, MadeQuestion, QuestionWriter, names_both
 from data_process.passage_questions.splits import hash_words
 from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.data.files.duplicates import question_key
@@ -42,10 +42,12 @@ evidence (supporting_ids, supporting_titles); summary.json, with the counts and 
 settings.yaml. No entity is in both files. `rag-r1 data --train questions:made=DIR/train.jsonl` reads them.
 """
 Share = Annotated[float, Field(gt=0, lt=1), Constraint("a number between 0 and 1")]
+#: A question, and the split in which its entities are.
+SplitQuestion = tuple[MadeQuestion, str]
 
 
 class PassageQuestionsArguments(Arguments):
-    """Which corpus, and how many questions."""
+    """The corpus, the number of questions and their splits."""
 
     corpus: list[Path] = argument("corpus: .jsonl, .tsv (also .gz), .parquet, or a folder", ("FILE", ...))
     out: Path = argument("folder for train.jsonl and test.jsonl", "DIR")
@@ -59,14 +61,20 @@ class PassageQuestionsArguments(Arguments):
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    texts = {"prog": COMMAND, "description": __doc__, "epilog": EPILOG}
-    args = read_arguments(PassageQuestionsArguments, arguments, check=_check_start, **texts)
+    args = read_arguments(
+        PassageQuestionsArguments,
+        arguments,
+        prog=COMMAND,
+        description=__doc__,
+        epilog=EPILOG,
+        check=_check_start,
+    )
     _check_start(args)
     if args.check_only:
         print(f"all checks passed: questions would be written into {args.out}")
         return 0
     with recorded_settings(COMMAND, args):
-        summary = write(args)
+        summary = write_questions(args)
     for split, counts in summary["splits"].items():
         listed = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
         print(f"{args.out / split}.jsonl: {sum(counts.values()):,} questions ({listed})")
@@ -76,14 +84,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: PassageQuestionsArguments) -> None:
-    """Raises StartError with all that is wrong."""
+    """Raises StartError with the problems of the corpus and of --out."""
     with StartChecks() as checks:
         checks.run_on_all(_check_corpus, args.corpus)
         checks.run(check_out, args.out, COMMAND)
 
 
 def _check_corpus(paths: Sequence[Path]) -> None:
-    """Raises DataError if a file is missing, or if its first row is no passage."""
+    """Raises DataError if a file is missing, or if its first row is not a passage."""
     corpus = Corpus(paths)
     for row, position in corpus.rows(progress=False):
         if isinstance(row, ValueError):
@@ -91,9 +99,9 @@ def _check_corpus(paths: Sequence[Path]) -> None:
         break
 
 
-def write(args: PassageQuestionsArguments) -> dict[str, Any]:
-    """Write the files of `args.out`; returns the summary. Raises DataError for a row that is no passage, and
-    if no question can be made."""
+def write_questions(args: PassageQuestionsArguments) -> dict[str, Any]:
+    """Make the questions and write the files of `args.out`; returns the summary. Raises DataError for a row
+    that is not a passage, and if no question can be made."""
     passages = read_passages(args.corpus, not args.no_progress)
     rows, dropped = make_rows(passages, args.seed, args.per_kind, args.test_share, not args.no_progress)
     if not rows:
@@ -104,9 +112,9 @@ def write(args: PassageQuestionsArguments) -> dict[str, Any]:
     args.out.mkdir(parents=True, exist_ok=True)
     counts: dict[str, dict[str, int]] = {}
     for split in ("train", "test"):
-        inside = [row for row in rows if row["split"] == split]
-        counts[split] = {kind: sum(row["kind"] == kind for row in inside) for kind in KINDS}
-        write_json_lines(args.out / f"{split}.jsonl", inside)
+        split_rows = [row for row in rows if row["split"] == split]
+        counts[split] = {kind: sum(row["kind"] == kind for row in split_rows) for kind in KINDS}
+        write_json_lines(args.out / f"{split}.jsonl", split_rows)
     relations = Counter(f"{row['kind']}: {row['relation']}" for row in rows)
     summary = {
         "passages": len(passages),
@@ -120,8 +128,9 @@ def write(args: PassageQuestionsArguments) -> dict[str, Any]:
 
 
 def read_passages(paths: Sequence[Path], progress: bool) -> list[Passage]:
-    """The passages of a corpus. Raises DataError with the place of a row that is none."""
-    corpus, passages = Corpus(paths), []
+    """The passages of a corpus. Raises DataError, with file and line, for a row that is not a passage."""
+    corpus = Corpus(paths)
+    passages = []
     for row, position in corpus.rows(progress=progress):
         if isinstance(row, ValueError):
             raise DataError(f"{corpus.location(position)}: {row}: repair the corpus (`rag-r1 corpus check`)")
@@ -132,12 +141,30 @@ def read_passages(paths: Sequence[Path], progress: bool) -> list[Passage]:
 def make_rows(
     passages: Sequence[Passage], seed: int, per_kind: int, test_share: float, progress: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The questions as rows, and how many each rule dropped."""
+    """Make the questions of a corpus; returns them as rows, at most `per_kind` of each kind, and how many
+    entities, facts and questions each rule dropped. `test_share`: share of the entities that are in test."""
     pages = [(p.id or "", clean(p.title), clean(p.contents.partition("\n")[2])) for p in passages if p.title]
-    rivals, dropped = Rivals(pages), Counter[str]()
+    rivals = Rivals(pages)
+    dropped = Counter[str]()
     entities = read_entities(tqdm(passages, "reading facts", disable=not progress), rivals, dropped)
-    writer = Writer(entities, Links(entities), seed, test_share)
-    questions_by_kind: dict[str, list[tuple[MadeQuestion, str]]] = {kind: [] for kind in KINDS}
+    writer = QuestionWriter(entities, Links(entities), seed, test_share)
+    rows = []
+    for kind, questions in _usable_questions(writer, rivals, dropped, progress).items():
+        sample = _draw(questions, per_kind, seed)
+        dropped[f"more than {per_kind} of {kind}"] += len(questions) - len(sample)
+        if kind == "yes_no":  # the last drawn may be one without its counterpart
+            sample = _balance_answers(sample)
+        rows += [_row(question, split) for question, split in sample]
+    # In no order of kinds: a validation of the first 120 is one of all kinds.
+    rows.sort(key=lambda row: hash_words(seed, "order", row["question"]))
+    return rows, {rule: count for rule, count in dropped.items() if count}
+
+
+def _usable_questions(
+    writer: QuestionWriter, rivals: Rivals, dropped: Counter[str], progress: bool
+) -> dict[str, list[SplitQuestion]]:
+    """All questions of a writer, by kind, without those that a rule drops; these are counted in `dropped`."""
+    questions_by_kind: dict[str, list[SplitQuestion]] = {kind: [] for kind in KINDS}
     text_counts: Counter[str] = Counter()
     for question in tqdm(writer.questions(), "writing questions", unit=" questions", disable=not progress):
         if (split := writer.split(question)) is None:
@@ -149,43 +176,36 @@ def make_rows(
         else:
             text_counts[question_key(question.question)] += 1
             questions_by_kind[question.kind].append((question, split))
-    rows = []
     for kind, questions in questions_by_kind.items():
-        single = [pair for pair in questions if text_counts[question_key(pair[0].question)] == 1]
-        dropped["a question that two entities have"] += len(questions) - len(single)
+        unique = [pair for pair in questions if text_counts[question_key(pair[0].question)] == 1]
+        dropped["a question that two entities have"] += len(questions) - len(unique)
         if kind == "yes_no":
-            balanced = _balance_answers(_draw(single, len(single), seed))
-            dropped["a yes or no of which its relation has too many"] += len(single) - len(balanced)
-            single = balanced
-        sample = _draw(single, per_kind, seed)
-        dropped[f"more than {per_kind} of {kind}"] += len(single) - len(sample)
-        if kind == "yes_no":  # the last drawn may be one without its counterpart
-            sample = _balance_answers(sample)
-        rows += [_row(question, split, seed) for question, split in sample]
-    # In no order of kinds: a validation of the first 120 is one of all kinds.
-    rows.sort(key=lambda row: hash_words(seed, "order", row["question"]))
-    return rows, {rule: count for rule, count in dropped.items() if count}
+            balanced = _balance_answers(_draw(unique, len(unique), writer.seed))
+            dropped["a yes or no of which its relation has too many"] += len(unique) - len(balanced)
+            unique = balanced
+        questions_by_kind[kind] = unique
+    return questions_by_kind
 
 
-def _draw(
-    questions: Iterable[tuple[MadeQuestion, str]], count: int, seed: int
-) -> list[tuple[MadeQuestion, str]]:
-    """As many as are wanted, in turn from each relation, so that the frequent ones do not fill the set."""
-    by_relation: dict[str, list[tuple[MadeQuestion, str]]] = defaultdict(list)
+def _draw(questions: Iterable[SplitQuestion], count: int, seed: int) -> list[SplitQuestion]:
+    """At most `count` questions, in turn from each relation, so that frequent relations do not fill the
+    set."""
+    by_relation: dict[str, list[SplitQuestion]] = defaultdict(list)
     for pair in sorted(questions, key=lambda pair: hash_words(seed, "draw", pair[0].question)):
         by_relation[pair[0].relation].append(pair)
     ranked = [(rank, pair) for pairs in by_relation.values() for rank, pair in enumerate(pairs)]
     return [pair for _, pair in sorted(ranked, key=lambda item: item[0])[:count]]
 
 
-def _balance_answers(pairs: Sequence[tuple[MadeQuestion, str]]) -> list[tuple[MadeQuestion, str]]:
-    """As many questions of each answer, in each split and each relation, the first of each: otherwise a
-    policy that always says yes to a form of question is rewarded for it."""
+def _balance_answers(pairs: Sequence[SplitQuestion]) -> list[SplitQuestion]:
+    """The first questions of each answer, equally many of each in each split and relation: otherwise a policy
+    that always says yes to a form of question is rewarded for it."""
     answers = {question.golds[0] for question, _ in pairs}
     answer_counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for question, split in pairs:
         answer_counts[split, question.relation][question.golds[0]] += 1
-    questions, counts = [], Counter[tuple[str, str, str]]()
+    questions = []
+    counts = Counter[tuple[str, str, str]]()
     for question, split in pairs:
         group, answer = (split, question.relation), question.golds[0]
         if counts[*group, answer] < min(answer_counts[group][value] for value in answers):
@@ -194,7 +214,8 @@ def _balance_answers(pairs: Sequence[tuple[MadeQuestion, str]]) -> list[tuple[Ma
     return questions
 
 
-def _row(question: MadeQuestion, split: str, seed: int) -> dict[str, Any]:
+def _row(question: MadeQuestion, split: str) -> dict[str, Any]:
+    """A question as a row of the file of its split."""
     return {
         "id": f"{question.kind}-{hash_words(0, question.question):016x}",
         "question": question.question,

@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 
 from data_process.passage_questions.ambiguity import Rivals
 from data_process.passage_questions.kinds import PageFacts, first_sentence, name_key, read_facts
-from data_process.passage_questions.vocabulary import NATION, OCCUPATIONS, UPPER
+from data_process.passage_questions.vocabulary import NATION_REGEX, OCCUPATIONS, UPPER
 from rag_r1.corpus.reader import Passage
 from rag_r1.data.evidence import base_title
 
 
 @dataclass(frozen=True)
 class Entity:
-    """The subject of a page. `name`: as a question calls it; `base`: its title without parentheses."""
+    """The subject of a page. `base`: its title without parentheses; `name`: what a question calls it; `text`:
+    of its passage, without the title."""
 
     id: str
     title: str
@@ -33,7 +34,7 @@ class Entity:
 
     @property
     def kind(self) -> str:
-        """Such as `film`."""
+        """The kind of its page, such as `film`."""
         return self.page.kind
 
     def value(self, relation: str) -> str | None:
@@ -46,14 +47,14 @@ class Entity:
         return self.page.facts[relation].forms
 
 
-_WRITES = r"\b(?:writ|author|novel|poet|playwright|journalist|historian|philosopher|scholar)"
-#: Relation -> the kinds that it leads to, and what the page there must say.
+_WRITER_WORDS = r"\b(?:writ|author|novel|poet|playwright|journalist|historian|philosopher|scholar)"
+#: Relation -> the kinds that it leads to, and a pattern that the first sentence of the page there must have.
 LINKS: dict[str, tuple[tuple[str, ...], str]] = {
     "director": (("person",), r"\b(?:film|director|directed|filmmaker|screenwriter|actor|actress)"),
     "artist": (("person", "band"), r"\b(?:sing|music|rapper|song|DJ|guitar|pian|band|album)"),
-    "author": (("person",), _WRITES),
+    "author": (("person",), _WRITER_WORDS),
     "creator": (("person",), r"\b(?:produc|writ|direct|comed|actor|actress|anim|cartoon|television)"),
-    "source author": (("person",), _WRITES),
+    "source author": (("person",), _WRITER_WORDS),
     "writer": (("person",), r"\b(?:writ|produc|comed|television|author)"),
     "earlier film": (("film",), ""),
     "band": (("band",), ""),
@@ -61,8 +62,8 @@ LINKS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 #: Kinds whose names stand without quotation marks and without a noun.
 _UNQUOTED = ("person", "organisation", "publication", "place", "taxon")
-#: Kind -> the last words of a title's parentheses that say so.
-_NOUNS = {
+#: Kind -> the last words in a title's parentheses that fit it.
+_TITLE_NOUNS = {
     "film": ("film",),
     "album": ("album", "EP", "soundtrack"),
     "song": ("song", "single"),
@@ -73,8 +74,8 @@ _NOUNS = {
 
 
 def read_entities(passages: Iterable[Passage], rivals: Rivals, dropped: Counter[str]) -> list[Entity]:
-    """The entities whose facts are known and whose name is of nobody else. `dropped` counts the others, by
-    the rule that leaves them out."""
+    """The entities of pages whose kind is known and whose name no other page has, with their facts. What is
+    left out is counted in `dropped`, by the rule that leaves it out."""
     entities = []
     for passage in passages:
         if passage.id is None or not passage.title:
@@ -96,7 +97,7 @@ def read_entities(passages: Iterable[Passage], rivals: Rivals, dropped: Counter[
 
 
 def clean(text: str) -> str:
-    """Without HTML's escapes and repeated blanks."""
+    """The text with HTML's escapes resolved and each white space made one blank."""
     return " ".join(html.unescape(text).split())
 
 
@@ -108,12 +109,11 @@ def name_of(title: str, page: PageFacts, text: str) -> str | None:
     if '"' in base or (inside and re.search(r"born|died|fictional|character|disambiguation", inside)):
         return None
     if page.kind in _UNQUOTED:
-        if page.kind in ("organisation", "place") and re.fullmatch(
-            rf"{UPPER}[\w' .]+, {UPPER}[\w' .]+", inside
-        ):
+        in_region = re.fullmatch(rf"{UPPER}[\w' .]+, {UPPER}[\w' .]+", inside)
+        if in_region and page.kind in ("organisation", "place"):
             return f"{base} in {inside}"
         if inside:
-            is_word = inside[0].islower() or NATION.match(inside)
+            is_word = inside[0].islower() or NATION_REGEX.match(inside)
             if page.kind == "person" and not re.search(rf"\b(?:{OCCUPATIONS})$", inside):
                 return None
             return f"the {inside} {base}" if is_word and not re.search(r"\d", inside) else None
@@ -123,13 +123,13 @@ def name_of(title: str, page: PageFacts, text: str) -> str | None:
     if inside:
         return (
             f"the {inside.removeprefix('The ')} {quoted}"
-            if inside.endswith(_NOUNS.get(page.kind, ("",)))
+            if inside.endswith(_TITLE_NOUNS.get(page.kind, ("",)))
             else None
         )
     return f"the {page.noun} {quoted}"
 
 
-_RELATIVE = r"\b(?:daughter|son|wife|husband|brother|sister|father|mother)\b"
+_RELATIVES = r"\b(?:daughter|son|wife|husband|brother|sister|father|mother)\b"
 
 
 class Links:
@@ -141,9 +141,10 @@ class Links:
             self._by_name.setdefault(name_key(entity.base), []).append(entity)
 
     def follow(self, entity: Entity, relation: str) -> Entity | None:
-        """The entity that the fact names; None unless there is one of the right kind."""
+        """The entity that the fact names; None unless there is exactly one of the right kind, and its page
+        says what LINKS requires."""
         value = entity.value(relation)
-        kinds, says = LINKS[relation]
+        kinds, required = LINKS[relation]
         matches = [target for target in self._by_name.get(name_key(value or ""), ()) if target.kind in kinds]
         if len(matches) != 1 or matches[0].id == entity.id:
             return None
@@ -153,13 +154,14 @@ class Links:
         if target.kind in ("film", "novel") and (target.value("release year") or "?") not in entity.text:
             return None  # perhaps another one of the same name
         if relation == "band" and (
-            len(re.findall(r"\bbands?\b", entity.text)) > 1 or re.search(_RELATIVE, entity.text)
+            len(re.findall(r"\bbands?\b", entity.text)) > 1 or re.search(_RELATIVES, entity.text)
         ):
             return None  # one of several, or the band of somebody else
-        return target if re.search(says, first_sentence(target.text)) else None
+        return target if re.search(required, first_sentence(target.text)) else None
 
     def root(self, entity: Entity) -> str:
-        """The title at the end of an entity's links, which has all pages that lead to it in its split."""
+        """The title at the end of an entity's links, after at most four: all pages that lead to it are in the
+        same split."""
         chain = [entity]
         while len(chain) < 5:
             followed = (self.follow(chain[-1], relation) for relation in LINKS if chain[-1].value(relation))

@@ -13,10 +13,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
-from data_process.passage_questions import facts
+from data_process.passage_questions import facts, vocabulary
 from data_process.passage_questions.facts import IS, LIFE, Fact, Values
-from data_process.passage_questions.vocabulary import COUNTRIES, NATION, OCCUPATIONS, STATES, UPPER
+from data_process.passage_questions.vocabulary import NATION_REGEX, OCCUPATIONS, UPPER
 from rag_r1.data.answer_forms import YEAR
 from rag_r1.data.evidence import base_title
 
@@ -34,14 +35,12 @@ class PageFacts:
 
 def read_facts(title: str, text: str) -> PageFacts | None:
     """The facts of a page; None if its kind is not known."""
-    base, first = base_title(title), first_sentence(text)
+    base, opening = base_title(title), first_sentence(text)
     for kind, (noun_of, rules) in KINDS.items():
-        if (noun := noun_of(base, first)) is None:
+        if (noun := noun_of(base, opening)) is None:
             continue
-        facts = {relation: dict(rule(first, text)) for relation, rule in rules.items()}
-        unique = {
-            relation: next(iter(values.items())) for relation, values in facts.items() if len(values) == 1
-        }
+        facts = {relation: dict(rule(opening, text)) for relation, rule in rules.items()}
+        unique = {relation: [*values.items()][0] for relation, values in facts.items() if len(values) == 1}
         return PageFacts(
             kind,
             {relation: Fact(relation, *value) for relation, value in unique.items()},
@@ -52,12 +51,12 @@ def read_facts(title: str, text: str) -> PageFacts | None:
 
 
 def name_key(name: str) -> str:
-    """A key that is the same for a name with and without its article."""
+    """A key that is the same for a name with and without `The`, in any case."""
     return name.casefold().removeprefix("the ")
 
 
 def first_sentence(text: str) -> str:
-    """Up to the first full stop that ends a sentence and stands in no parentheses."""
+    """The text up to the first full stop that ends a sentence and does not stand in parentheses."""
     depth = 0
     for match in re.finditer(r"[()]|(?<=[\w\"'’)\]])[.!?]\"?(?= [\"“]?[A-Z0-9])", text):
         if match[0] in "()":
@@ -69,9 +68,9 @@ def first_sentence(text: str) -> str:
 
 _ABBREVIATION = re.compile(r"\b(?:[A-Z]|St|Dr|Mr|Mrs|Ms|Jr|Sr|vs|No|Vol|feat|Inc|Ltd|Co|Mt|Ft)$")
 _IN_PARENTHESES = re.compile(r"\s*\((?:[^()]|\([^()]*\))*\)")
-#: In the words before a noun: another phrase has begun, whose noun that is.
+#: Words before a noun with which another phrase has begun, so that the noun belongs to that phrase.
 _CLAUSE = re.compile(r"\b(?:by|of|in|from|for|about|on|who|that|and|at|to|with|where|which|as|held|has)\b")
-#: After a noun: what cannot be a further noun, whose adjective it would be.
+#: What may follow a noun: anything but a further noun, to which it would be an adjective.
 _AFTER_NOUN = (
     r"(?=[.,;:]|$| (?:by|of|in|from|for|about|on|who|that|and|at|to|with|where|which|as|held|has|is|was|set|"
     r"near|within|based|co|starring|featuring|consisting|making|playing|north|south|east|west|situated|led|"
@@ -84,27 +83,29 @@ _VAGUE = (
 )
 
 
-def _thing(nouns: str, called: str, base: str, first: str) -> str | None:
-    """The noun of a first sentence such as `BASE is a ... NOUN`, or `called`, if that is not empty."""
-    if re.search(rf"\(.{{0,60}}?\bborn\b|\((?:[^()]* )?{YEAR} ?[–-] ?[^()]*{YEAR}\)", first[:200]):
+def _thing(nouns: str, fixed_noun: str, base: str, opening: str) -> str | None:
+    """The noun of a first sentence such as `BASE is a ... NOUN`, with NOUN one of `nouns`, or `fixed_noun` in
+    its place, if that is not empty; None if the sentence is not such a one."""
+    if re.search(rf"\(.{{0,60}}?\bborn\b|\((?:[^()]* )?{YEAR} ?[–-] ?[^()]*{YEAR}\)", opening[:200]):
         return None  # a person
     match = re.match(
         rf"(?:The )?[\"“']?(?i:{re.escape(base)})[\"”']?[^.]{{0,160}}?,? {IS} (?:an?|the|one of the) "
         rf"(?P<adjectives>(?:[\w\-–/'’&,]+ ){{0,9}}?)(?P<noun>{nouns})(?![\w\-–]){_AFTER_NOUN}",
-        _IN_PARENTHESES.sub("", first),
+        _IN_PARENTHESES.sub("", opening),
     )
-    return None if match is None or _CLAUSE.search(match["adjectives"]) else called or match["noun"]
+    return None if match is None or _CLAUSE.search(match["adjectives"]) else fixed_noun or match["noun"]
 
 
-def _person(base: str, first: str) -> str | None:
-    """The occupation with which the description of a person ends, or `person` if it is not known."""
-    match = LIFE.match(first)
+def _person(base: str, opening: str) -> str | None:
+    """The occupation with which the description of a person ends, or `person` if it is not known; None if the
+    page is not about a person."""
+    match = LIFE.match(opening)
     is_life = match and re.search(rf"born|\bb\. |{YEAR}", match["life"])
-    name, description = (match["name"], match["rest"]) if match and is_life else (first[: len(base)], first)
+    name, description = match.group("name", "rest") if is_life else (opening[: len(base)], opening)
     if len(base.split()) < 2 or base.split()[-1].lower() not in name.lower() or re.match(r"\w+ of ", base):
         return None
     is_ = re.search(rf" {IS} (?:an?|the|one of) (?P<what>[^.;]*)", description)
-    if is_ and not is_life and not NATION.match(is_["what"]):
+    if is_ and not is_life and not NATION_REGEX.match(is_["what"]):
         return None
     if is_ is None:
         return None
@@ -149,12 +150,25 @@ _ORGANISATIONS = (
     "political party|trade union|think tank|fraternity|sorority|law firm|supermarket chain|restaurant chain|"
     "publisher|high school"
 )
-_WHERE = {"state": partial(facts.place, STATES), "country": partial(facts.place, COUNTRIES)}
+_PUBLICATIONS = "newspaper|magazine|journal"
+_OTHER_COUNTRIES = r"United States|U\.S\.|American|New York|United Kingdom|Ireland|Soviet|Scottish"
+_WHERE = {
+    "state": partial(facts.place, vocabulary.STATES_PATTERN, "New York|Georgia|Washington"),
+    "country": partial(facts.place, vocabulary.COUNTRIES_PATTERN, _OTHER_COUNTRIES),
+}
 
-Kind = tuple[Callable[[str, str], str | None], dict[str, Callable[[str, str], Values]]]
-#: By kind: the noun of a page of that kind, and the rules. The first kind that fits is taken.
-KINDS: dict[str, Kind] = {
-    "person": (
+
+class PageKind(NamedTuple):
+    """A kind of pages. `noun_of`: the noun for the subject of a page, from its base title and first sentence,
+    None if it is not of this kind; `rules`: relation -> the rule that reads it."""
+
+    noun_of: Callable[[str, str], str | None]
+    rules: dict[str, Callable[[str, str], Values]]
+
+
+#: The kinds by name; the first that fits a page is taken.
+KINDS: dict[str, PageKind] = {
+    "person": PageKind(
         _person,
         {
             "birth year": partial(facts.year_of_life, 0),
@@ -166,7 +180,7 @@ KINDS: dict[str, Kind] = {
             "band": partial(facts.named, _OF_BAND),
         },
     ),
-    "film": (
+    "film": PageKind(
         partial(_thing, "film", "film"),
         {
             "release year": partial(facts.released, "film"),
@@ -175,14 +189,14 @@ KINDS: dict[str, Kind] = {
             "earlier film": partial(facts.named, _SEQUEL),
         },
     ),
-    "album": (
+    "album": PageKind(
         partial(_thing, "album|extended play|EP", "album"),
         {
             "artist": partial(facts.artist, "album|EP|extended play"),
             "release year": partial(facts.released, "album|EP|play"),
         },
     ),
-    "song": (
+    "song": PageKind(
         partial(_thing, "song|single", "song"),
         {
             "artist": partial(facts.artist, "song|single"),
@@ -190,32 +204,31 @@ KINDS: dict[str, Kind] = {
             "album": partial(facts.named, _FROM_ALBUM),
         },
     ),
-    "novel": (
+    "novel": PageKind(
         partial(_thing, _BOOKS, ""),
         {
             "author": partial(facts.person_after, _BY),
             "release year": partial(facts.released, "novel|novella|book|memoir|play|story"),
         },
     ),
-    "band": (
-        partial(_thing, _BANDS, "band"),
-        {"nationality": facts.nationality, "formation year": facts.founded},
+    "band": PageKind(
+        partial(_thing, _BANDS, "band"), {"nationality": facts.nationality, "formation year": facts.founded}
     ),
-    "series": (
+    "series": PageKind(
         partial(_thing, _SERIES, "television series"),
         {"creator": partial(facts.person_after, r"[Cc]reated by|[Cc]reated and \w+ by")},
     ),
-    "episode": (
+    "episode": PageKind(
         partial(_thing, "episode", "episode"),
         {
             "director": partial(facts.person_after, "[Dd]irected by"),
             "writer": partial(facts.person_after, "[Ww]ritten by"),
         },
     ),
-    "organisation": (partial(_thing, _ORGANISATIONS, ""), {"founding year": facts.founded, **_WHERE}),
-    "publication": (partial(_thing, "newspaper|magazine|journal", ""), {"founding year": facts.founded}),
-    "place": (partial(_thing, _PLACES, ""), dict(_WHERE)),
-    "taxon": (
+    "organisation": PageKind(partial(_thing, _ORGANISATIONS, ""), {"founding year": facts.founded, **_WHERE}),
+    "publication": PageKind(partial(_thing, _PUBLICATIONS, ""), {"founding year": facts.founded}),
+    "place": PageKind(partial(_thing, _PLACES, ""), dict(_WHERE)),
+    "taxon": PageKind(
         partial(_thing, "genus|species", ""),
         {"family": partial(facts.named, r"\bfamily,? \(?\"?([A-Z][a-z]+(?:aceae|idae))\b")},
     ),

@@ -1,7 +1,7 @@
 """Writes questions about entities: one fact, a bridge over a second page, two facts that lead to a page, and
 comparisons and yes/no questions of two pages of a kind.
 
-Of several wordings a hash of the seed and the titles chooses, and it also pairs the entities.
+Which of several wordings is taken, and which entities are paired, a hash of the seed and the titles decides.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class MadeQuestion:
     values: tuple[str, ...] = ()
 
 
-class Writer:
-    """Writes the questions of one corpus."""
+class QuestionWriter:
+    """Writes the questions about the entities of one corpus."""
 
     def __init__(self, entities: Sequence[Entity], links: Links, seed: int, test_share: float) -> None:
         self.entities, self.links, self.seed = entities, links, seed
         self._splits = {entity.id: split_of(links.root(entity), seed, test_share) for entity in entities}
 
     def questions(self) -> Iterator[MadeQuestion]:
-        """All questions of all kinds."""
+        """Yields all questions of all kinds."""
         for entity in self.entities:
             yield from self.one_hop(entity)
             yield from self.bridge(entity)
@@ -65,14 +65,14 @@ class Writer:
         return splits.pop() if len(splits) == 1 else None
 
     def one_hop(self, entity: Entity) -> Iterator[MadeQuestion]:
-        """A question for each fact."""
+        """Yields a question for each fact of an entity."""
         for relation, wordings in ONE_HOP.get(entity.kind, {}).items():
             if entity.value(relation):
                 text = self._draw(wordings, entity.title, relation).format(name=entity.name)
                 yield MadeQuestion("one_hop", relation, text, entity.forms(relation), (entity,))
 
     def bridge(self, entity: Entity) -> Iterator[MadeQuestion]:
-        """Questions for the facts of the entity that a fact names."""
+        """Yields questions for the facts of each entity that a fact of this one names."""
         for relation, wordings in DESCRIPTIONS.get(entity.kind, {}).items():
             if (target := self.links.follow(entity, relation)) is None:
                 continue
@@ -84,7 +84,7 @@ class Writer:
                     yield MadeQuestion("bridge", path, text, target.forms(fact), (entity, target))
 
     def two_facts(self, entity: Entity) -> Iterator[MadeQuestion]:
-        """Questions for the entity that two facts lead to."""
+        """Yields questions for the entity itself, which name two of its facts."""
         for relations, wordings in TWO_FACTS.get(entity.kind, {}).items():
             values = {relation: entity.value(relation) for relation in relations}
             if not all(values.values()) or entity.page.noun == "person":
@@ -96,7 +96,8 @@ class Writer:
             yield MadeQuestion("two_facts", ", ".join(relations), text, names_of(entity), (entity,), telling)
 
     def comparisons(self) -> Iterator[MadeQuestion]:
-        """Which of two came first, and whether one came before the other; ties are left out."""
+        """Yields questions which of two came first, and whether one came before the other. Ties are left
+        out."""
         for (kind, relation), (wordings, orders) in ORDERS.items():
             for one, other in self._pairs(kind, relation, _closeness(relation)):
                 a, b = one.value(relation), other.value(relation)
@@ -111,7 +112,7 @@ class Writer:
                 yield MadeQuestion("yes_no", f"{relation} before", text, (answer,), (other, one))
 
     def same_values(self) -> Iterator[MadeQuestion]:
-        """Whether two have the same value: at most as many with no as with yes."""
+        """Yields questions whether two have the same value, at most as many with no as with yes."""
         for (kind, relation), wording in SAME_VALUE.items():
             equal = list(self._pairs(kind, relation, lambda entity, r=relation: entity.value(r)))
             mixed = self._pairs(kind, relation, _all_alike)
@@ -122,14 +123,14 @@ class Writer:
                 yield MadeQuestion("yes_no", f"same {relation}", text, (answer,), (one, other))
 
     def nationalities(self) -> Iterator[MadeQuestion]:
-        """Whether two people have one nationality, and whether both have a certain one."""
+        """Yields questions whether two people of one occupation both have a certain nationality."""
         for one, other in self._pairs("person", "nationality", _occupation):
-            nation, theirs = one.value("nationality"), other.value("nationality")
-            if nation != theirs and not self._differ_surely("nationality", one, other):
+            nation, other_nation = one.value("nationality"), other.value("nationality")
+            if nation != other_nation and not self._differ_surely("nationality", one, other):
                 continue
-            answer = "yes" if nation == theirs else "no"
+            answer = "yes" if nation == other_nation else "no"
             if answer == "yes" and hash_words(self.seed, one.title, other.title) % 2:
-                continue  # Americans are the most: half of these leave as many as of the others
+                continue  # so many are American that half of the pairs with yes are as many as those with no
             text = f"Are {one.name} and {other.name} both {nation}?"
             if "death year" in one.page.facts or "death year" in other.page.facts:
                 text = f"Were {one.name} and {other.name} both {nation}?"
@@ -148,7 +149,8 @@ class Writer:
     def _pairs(
         self, kind: str, relation: str, group_of: Callable[[Entity], str | None]
     ) -> Iterator[tuple[Entity, Entity]]:
-        """Neighbours in an order by hash, among the entities of a kind, a split and a group."""
+        """Yields the neighbours in an order by hash, among the entities of a kind that have the fact, with
+        the same split and the same `group_of` them; entities whose group is None are left out."""
         groups: dict[tuple[str, str], list[Entity]] = defaultdict(list)
         for entity in self.entities:
             if entity.kind == kind and entity.value(relation) and (group := group_of(entity)) is not None:
@@ -159,6 +161,7 @@ class Writer:
             yield from zip(members[1::2], members[2::2], strict=False)
 
     def _draw(self, wordings: Sequence[str], *words: str) -> str:
+        """The wording that a hash of the seed and these words chooses."""
         return wordings[hash_words(self.seed, "wording", *words) % len(wordings)]
 
 
@@ -181,13 +184,15 @@ def names_both(question: MadeQuestion, rivals: Rivals) -> bool:
 
 
 def _occupation(entity: Entity) -> str | None:
+    """The group of a person: the occupation, None if it is not known."""
     return None if entity.page.noun == "person" else entity.page.noun
 
 
 def _closeness(relation: str) -> Callable[[Entity], str | None]:
-    """Groups for comparisons: of people, those of one occupation; of the rest, those of one kind."""
+    """The function that groups entities for comparisons: people by occupation, all others together."""
     return _occupation if relation == "birth year" else _all_alike
 
 
 def _all_alike(entity: Entity) -> str:
+    """The one group of all entities."""
     return ""

@@ -11,7 +11,7 @@ import hashlib
 
 
 def hash_words(seed: int, *words: str) -> int:
-    """A number from 0 up to 2**64 that depends on nothing else."""
+    """A hash of the seed and the words: a whole number from 0 to below 2**64."""
     text = "\n".join((str(seed), *words))
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big")
 

@@ -3,10 +3,10 @@
 A source is an entry of the table SOURCES: a function that turns a row of its file, or of its Hub data set,
 into a `Question`, and what must be known to read the file. Adding one is adding an entry.
 
-A row is checked against its source first. It must have the columns of one of the source's layouts, and none
-that only another source has: a file given under a wrong name is refused row by row, and told what it looks
-like. (FlashRAG gives all of its sets the same three columns; there the name cannot be checked.)
-"""
+A row is checked against its source first. It must have the columns of one of the source's layouts, and not
+those by which another source is recognised: a file given under a wrong name is refused row by row, and the
+message says what it looks like. (FlashRAG gives all of its sets the same three columns; there the name cannot
+be checked.)"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from data_process.sources.exams import gsm8k, medmcqa, medqa, medqa_zh
 from data_process.sources.multi_hop import hotpotqa, musique, two_wiki
 from data_process.sources.multi_question import n_questions
 from data_process.sources.open_domain import asearcher, bamboogle, nq, popqa, triviaqa
-from data_process.sources.source_kind import HubSplit, SourceKind, flashrag
+from data_process.sources.source_kind import HubSplit, SourceKind, flashrag, hub_splits
 from rag_r1.data.files.questions import parse_row
 
 _FLASHRAG = ("question", "golden_answers")
@@ -23,29 +23,24 @@ SOURCES: dict[str, SourceKind] = {
     source.name: source
     for source in (
         SourceKind(
-            "nq",
-            "Natural Questions: NQ-open's JSON lines, or FlashRAG's",
-            nq,
+            "nq", "Natural Questions: NQ-open's JSON lines, or FlashRAG's", nq,
             layouts=(_FLASHRAG, ("question", "answer")),
             hub=flashrag("nq", "train", "test"),
         ),
         SourceKind(
-            "triviaqa",
-            "TriviaQA: its own JSON (`Data`), the Hub's mandarjoshi/trivia_qa, or FlashRAG's",
+            "triviaqa", "TriviaQA: its own JSON (`Data`), the Hub's mandarjoshi/trivia_qa, or FlashRAG's",
             triviaqa,
             layouts=(_FLASHRAG, ("Question", "Answer"), ("question", "answer")),
-            marks=("QuestionId", "Answer"),
-            within="Data",
+            own_columns=("QuestionId", "Answer"),
+            array_key="Data",
             hub=flashrag("triviaqa", "train", "test"),
         ),
         SourceKind(
-            "popqa",
-            "PopQA: popQA.tsv, JSON lines with its columns, or FlashRAG's",
-            popqa,
+            "popqa", "PopQA: popQA.tsv, JSON lines with its columns, or FlashRAG's", popqa,
             layouts=(_FLASHRAG, ("question", "possible_answers")),
-            marks=("s_wiki_title",),
-            more=("prop", "paragraphs"),
-            lists=("possible_answers",),
+            own_columns=("s_wiki_title",),
+            further_columns=("prop", "paragraphs"),
+            list_columns=("possible_answers",),
             hub=flashrag("popqa", None, "test"),
         ),
         SourceKind(
@@ -53,44 +48,37 @@ SOURCES: dict[str, SourceKind] = {
             "HotpotQA: hotpot_train_v1.1.json and the like, the Hub's hotpotqa/hotpot_qa, or FlashRAG's",
             hotpotqa,
             layouts=(_FLASHRAG, ("question", "answer", "supporting_facts")),
-            marks=("supporting_facts", "level"),
-            more=("type",),
+            own_columns=("supporting_facts", "level"),
+            further_columns=("type",),
             hub=flashrag("hotpotqa", "train", "dev"),
         ),
         SourceKind(
-            "2wikimultihopqa",
-            "2WikiMultihopQA: train.json, dev.json, or FlashRAG's",
-            two_wiki,
+            "2wikimultihopqa", "2WikiMultihopQA: train.json, dev.json, or FlashRAG's", two_wiki,
             layouts=(_FLASHRAG, ("question", "answer", "supporting_facts", "type")),
-            marks=("evidences",),
+            own_columns=("evidences",),
             hub=flashrag("2wikimultihopqa", "train", "dev"),
         ),
         SourceKind(
-            "musique",
-            "MuSiQue: musique_ans_v1.0_*.jsonl, or FlashRAG's",
-            musique,
+            "musique", "MuSiQue: musique_ans_v1.0_*.jsonl, or FlashRAG's", musique,
             layouts=(_FLASHRAG, ("id", "question", "answer", "paragraphs")),
-            marks=("question_decomposition",),
-            more=("answer_aliases", "answerable"),
-            lists=("answer_aliases",),
+            own_columns=("question_decomposition",),
+            further_columns=("answer_aliases", "answerable"),
+            list_columns=("answer_aliases",),
             hub=flashrag("musique", "train", "dev"),
         ),
         SourceKind(
-            "bamboogle",
-            "Bamboogle: its CSV, with a header or without, or FlashRAG's",
-            bamboogle,
+            "bamboogle", "Bamboogle: its CSV, with a header or without, or FlashRAG's", bamboogle,
             layouts=(_FLASHRAG, ("Question", "Answer"), ("question", "answer")),
-            header=("question", "", "", "", "answer", "", "", ""),
+            csv_header=("question", "", "", "", "answer", "", "", ""),
             hub=flashrag("bamboogle", None, "test"),
         ),
         SourceKind(
-            "asearcher",
-            "ASearcher: its training sets and its test sets (FRAMES, GAIA, ... in its columns)",
+            "asearcher", "ASearcher: its training sets and its test sets (FRAMES, GAIA, ... in its columns)",
             asearcher,
             layouts=(("question", "answer"),),
-            marks=("aug_answer",),
-            more=("source", "qid"),
-            lists=("answer", "aug_answer"),
+            own_columns=("aug_answer",),
+            further_columns=("source", "qid"),
+            list_columns=("answer", "aug_answer"),
             hub={
                 "train": HubSplit(
                     "inclusionAI/ASearcher-train-data", None, "train", files="ASearcher-Base-35k.jsonl"
@@ -102,52 +90,38 @@ SOURCES: dict[str, SourceKind] = {
             "several questions in a row: nq_hotpotqa_train_multi_N of MEM1, or {questions, golden_answers}",
             n_questions,
             layouts=(("questions", "golden_answers"), ("prompt", "reward_model")),
-            marks=("reward_model",),
-            more=("question", "data_source"),
+            own_columns=("reward_model",),
+            further_columns=("question", "data_source"),
         ),
         SourceKind(
-            "gsm8k",
-            "GSM8K: its JSON lines, the answer after ####",
-            gsm8k,
+            "gsm8k", "GSM8K: its JSON lines, the answer after ####", gsm8k,
             layouts=(("question", "answer"),),
-            hub={split: HubSplit("openai/gsm8k", "main", name) for split, name in
-                 (("train", "train"), ("validation", "test"))},
+            hub=hub_splits("openai/gsm8k", "main", "train", "test"),
         ),
         SourceKind(
-            "medqa",
-            "MedQA, US, four or five options",
-            medqa,
+            "medqa", "MedQA, US, four or five options", medqa,
             layouts=(("question", "options", "answer_idx", "meta_info"),),
-            marks=("meta_info",),
-            more=("realidx", "answer"),
-            hub={split: HubSplit("GBaker/MedQA-USMLE-4-options", None, name) for split, name in
-                 (("train", "train"), ("validation", "test"))},
+            own_columns=("meta_info",),
+            further_columns=("realidx", "answer"),
+            hub=hub_splits("GBaker/MedQA-USMLE-4-options", None, "train", "test"),
         ),
         SourceKind(
-            "medqa_zh",
-            "MedQA, Chinese, four options, in the columns of BigBio",
-            medqa_zh,
+            "medqa_zh", "MedQA, Chinese, four options, in the columns of BigBio", medqa_zh,
             layouts=(("question", "choices", "answer"),),
-            marks=("choices",),
-            hub={split: HubSplit("fzkuji/MedQA", "med_qa_zh_4options_bigbio_qa", name) for split, name in
-                 (("train", "train"), ("validation", "validation"))},
+            own_columns=("choices",),
+            hub=hub_splits("fzkuji/MedQA", "med_qa_zh_4options_bigbio_qa", "train", "validation"),
         ),
         SourceKind(
-            "medmcqa",
-            "MedMCQA: the Hub's columns (opa ... opd, cop), or options by letter",
-            medmcqa,
+            "medmcqa", "MedMCQA: the Hub's columns (opa ... opd, cop), or options by letter", medmcqa,
             layouts=(("question", "opa", "opb", "opc", "opd", "cop"), ("question", "options", "answer_idx")),
-            marks=("opa",),
-            more=("realidx", "answer", "subject_name"),
-            hub={split: HubSplit("openlifescienceai/medmcqa", None, split) for split in
-                 ("train", "validation")},
+            own_columns=("opa",),
+            further_columns=("realidx", "answer", "subject_name"),
+            hub=hub_splits("openlifescienceai/medmcqa", None, "train", "validation"),
         ),
         SourceKind(
-            "questions",
-            "any other: question, golden_answers (or answer, answers), id",
-            parse_row,
+            "questions", "any other: question, golden_answers (or answer, answers), id", parse_row,
             layouts=(("question", "golden_answers"), ("question", "answers"), ("question", "answer")),
-            lists=("golden_answers", "answers", "answer"),
+            list_columns=("golden_answers", "answers", "answer"),
         ),
     )
 }  # fmt: skip

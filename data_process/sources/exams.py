@@ -34,7 +34,8 @@ def medmcqa(row: Row) -> Question:
     set, which has no answers), or options by letter."""
     if "opa" not in row:
         return _lettered_choice(row)
-    right, choices = row["cop"], [text_of(row, f"op{letter}") for letter in "abcd"]
+    right = row["cop"]
+    choices = [text_of(row, f"op{letter}") for letter in "abcd"]
     valid = isinstance(right, int) and not isinstance(right, bool) and 0 <= right < len(choices)
     expect(valid, "`cop` must be the number of the right option, 0 to 3", right)
     return _multiple_choice(row, choices, right)
@@ -49,7 +50,8 @@ def gsm8k(row: Row) -> Question:
 
 
 def _lettered_choice(row: Row, level: str | None = None) -> Question:
-    """Options by letter and the right one's letter in `answer_idx`; `answer`, if there, is its text."""
+    """The question of a row with `options` by letter and the right one's letter in `answer_idx`; `answer`, if
+    the row has it, must be its text."""
     options, right = row["options"], text_of(row, "answer_idx")
     expect(isinstance(options, Mapping), "`options` must be texts by letter", options)
     options = {letter: option for letter, option in sorted(options.items()) if option is not None}
@@ -64,6 +66,7 @@ def _lettered_choice(row: Row, level: str | None = None) -> Question:
 
 
 def _multiple_choice(row: Row, choices: Sequence[Any], right: int, level: str | None = None) -> Question:
+    """The question with its choices, of which the one with the number `right`, from 0, is the answer."""
     valid = all(isinstance(choice, str) and choice.strip() for choice in choices)
     expect(valid, "the options must be texts", choices)
     letters = zip(ascii_uppercase, choices, strict=False)

@@ -1,9 +1,8 @@
 """Multi-hop sources: HotpotQA, 2WikiMultihopQA and MuSiQue.
 
-Beside the answers they tell which passages support them, of what type the question is, and in how many hops
-it is answered; MuSiQue also tells the answer of each hop. The paragraphs themselves are not kept: the policy
-has to find them.
-"""
+Beside the answers they name the passages that support them, the type of the question, and the number of hops
+in which it is answered; MuSiQue also names the answer of each hop. The paragraphs themselves are not kept:
+the policy has to find them."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from data_process.sources.source_kind import (
 )
 from rag_r1.data.files.questions import Question, id_of, texts_of
 
-#: Hops of 2WikiMultihopQA's types (Ho et al., 2020): the only one that needs four passages is the last.
+#: Hops of 2WikiMultihopQA's types (Ho et al., 2020); only the last needs four passages.
 _HOPS = {"compositional": 2, "inference": 2, "comparison": 2, "bridge_comparison": 4}
 
 
@@ -50,9 +49,7 @@ def musique(row: Row) -> Question:
     """MuSiQue (Trivedi et al., 2022). Ids begin with the number of hops and the shape of the question,
     `3hop1__`; the shape is the type. Rows of MuSiQue-Full that cannot be answered are refused."""
     if row.get("answerable") is False:
-        raise ValueError(
-            "cannot be answered (`answerable` is false): use MuSiQue-Ans, or leave such rows out"
-        )
+        raise ValueError("cannot be answered (`answerable` is false): use MuSiQue-Ans, or leave them out")
     shape = re.match(r"((\d)hop\d?)_", id_of(row, IDS) or "")
     metadata = {
         "question_type": shape[1] if shape else None,
@@ -91,6 +88,7 @@ def _step_answers(row: Row) -> list[str] | None:
 
 
 def _title(fact: Any) -> Any:
+    """The title of a supporting fact; None if the fact has neither form."""
     if isinstance(fact, dict):
         return fact.get("title")
     return fact[0] if isinstance(fact, list) and len(fact) == 2 else None

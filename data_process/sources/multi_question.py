@@ -29,11 +29,11 @@ _PUBLISHED_PREFIX = "Answer the following questions:"
 
 
 def n_questions(row: Row) -> Question:
-    """A row of a set of N questions; see the top of the module."""
+    """The question of a row that asks several: MEM1's layout, or `questions` and `golden_answers`."""
     if "questions" in row:
         questions, golds = texts_of(row, "questions"), row["golden_answers"]
     else:
-        questions, golds = _split(_questions_text(row)), _target(row)
+        questions, golds = _split_questions(_questions_text(row)), _target(row)
     valid = isinstance(golds, list) and all(isinstance(aliases, list) for aliases in golds)
     expect(valid, "the gold answers must be a list of lists, one for each question", golds)
     if len(golds) != len(questions) or not questions:
@@ -48,7 +48,8 @@ def n_questions(row: Row) -> Question:
 
 
 def join(questions: Sequence[Question], own_id: str | None = None) -> Question:
-    """One row that asks all of `questions`. Its titles, steps and hops are theirs together."""
+    """One question that asks all of `questions`. Its titles and steps are those of all, its hops their
+    sum."""
     metadata = [question.metadata for question in questions]
     hops = [values.get("hops") for values in metadata]
     common: dict[str, Any] = {"hops": sum(hops) if all(hops) else None}
@@ -60,23 +61,24 @@ def join(questions: Sequence[Question], own_id: str | None = None) -> Question:
 
 
 def combinations(answers: Sequence[Sequence[str]]) -> list[str]:
-    """The joined gold answers, `a1; a2`, at most `COMBINATIONS` of them and at least one."""
+    """The joined gold answers, `a1; a2`: at least one, and at most `COMBINATIONS`. `answers`: the aliases of
+    each question's answer."""
     longest = max_aliases = max(map(len, answers))
     if prod(map(len, answers)) <= COMBINATIONS:
-        return ["; ".join(chosen) for chosen in product(*answers)]
-    alongside = [
-        [aliases[k % len(aliases)] for aliases in answers] for k in range(min(max_aliases, COMBINATIONS - 1))
-    ]
-    room = COMBINATIONS - len(alongside)
-    while longest > 1 and prod(min(len(aliases), longest) for aliases in answers) > room:
+        return ["; ".join(parts) for parts in product(*answers)]
+    rows = min(max_aliases, COMBINATIONS - 1)
+    kth_aliases = [[aliases[k % len(aliases)] for aliases in answers] for k in range(rows)]
+    remaining = COMBINATIONS - rows
+    while longest > 1 and prod(min(len(aliases), longest) for aliases in answers) > remaining:
         longest -= 1
-    chosen = [*product(*(aliases[:longest] for aliases in answers)), *alongside]
-    return list(dict.fromkeys(map("; ".join, chosen)))
+    combined = [*product(*(aliases[:longest] for aliases in answers)), *kth_aliases]
+    return list(dict.fromkeys(map("; ".join, combined)))
 
 
 def _join(
     questions: list[str], answers: list[list[str]], own_id: str | None, merged: dict[str, Any]
 ) -> Question:
+    """One question of these texts and the aliases of their answers; `merged`: further metadata."""
     parts = [" ".join(question.split()) for question in questions]
     sentences = [part if part.endswith("?") else f"{part}?" for part in parts]
     text = _INSTRUCTION.format(n=len(parts), questions="; ".join(sentences)) if len(parts) > 1 else parts[0]
@@ -97,7 +99,7 @@ def _questions_text(row: Row) -> str:
     return text.rpartition(_PUBLISHED_PREFIX)[2]
 
 
-def _split(text: str) -> list[str]:
+def _split_questions(text: str) -> list[str]:
     """The questions of a text that joins them by `; `; each ends with a question mark."""
     parts = text.strip().split("?; ")
     return [f"{part.strip()}?" for part in parts[:-1]] + [parts[-1].strip()]

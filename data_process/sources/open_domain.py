@@ -43,8 +43,8 @@ def triviaqa(row: Row) -> Question:
 
 
 def popqa(row: Row) -> Question:
-    """PopQA (Mallen et al., 2023). Its type is the relation asked for. Supporting titles: those of the
-    supporting `paragraphs` if it has any, else the page of the question's subject."""
+    """PopQA (Mallen et al., 2023): one hop; the type is the relation that is asked for. Supporting titles are
+    those of the supporting `paragraphs` if the row has any, else the page of the question's subject."""
     golds = row_golds(row) if "golden_answers" in row else _json_texts(row, "possible_answers")
     titles = supporting_paragraphs(row) or ([row["s_wiki_title"]] if row.get("s_wiki_title") else None)
     valid = not titles or all(isinstance(title, str) for title in titles)
@@ -74,15 +74,14 @@ def supporting_paragraphs(row: Row) -> list[str] | None:
     if "paragraphs" not in row:
         return None
     items = row["paragraphs"]
-    valid = isinstance(items, list) and all(
-        isinstance(item, dict) and isinstance(item.get("title"), str) for item in items
-    )
+    dicts = isinstance(items, list) and all(isinstance(item, dict) for item in items)
+    valid = dicts and all(isinstance(item.get("title"), str) for item in items)
     expect(valid, "`paragraphs` must be a list of objects with a title", items)
     return list(dict.fromkeys(item["title"] for item in items if item.get("is_supporting")))
 
 
 def _json_texts(row: Row, key: str) -> list[Any]:
-    """Texts in a list, or in a text that is a JSON list."""
+    """The texts under a key, which is a list, or a text that is a JSON list. Raises ValueError for others."""
     value = row[key]
     if isinstance(value, str):
         try:

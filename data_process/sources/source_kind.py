@@ -31,7 +31,7 @@ def row_question(
     options: Sequence[str] = (),
 ) -> Question:
     """The question under `key`, with these golds or those of the row, and the source's own id. Raises
-    ValueError saying what is wrong with the row."""
+    ValueError with what is wrong with the row."""
     text = text_of(row, key)
     return clean_question(
         text, row_golds(row) if golds is None else golds, id_of(row, IDS), metadata, options=options
@@ -49,7 +49,7 @@ def optional_text(row: Row, key: str) -> str | None:
 
 
 def optional_texts(row: Mapping[str, Any], key: str) -> list[Any]:
-    """The texts under a key; none if the row has no such key, or nothing under it."""
+    """The texts under a key; [] if the row has no such key, or nothing under it."""
     return texts_of(row, key) if row.get(key) else []
 
 
@@ -61,7 +61,8 @@ def expect(valid: object, expectation: str, value: object) -> None:
 
 @dataclass(frozen=True)
 class HubSplit:
-    """A split of a Hub data set; `files`: a file of its repository that is read instead of the set."""
+    """A split of a Hub data set. `files`: the file of its repository that is read instead of the set, if
+    any."""
 
     dataset: str
     config: str | None
@@ -72,10 +73,15 @@ class HubSplit:
         return f"{self.dataset} ({self.config or self.files or 'default'}, {self.split})"
 
 
-def flashrag(config: str, train: str | None, validation: str) -> dict[str, HubSplit]:
-    """FlashRAG's copy of a set; `train` is None if it has none."""
+def hub_splits(dataset: str, config: str | None, train: str | None, validation: str) -> dict[str, HubSplit]:
+    """The splits of a Hub data set, by `train` and `validation`; `train` is None if it has none."""
     splits = {"train": train, "validation": validation}
-    return {role: HubSplit(_FLASHRAG, config, split) for role, split in splits.items() if split}
+    return {role: HubSplit(dataset, config, split) for role, split in splits.items() if split}
+
+
+def flashrag(config: str, train: str | None, validation: str) -> dict[str, HubSplit]:
+    """The splits of FlashRAG's copy of a set; `train` is None if it has none."""
+    return hub_splits(_FLASHRAG, config, train, validation)
 
 
 @dataclass(frozen=True)
@@ -83,43 +89,44 @@ class SourceKind:
     """A source of questions. `convert` raises ValueError, saying what is wrong with a row."""
 
     name: str
-    about: str
+    description: str
     convert: Callable[[dict[str, Any]], Question]
     #: The columns of each layout; a row has all of one of them.
     layouts: tuple[tuple[str, ...], ...]
-    #: Columns that, together, only its raw rows have.
-    marks: tuple[str, ...] = ()
+    #: Columns that, together, only its raw rows have: by them they are recognised.
+    own_columns: tuple[str, ...] = ()
     #: Further columns that are read.
-    more: tuple[str, ...] = ()
+    further_columns: tuple[str, ...] = ()
     #: Columns of a CSV file that may hold a JSON list.
-    lists: tuple[str, ...] = ("golden_answers",)
+    list_columns: tuple[str, ...] = ("golden_answers",)
     #: Its splits on the Hub, `train` and `validation`.
     hub: Mapping[str, HubSplit] = field(default_factory=dict)
-    #: First key of its JSON file, if the rows stand in an array under it.
-    within: str | None = None
+    #: The key of its JSON file under which the rows stand in an array, if they do.
+    array_key: str | None = None
     #: The columns of its CSV file, if that has no header.
-    header: tuple[str, ...] | None = None
+    csv_header: tuple[str, ...] | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns that are read of a table."""
         columns = [column for layout in self.layouts for column in layout]
-        return tuple(dict.fromkeys([*columns, *self.marks, *self.more, *IDS, "metadata"]))
+        return tuple(dict.fromkeys([*columns, *self.own_columns, *self.further_columns, *IDS, "metadata"]))
 
     def check_columns(self, name: str, columns: Collection[str], kinds: Mapping[str, SourceKind]) -> None:
-        """Raise DataError, naming the table and its columns, if it is not one of this source."""
+        """Raise DataError, with the table's `name` and its columns, if it is not a table of this source.
+        `kinds`: all sources by name."""
         if fault := self._fault(set(columns), kinds):
             raise DataError(f"{name}: {fault}; its columns are {keys_of(columns)}")
 
     def read_row(self, row: Any, kinds: Mapping[str, SourceKind]) -> Question:
-        """The question of a row. Raises ValueError saying what is wrong with the row; a ValueError in its
-        place is raised as it is."""
+        """The question of a row. Raises ValueError with what is wrong with the row; a row that is a
+        ValueError itself, because it could not be read, is raised. `kinds`: all sources by name."""
         if isinstance(row, ValueError):
             raise row
         if not isinstance(row, dict):
             raise ValueError(f"not an object with keys but {type(row).__name__}")
-        inner = row.get("metadata")
-        parts = [inner, row] if isinstance(inner, dict) else [row]
+        metadata = row.get("metadata")
+        parts = [metadata, row] if isinstance(metadata, dict) else [row]
         fields = {key: value for part in parts for key, value in part.items() if value is not None}
         if fault := self._fault(set(fields), kinds):
             null = [key for key, value in row.items() if value is None]
@@ -128,15 +135,12 @@ class SourceKind:
         return self.convert(fields)
 
     def _fault(self, columns: set[str], kinds: Mapping[str, SourceKind]) -> str | None:
-        """Why something with these columns is not of this source."""
-        looks = [
-            kind.name
-            for kind in kinds.values()
-            if kind.marks and columns.issuperset(kind.marks) and kind.name != self.name
+        """Why a row or table with these columns is not of this source; None if it is."""
+        recognised = [
+            kind.name for kind in kinds.values() if kind.own_columns and columns.issuperset(kind.own_columns)
         ]
-        has_marks = self.marks and columns.issuperset(self.marks)
-        if looks and not has_marks and self.name != "questions":
-            return f"not of {self.name}: it looks like {' or '.join(looks)}"
+        if recognised and self.name not in (*recognised, "questions"):
+            return f"not of {self.name}: it looks like {' or '.join(recognised)}"
         if not any(columns.issuperset(layout) for layout in self.layouts):
             needed = ", or ".join(" + ".join(layout) for layout in self.layouts)
             return f"not of {self.name}, which has {needed}"

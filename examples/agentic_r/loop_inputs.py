@@ -1,9 +1,8 @@
 """The inputs of the loops of a seed: the agent's warm start, an encoder, a world and its first index.
 
-All is made once and then only read: the warm start and the untrained encoder for all seeds, the world and its
-index for each. The recipe of an arm is what `rag-r1 iterate` reads. A short hash says of which form a run is,
-so that runs of another form are not mixed with it.
-"""
+Everything is made once and then only read: the warm start and the untrained encoder for all seeds, the world
+and its index for each. The recipe of an arm is what `rag-r1 iterate` reads. A short hash identifies what a
+run depends on, so that runs that depend on something else are not mixed with it."""
 
 from __future__ import annotations
 
@@ -14,13 +13,13 @@ from typing import Any
 
 import yaml
 
-from examples.agentic_r.warm_start import PROTOCOL, RECIPE, made_of, protocol, warm_start
+from examples.agentic_r.warm_start import PROTOCOL, RECIPE, protocol, warm_start, warm_start_hash
 from examples.agentic_r.world import TRAIN, MisleadingWorld, misleading_data, write_misleading_data
 from examples.common.comparison import short_hash
 from examples.common.small_encoder import make_encoder
 from rag_r1.config.recipes import RECIPES
 from rag_r1.demo.eval_spec import limit_keys
-from rag_r1.demo.world import PROMPT_FILE
+from rag_r1.demo.world import PROMPT_FILE, DemoData
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.io.atomic_files import write_text
 from rag_r1.iterate.commands import query_keys
@@ -29,55 +28,57 @@ from rag_r1.retriever.training.options import read_recipe
 from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.retrieval.local_server import build_index
 
-#: Questions of a world from which training data are made, and held-out ones.
+#: The numbers of questions from which training data are made, and of held-out ones.
 DATA_QUESTIONS, HELD_OUT = 150, 150
-#: Passages that are tried out for each search, and negatives of a row.
+#: The numbers of passages that are scored for each search, and of negatives of a row.
 CANDIDATES, NEGATIVES = 6, 4
 RETRIEVER_RECIPE = RECIPES / "agentic_r" / "retriever_demo.yaml"
 
 
 def runs_hash() -> str:
-    """What a run depends on besides its seed, as a short hash: the warm start, how many questions, and the
-    recipes. Runs of another form are in no common table."""
+    """A short hash of what a run depends on besides its seed: the warm start, the numbers of questions, and
+    the recipes. Only runs with the same hash are compared."""
     sizes = [DATA_QUESTIONS, HELD_OUT, CANDIDATES, NEGATIVES, TRAIN]
     recipes = [path.read_text(encoding="utf-8") for path in (RECIPE, RETRIEVER_RECIPE)]
-    return short_hash([made_of(), sizes, recipes])
+    return short_hash([warm_start_hash(), sizes, recipes])
 
 
 @dataclass(frozen=True)
 class LoopInputs:
-    """The inputs of the loops of a seed. `folder`: of the seed."""
+    """The inputs of the loops of a seed: its folder, the agent's warm start and the untrained encoder."""
 
     folder: Path
     policy: Path
     encoder: Path
 
     @classmethod
-    def of(cls, out: Path, seed: int) -> LoopInputs:
-        """Makes what is not there. Raises RunError if the folder holds another form of the world."""
+    def make(cls, out: Path, seed: int) -> LoopInputs:
+        """Make the inputs of a seed in `out`, as far as they are missing; returns them. Raises RunError if
+        the seed's folder was made with another `runs_hash`."""
         folder = (out / f"seed{seed}").resolve()
-        made, form = folder / "made_of", runs_hash()
-        if made.exists():
-            refuse_changes(folder, {"made_of": made.read_text(encoding="utf-8").strip()}, {"made_of": form})
-        policy = warm_start(out / f"warm-{made_of()}")
+        hash_file = folder / "made_of"
+        if hash_file.exists():
+            earlier_hash = hash_file.read_text(encoding="utf-8").strip()
+            refuse_changes(folder, {"made_of": earlier_hash}, {"made_of": runs_hash()})
+        policy = warm_start(out / f"warm-{warm_start_hash()}")
         encoder = make_encoder(out / "encoder")
-        if not made.exists():
+        if not hash_file.exists():
             write_misleading_data(folder / "data", protocol(), seed, DATA_QUESTIONS, HELD_OUT)
-            write_text(made, f"{form}\n")
+            write_text(hash_file, f"{runs_hash()}\n")
         if not (folder / "index" / "manifest.json").exists():
             shutil.rmtree(folder / "index", ignore_errors=True)
             options = ("--backend", "dense", "--encoder", str(encoder), "--device", "cpu")
             build_index(folder / "data" / "corpus.jsonl", folder / "index", *options)
         return cls(folder, policy.resolve(), encoder.resolve())
 
-    def recipe(self, arm: str, seed: int) -> Path:
+    def write_recipe(self, arm: str, seed: int) -> Path:
         """Write the recipe of an arm; returns its file."""
         path = self.folder / f"{arm}.yaml"
         write_text(path, yaml.safe_dump(self.plan(arm, seed), sort_keys=False))
         return path
 
     def plan(self, arm: str, seed: int) -> dict[str, Any]:
-        """The recipe of an arm, as `rag-r1 iterate` reads it."""
+        """The recipe of an arm, for `rag-r1 iterate`."""
         data = self.folder / "data"
         plan: dict[str, Any] = {
             "agent": {
@@ -115,7 +116,8 @@ class LoopInputs:
 
 
 def limits() -> dict[str, Any]:
-    """Options of `rag-r1 eval` and `rag-r1 retriever data`: the prompt and the limits of the recipe."""
+    """Options of `rag-r1 eval` and `rag-r1 retriever data`: the demo's prompt, and the limits of the
+    recipe."""
     data = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))["data"]
     return {
         "prompt": str(PROMPT_FILE),
@@ -126,14 +128,14 @@ def limits() -> dict[str, Any]:
 
 
 def agent_keys() -> list[str]:
-    """Keys of the block rag_r1 wherever the agent plays: those of the recipe."""
+    """The keys of the recipe's block rag_r1 that hold wherever the agent plays."""
     return limit_keys(yaml.safe_load(RECIPE.read_text(encoding="utf-8"))["rag_r1"])
 
 
 def eval_arguments(
     policy: Path, policy_url: str, retriever_url: str, questions: Path, out: Path, query: Mode
 ) -> EvalArguments:
-    """The evaluation of a served policy, as in the loop: with these limits and keys."""
+    """The arguments that evaluate a served policy as the loop does, with its limits and keys."""
     return EvalArguments(
         model="policy",
         base_url=policy_url,
@@ -148,10 +150,10 @@ def eval_arguments(
 
 
 def encoder_options(inputs: LoopInputs, seed: int) -> dict[str, Any]:
-    """Options of `rag-r1 retriever train` that say which encoder is trained, and how."""
+    """The options of `rag-r1 retriever train`: those of the recipe, with this encoder and seed."""
     return {**read_recipe(str(RETRIEVER_RECIPE)), "model": str(inputs.encoder), "seed": seed}
 
 
-def worlds(seed: int) -> tuple[Any, MisleadingWorld, MisleadingWorld]:
-    """The data of a seed, its train and its test world."""
+def worlds(seed: int) -> tuple[DemoData, MisleadingWorld, MisleadingWorld]:
+    """The data of a seed, its train world and its test world."""
     return misleading_data(seed, DATA_QUESTIONS, HELD_OUT)

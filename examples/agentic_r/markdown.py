@@ -9,19 +9,19 @@ from typing import Any
 from rag_r1.runs import pictures
 from rag_r1.runs.markdown import Claim, Page, number
 
-#: What the loop must gain in EM over its control.
+#: The least gain in EM of the loop over its control, for the claim to hold.
 GAIN = 0.10
 _COLORS = {"loop": pictures.BLUE, "control": pictures.GREY}
 _LABELS = {"loop": "with the retriever's training", "control": "first index throughout"}
 
 
 def last_row(run: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row of a loop's last evaluation."""
+    """The row of the last evaluation in a loop's table."""
     return run["rows"][-1]
 
 
 def claims_of(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """The claim for each seed of which both loops are there."""
+    """The claim for each seed both of whose loops are finished, and whether it holds."""
     claims = []
     for seed in sorted({run["seed"] for run in runs}):
         arms = {run["arm"]: last_row(run) for run in runs if run["seed"] == seed}
@@ -35,7 +35,7 @@ def claims_of(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
 
 
 def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The whole page."""
+    """The page in Markdown: a table of all evaluations, and the claims."""
     rows = []
     for run in runs:
         served = "first"
@@ -64,7 +64,7 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def variants_table(variants_by_seed: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> str:
-    """The page of variants.py; `found`: seed -> variant -> figures."""
+    """The page of variants.py in Markdown. `variants_by_seed`: seed -> variant -> figures."""
     rows = [
         [
             seed,
@@ -83,11 +83,12 @@ def variants_table(variants_by_seed: Mapping[int, Mapping[str, Mapping[str, Any]
 
 
 def draw(runs: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
-    """EM and searches of each loop by evaluation."""
+    """Draw EM and searches of each loop by evaluation; returns the paths of the pictures."""
     steps = max(([row["after"] for row in run["rows"]] for run in runs), key=len, default=[])
     titles = {"em": "Held-out exact match", "searches": "Searches a question"}
 
     def paint(*panels: Any) -> None:
+        """Draw a figure in each panel, with a line for each loop."""
         for axes, (name, title) in zip(panels, titles.items(), strict=True):
             for run in runs:
                 points = [(steps.index(row["after"]), row[name]["value"]) for row in run["rows"]]

@@ -1,40 +1,39 @@
 """Measures the recall of an index in the misleading world, over its held-out facts.
 
-Each fact is asked for once, as the agent does first: with the name, in the mode that the index's encoder was
-trained for. The server is the real one.
-"""
+Each fact is searched for once, with the agent's first query: the name, in the mode that the index's encoder
+was trained for. The server is the real one."""
 
 from __future__ import annotations
 
-import json
 import tempfile
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
 from examples.agentic_r.world import MisleadingWorld
 from rag_r1.demo.world import Question
+from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.protocols.retriever_query import Mode, build_retriever_query
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
 KS = (1, 3)
 _BATCH = 32
+_TIMEOUT_S = 60.0
 
 
-def recall_of(
-    index: Path, questions: Sequence[Question], world: MisleadingWorld, mode: Mode
-) -> dict[str, float]:
-    """{"recall@1": ..., "recall@3": ...} over all facts of the questions. Raises RunError."""
+def recall_of(index: Path, questions: list[Question], world: MisleadingWorld, mode: Mode) -> dict[str, float]:
+    """The share of all facts of the questions whose passage is among the first k, `{"recall@1": ...,
+    "recall@3": ...}`. Raises RunError if the server does not start, and httpx.HTTPError if it does not
+    answer."""
     facts = [(question, number) for question in questions for number in range(len(question.lookups))]
     with tempfile.TemporaryDirectory() as folder:
         with retrieval_process(index, Path(folder) / "server.log", "--device", "cpu") as url:
-            with urllib.request.urlopen(f"{url}/ready", timeout=30) as answer:
-                separator = json.load(answer).get("separator") or " "  # BM25 has none
+            with bounded_http_client(_TIMEOUT_S, base_url=url) as client:
+                separator = client.get("/ready").json().get("separator") or " "  # BM25 has none
             texts = [_query(question, number, mode, separator) for question, number in facts]
             results = [
                 ids
                 for start in range(0, len(texts), _BATCH)
-                for ids in _first(url, texts[start : start + _BATCH], max(KS))
+                for ids in _search(url, texts[start : start + _BATCH], max(KS))
             ]
     gold_ids = [world.passage_of(question.lookups[number])["id"] for question, number in facts]
     return {
@@ -44,13 +43,15 @@ def recall_of(
 
 
 def _query(question: Question, number: int, mode: Mode, separator: str) -> str:
+    """The text that the server is sent for a fact of a question, the one with this number from 0."""
     history = tuple(fact.entity for fact in question.lookups[:number])
     name = question.lookups[number].entity
     return build_retriever_query(question.text, name, mode, separator, history=history)
 
 
-def _first(url: str, queries: Sequence[str], k: int) -> list[list[str]]:
-    body = json.dumps({"queries": list(queries), "topk": k, "return_scores": True}).encode()
-    request = urllib.request.Request(f"{url}/retrieve", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return [[hit["document"]["id"] for hit in hits] for hits in json.load(answer)["result"]]
+def _search(url: str, queries: Sequence[str], k: int) -> list[list[str]]:
+    """The ids of the first k passages for each query."""
+    body = {"queries": list(queries), "topk": k, "return_scores": True}
+    with bounded_http_client(_TIMEOUT_S, base_url=url) as client:
+        results = client.post("/retrieve", json=body).raise_for_status().json()["result"]
+    return [[hit["document"]["id"] for hit in hits] for hits in results]

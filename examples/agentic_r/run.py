@@ -43,7 +43,7 @@ from rag_r1.runs.state_file import StateFile
 
 ARMS = ("loop", "control")
 #: Until the first retriever both arms are the same run.
-_SHARED = ("start", "round1/agent", "round1/agent_evaluation")
+_SHARED_STEPS = ("start", "round1/agent", "round1/agent_evaluation")
 DEFAULT_OUT = OUTPUTS / "agentic_r"
 FINISHED = "arm.json"
 _DESCRIPTION = """\
@@ -56,7 +56,7 @@ on where it was interrupted.
 
 
 class MiniatureArguments(Arguments):
-    """Which seeds, and where they are kept."""
+    """Which seeds and loops are run, and the folder for them."""
 
     seeds: Seeds = argument("seeds of the worlds and their questions", ("SEED", ...), default=[0])
     arms: list[Literal["loop", "control"]] = argument(
@@ -67,40 +67,43 @@ class MiniatureArguments(Arguments):
 
 
 def run_arm(inputs: LoopInputs, arm: str, seed: int, rounds: int) -> None:
-    """Run the loop of an arm, if that is not done. Raises RunError."""
+    """Run the loop of an arm, if it is not finished. Raises RunError if the loop ends with an error."""
     out = inputs.folder / arm
     for name in (arm, *(["loop"] if arm == "control" else [])):
         StateFile(inputs.folder / name / FINISHED, {"rounds": rounds}, refuses=True).read(dict)
     if (out / FINISHED).exists():
         return
     if arm == "control":
-        _share(inputs.folder / "loop", out)
+        _copy_shared_steps(inputs.folder / "loop", out)
     # The agent is trained once more after the last round, so the control has a round more.
     count = rounds if arm == "loop" else rounds + 1
-    words = ["--recipe", str(inputs.recipe(arm, seed)), "--rounds", str(count), "--out", str(out)]
+    words = ["--recipe", str(inputs.write_recipe(arm, seed)), "--rounds", str(count), "--out", str(out)]
     print(f"seed {seed}: {arm}", flush=True)
     status = subprocess.run([sys.executable, "-m", "rag_r1.cli", "iterate", *words]).returncode
     if status:
-        raise RunError(f"the loop of {out} ended with status {status} (see above); start again")
+        raise RunError(f"the loop of {out} ended with status {status} (see above): run the command again")
     rows = json.loads((out / "rounds.json").read_text(encoding="utf-8"))["rows"]
     run = {"arm": arm, "seed": seed, "made_of": runs_hash(), "rounds": rounds, "rows": rows}
     write_json(out / FINISHED, run)
 
 
-def _share(loop: Path, control: Path) -> None:
-    """Copy the steps that both arms have in common, if they are not there."""
+def _copy_shared_steps(loop: Path, control: Path) -> None:
+    """Copy the steps that both arms have in common into the control, if it has not begun. Raises RunError if
+    the loop is not finished."""
     if control.exists():
         return
     if not (loop / FINISHED).exists():
-        raise RunError(f"{loop} is not finished, and the control begins with its first steps: --arms loop")
+        message = f"{loop} is not finished, and the control begins with its first steps"
+        raise RunError(f"{message}: run --arms loop first")
     with atomic_file(control) as part:
         shutil.rmtree(part, ignore_errors=True)
-        for name in _SHARED:
+        for name in _SHARED_STEPS:
             shutil.copytree(loop / name, part / name, symlinks=True)
 
 
 def measure_recall(inputs: LoopInputs, seed: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Recall of the passages that state the held-out facts, by index: the first, and that of each round."""
+    """Measure the recall of the passages that state the held-out facts, unless that is done; returns it by
+    index: `first`, and `round 1` and so on."""
     path = inputs.folder / "recall.json"
     if path.exists():
         return json.loads(path.read_text(encoding="utf-8"))
@@ -114,8 +117,8 @@ def measure_recall(inputs: LoopInputs, seed: int, rounds: int) -> dict[str, dict
 
 
 def finished_loops(out: Path) -> list[dict[str, Any]]:
-    """The loops of this form that are in the folder, by seed and arm, with the recall of the seed's
-    indexes."""
+    """The finished loops in the folder with this `runs_hash`, by seed and arm, each with the recall of its
+    seed's indexes."""
     runs = [run for run in finished_runs(out, FINISHED, ARMS) if run["made_of"] == runs_hash()]
     for run in runs:
         measured = out / f"seed{run['seed']}" / "recall.json"
@@ -131,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     with hold_out(args.out):
         for seed in args.seeds:
-            inputs = LoopInputs.of(args.out, seed)
+            inputs = LoopInputs.make(args.out, seed)
             for arm in sorted(args.arms, key=ARMS.index):
                 run_arm(inputs, arm, seed, args.rounds)
             if (inputs.folder / "loop" / FINISHED).exists():

@@ -27,14 +27,14 @@ from rag_r1.tools import search_tools
 
 #: Episodes in a batch of supervised training.
 BATCH = 24
-#: Share of the searches that find the passage that is wanted.
+#: Share of the searches that return the right passage.
 GOLD_SHARE = 0.6
 
 
 @dataclass(frozen=True)
 class BehaviourRates:
-    """Shares: of questions that are searched for at all, of facts after which it goes on, and of first misses
-    after which it asks again."""
+    """How often the script searches: `search`, the share of questions that are searched for at all; `go_on`,
+    of facts after which it searches for the next; `again`, of first misses after which it searches again."""
 
     search: float
     go_on: float
@@ -47,26 +47,27 @@ RIGHT = BehaviourRates(search=1.0, go_on=1.0, again=1.0)
 
 @dataclass
 class NoisySearch:
-    """Finds the passage that is wanted, or another one about the same name; see the top of the module."""
+    """A search that returns the right passage, or, drawn at random, another one about the same name."""
 
     by_title: Mapping[str, Sequence[dict[str, str]]]
     rng: random.Random
-    #: Of the search that comes next.
+    #: The right passage of the next search; the script sets it.
     gold: dict[str, str] | None = None
 
     @classmethod
     def of(cls, world: MisleadingWorld, rng: random.Random) -> NoisySearch:
-        """Over a world's passages."""
+        """A search over a world's passages."""
         by_title = defaultdict(list)
         for passage in world.world.passages:
             by_title[_title(passage)].append(passage)
         return cls(by_title, rng)
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
+        """One passage for each query, whatever it says."""
         return [self._draw() for _ in queries]
 
     def _draw(self) -> list[Document]:
-        assert self.gold is not None
+        assert self.gold is not None  # the script has set it
         passage = self.gold
         if self.rng.random() >= GOLD_SHARE:
             passage = self.rng.choice([p for p in self.by_title[_title(passage)] if p is not passage])
@@ -75,7 +76,7 @@ class NoisySearch:
 
 @dataclass
 class ScriptedSearcher(Script):
-    """See the top of the module."""
+    """A script that searches for one fact after the other, and draws whether it does so rightly."""
 
     question: Question
     world: MisleadingWorld
@@ -84,13 +85,14 @@ class ScriptedSearcher(Script):
     rng: random.Random
     habits: BehaviourRates = MIXED
     _lookups: list[Lookup] = field(default_factory=list)
-    _searches: int = 0  # searches for the present fact
+    _searches: int = 0  # the number of searches for the present fact
 
     def turn(self, context: str) -> str:
+        """The text of the next turn: what the script does depends on the last passage in the context."""
         fact = self.question.lookups[len(self._lookups)]
         if not self._searches:
-            first = not self._lookups
-            return self._search(fact) if not first or self._draws(self.habits.search) else self._guess()
+            searches = bool(self._lookups) or self._draws(self.habits.search)
+            return self._search(fact) if searches else self._guess()
         if _text(self.world.passage_of(fact)) in context[context.rfind("<information>") :]:
             return self._after_fact(fact)
         if self._searches == 1 and self._draws(self.habits.again):
@@ -98,6 +100,7 @@ class ScriptedSearcher(Script):
         return self._guess()
 
     def _after_fact(self, fact: Lookup) -> str:
+        """The turn after a passage with the fact: a search for the next fact, or an answer."""
         self._lookups.append(fact)
         self._searches = 0
         if len(self._lookups) < len(self.question.lookups) and self._draws(self.habits.go_on):
@@ -106,6 +109,7 @@ class ScriptedSearcher(Script):
         return answer_turn(thought, answer)
 
     def _search(self, fact: Lookup) -> str:
+        """A turn that searches for a fact, a second time with a word for what is to be known."""
         query = fact.entity if not self._searches else f"{fact.entity} {WORDING[fact.relation][2]}"
         self._searches += 1
         self.search.gold = self.world.passage_of(fact)

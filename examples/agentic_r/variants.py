@@ -41,7 +41,7 @@ from rag_r1.iterate.results import evaluation_metrics
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.protocols.retriever_query import Mode
-from rag_r1.retriever.selection.command import SelectArguments
+from rag_r1.retriever.selection.arguments import SelectArguments
 from rag_r1.retriever.selection.command import main as select_rows
 from rag_r1.retriever.training.command import main as train_retriever
 from rag_r1.retriever.training.options import TrainOptions
@@ -51,7 +51,8 @@ from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 
 class Variant(NamedTuple):
-    """Which scores select the rows (none: nothing is trained), and what a query is sent with."""
+    """A retriever. `utility`: the scores by which its rows are selected, None if it is not trained; `query`:
+    what its queries are sent with."""
 
     utility: str | None
     query: Mode
@@ -82,7 +83,7 @@ It takes some eight minutes a seed on two cores. What is finished is not repeate
 
 
 class VariantsArguments(Arguments):
-    """Which loops."""
+    """Which loops are compared."""
 
     seeds: list[int] = argument("seeds of finished loops", ("SEED", ...), default=[0])
     out: Path = argument("folder of the loops", "DIR", default=DEFAULT_OUT)
@@ -95,12 +96,13 @@ def run_variant(inputs: LoopInputs, seed: int, name: str, policy: Path, policy_u
     if (folder / _FINISHED).exists():
         return json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
     print(f"seed {seed}: {name}", flush=True)
-    variant, index = VARIANTS[name], folder / "index"
+    variant = VARIANTS[name]
+    index = folder / "index"
     shutil.rmtree(folder, ignore_errors=True)
     if variant.utility is None:
-        rows, encoder = 0, inputs.encoder
+        row_count, encoder = 0, inputs.encoder
     else:
-        rows, encoder = _train(inputs, seed, variant.utility, variant.query, folder)
+        row_count, encoder = _train(inputs, seed, variant.utility, variant.query, folder)
     dense = ("--backend", "dense", "--encoder", str(encoder), "--device", "cpu")
     options = ("--backend", "bm25") if name == "BM25" else dense
     folder.mkdir(parents=True, exist_ok=True)
@@ -112,15 +114,15 @@ def run_variant(inputs: LoopInputs, seed: int, name: str, policy: Path, policy_u
         args = eval_arguments(policy, policy_url, url, questions, folder / "run", variant.query)
         _check(evaluate(args))
     metrics = evaluation_metrics(folder)
-    figures |= {"rows": rows} | {figure: metrics[figure]["value"] for figure in ("em", "searches")}
+    figures |= {"rows": row_count} | {figure: metrics[figure]["value"] for figure in ("em", "searches")}
     write_json(folder / _FINISHED, figures)
     return figures
 
 
-def _play(out: Path, seed: int) -> None:
-    """What a seed lacks. Raises RunError."""
-    inputs = LoopInputs.of(out, seed)
-    _last_data(inputs)
+def _run_missing_variants(out: Path, seed: int) -> None:
+    """Run the variants of a seed that are not finished. Raises RunError if its loop is not."""
+    inputs = LoopInputs.make(out, seed)
+    _last_data(inputs)  # raises RunError, before the policy is served
     if all((_folder(inputs, name) / _FINISHED).exists() for name in VARIANTS):
         return
     policy = _last_agent(inputs)
@@ -130,7 +132,7 @@ def _play(out: Path, seed: int) -> None:
 
 
 def finished_variants(out: Path) -> dict[int, dict[str, Any]]:
-    """Seed -> variant -> figures, of all that are in the folder."""
+    """The figures of all finished variants in the folder, as seed -> variant -> figures."""
     variants: dict[int, dict[str, Any]] = {}
     for path in out.glob(f"seed*/variants/*/{_FINISHED}"):
         seed, name = int(path.parents[2].name.removeprefix("seed")), path.parent.name.replace("_", " ")
@@ -145,10 +147,17 @@ def _folder(inputs: LoopInputs, name: str) -> Path:
 
 
 def _train(inputs: LoopInputs, seed: int, utility: str, query: Mode, folder: Path) -> tuple[int, Path]:
-    """Select rows and train an encoder on them; returns how many rows, and the encoder."""
+    """Select rows and train an encoder on them; returns the number of rows, and the encoder."""
     scores, rows, training = _last_data(inputs), folder / "rows.jsonl", folder / "training"
-    files = {name: scores / f"{name}.jsonl" for name in ("candidates", "relevance", "correctness")}
-    selection = SelectArguments(utility=utility, negatives=NEGATIVES, seed=seed, out=rows, **files)
+    selection = SelectArguments(
+        utility=utility,
+        negatives=NEGATIVES,
+        seed=seed,
+        out=rows,
+        candidates=scores / "candidates.jsonl",
+        relevance=scores / "relevance.jsonl",
+        correctness=scores / "correctness.jsonl",
+    )
     _check(select_rows(selection.to_argv()))
     data = {"rows": rows, "corpus": scores / "passages.jsonl", "out": training, "mode": query}
     options = TrainOptions.from_plain({**encoder_options(inputs, seed), **data})
@@ -157,6 +166,7 @@ def _train(inputs: LoopInputs, seed: int, utility: str, query: Mode, folder: Pat
 
 
 def _last_data(inputs: LoopInputs) -> Path:
+    """The folder with the data of the loop's last round. Raises RunError if the loop is not finished."""
     loop = inputs.folder / "loop"
     if not (loop / FINISHED).exists():
         raise RunError(f"{loop} is not finished: run python -m examples.agentic_r.run first")
@@ -168,13 +178,14 @@ def _last_agent(inputs: LoopInputs) -> Path:
 
 
 def _rounds(inputs: LoopInputs) -> int:
-    """Rounds of the loop, after which its agent was trained once more."""
+    """The number of the loop's rounds, after which its agent was trained once more."""
     return json.loads((inputs.folder / "loop" / FINISHED).read_text(encoding="utf-8"))["rounds"]
 
 
 def _check(status: int) -> None:
+    """Raises RunError for the exit status of a command that failed."""
     if status:
-        raise RunError(f"a command ended with status {status} (see above); start again")
+        raise RunError(f"a command ended with status {status} (see above): run this one again")
 
 
 @command_main(RunError)
@@ -185,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     with hold_out(args.out):
         for seed in args.seeds:
-            _play(args.out, seed)
+            _run_missing_variants(args.out, seed)
     write_page(args.out / "variants.md", variants_table(finished_variants(args.out)))
     return 0
 

@@ -1,10 +1,9 @@
 """Makes the agent's warm start in the misleading world from scripted episodes.
 
 The embedded policy of `rag_r1_sq` reads, copies and searches already, with two passages a search. Here it
-gets one, so the retriever has to rank the right one first. It is trained on scripted episodes
-(traces.py), first by the script that does everything right, then by the one that often does not.
-It takes some minutes, once: the policy is kept in the outputs folder, not in the repository.
-"""
+gets one, so the retriever has to rank the right one first. It is trained on scripted episodes (traces.py),
+first by the script that does everything right, then by the one that often does not. It takes some minutes,
+once: the policy is kept in the outputs folder, not in the repository."""
 
 from __future__ import annotations
 
@@ -31,9 +30,9 @@ BASE = TrainingPhase(steps=420, warmup=10, lr=1.5e-3, matrix_lr=3e-3)
 WARM = TrainingPhase(steps=80, warmup=5, lr=7e-4, matrix_lr=7e-4)
 
 
-def made_of() -> str:
-    """A short hash of what the warm start is made of: the forms of world and questions, the script's
-    habits, and how long and with which rates it is trained. Runs of another hash do not compare."""
+def warm_start_hash() -> str:
+    """A short hash of what the warm start depends on: the forms of world and questions, the script's habits,
+    and the phases of its training."""
     world = fresh_misleading_world(random.Random(0))
     questions = [question.text for question in draw_questions(world.world, 24, 0)]
     habits = [GOLD_SHARE, asdict(MIXED), asdict(RIGHT)]
@@ -54,11 +53,12 @@ def budget() -> Budget:
 
 
 def protocol() -> Protocol:
-    """The dialect, with the demo's prompt."""
+    """The agent's protocol, with the demo's prompt."""
     return demo_protocol(PROTOCOL)
 
 
-def _train_phase(folder: Path, start: Path, habits: BehaviourRates, part: TrainingPhase, seed: str) -> Path:
+def _train_phase(folder: Path, start: Path, habits: BehaviourRates, phase: TrainingPhase, seed: str) -> Path:
+    """Train the policy `start` on scripted episodes and write it into `folder`, if that is not there yet."""
     if (folder / "config.json").exists():
         return folder
     model, tokenizer = load_policy(start)
@@ -68,6 +68,6 @@ def _train_phase(folder: Path, start: Path, habits: BehaviourRates, part: Traini
         folder,
         model,
         tokenizer,
-        part,
+        phase,
         lambda step: [loss_weights(row, names) for row in scripted_rows(setup, habits, seed, step)],
     )

@@ -38,7 +38,7 @@ from rag_r1.protocols import Protocol
 
 #: Comparisons are left out: a policy of this size learns to order two years only in part.
 KINDS = ("one_hop", "bridge", "both")
-#: Questions for the agent's training.
+#: The number of questions for the agent's training.
 TRAIN = 800
 #: Relation -> (how a passage states the fact, how near-duplicates lack it, what a second query adds).
 WORDING = {
@@ -73,7 +73,8 @@ class MisleadingWorld:
 
 
 def make_misleading_world(world: World, seed: int | str) -> MisleadingWorld:
-    """The world in such passages; `seed` draws the wording of the near-duplicates."""
+    """The world with a passage for each fact and its near-duplicate; `seed` draws the wording of the
+    latter."""
     rng = random.Random(f"misleading-{seed}-{world.split}")
     stated, passages = {}, []
     for relation, (statement, lacking, _) in WORDING.items():
@@ -102,19 +103,20 @@ def draw_questions(world: World, count: int, seed: int | str) -> list[Question]:
 
 
 def _draw_question(world: World, kind: str, rng: random.Random, id_: str) -> Question:
+    """A question of a kind about facts that are drawn from the world."""
     relation = rng.choice(("birthplace", "year"))
     people, companies = list(world.facts["birthplace"]), list(world.facts["founder"])
-    when = {"birthplace": "Where", "year": "When"}[relation]
+    word = {"birthplace": "Where", "year": "When"}[relation]
     if kind == "one_hop":
         lookups = [world.lookup(relation, rng.choice(people))]
-        text = f"{when} was {lookups[0].entity} born?"
+        text = f"{word} was {lookups[0].entity} born?"
     elif kind == "both":
         lookups = [world.lookup(relation, person) for person in rng.sample(people, 2)]
-        text = f"{when} were {lookups[0].entity} and {lookups[1].entity} born?"
+        text = f"{word} were {lookups[0].entity} and {lookups[1].entity} born?"
     else:
         first = world.lookup("founder", rng.choice(companies))
         lookups = [first, world.lookup(relation, first.value)]
-        text = f"{when} was the founder of {first.entity} born?"
+        text = f"{word} was the founder of {first.entity} born?"
     gold = " and ".join(fact.value for fact in lookups) if kind == "both" else lookups[-1].value
     return Question(id_, kind, text, gold, tuple(lookups))
 
@@ -126,9 +128,7 @@ def misleading_data(seed: int, train: int, val: int) -> tuple[DemoData, Misleadi
         make_misleading_world(make_world(seed, split, people=people, places=places), seed)
         for split, people, places in (("train", 800, 250), ("test", 200, 45))
     ]
-    questions = [
-        draw_questions(world.world, count, seed) for world, count in zip(worlds, (train, val), strict=True)
-    ]
+    questions = [draw_questions(world.world, n, seed) for world, n in zip(worlds, (train, val), strict=True)]
     passages = tuple(passage for world in worlds for passage in world.world.passages)
     return DemoData(passages, *questions), *worlds
 
@@ -150,11 +150,12 @@ def write_misleading_data(out: Path, protocol: Protocol, seed: int, scored: int,
 
 
 def _row(world: MisleadingWorld, question: Question, n: int, split: str, protocol: Protocol) -> QuestionRow:
+    """The question number `n` of a split as a row, with its gold passages and the answers of its steps."""
     row = to_row(question, n, split, protocol)
-    named = {
+    metadata = {
         "kind": question.kind,
         "supporting_ids": [world.passage_of(fact)["id"] for fact in question.lookups],
         # Without a judge, a passage with one of them counts as relevant.
         "step_answers": [fact.value for fact in question.lookups],
     }
-    return replace(row, metadata=named)
+    return replace(row, metadata=metadata)

@@ -45,15 +45,9 @@ class RetrievalServerSearcher:
     @classmethod
     def parse_args(cls, parser: argparse.ArgumentParser) -> None:
         """Add our arguments to the benchmark's parser."""
-        parser.add_argument(
-            "--retriever-url", default="http://127.0.0.1:8000", help="address of the retrieval server"
-        )
-        parser.add_argument(
-            "--retriever-index", help="name of one of the server's indexes (default: the first)"
-        )
-        parser.add_argument(
-            "--retriever-timeout", type=float, default=60.0, help="time limit of a request in seconds"
-        )
+        parser.add_argument("--retriever-url", default="http://127.0.0.1:8000", help="address of the server")
+        parser.add_argument("--retriever-index", help="name of an index of the server (default: the first)")
+        parser.add_argument("--retriever-timeout", type=float, default=60.0, help="time limit in seconds")
 
     def __init__(self, args: argparse.Namespace):
         """Raises RunError if no retrieval server is ready at the address."""
@@ -64,7 +58,8 @@ class RetrievalServerSearcher:
         self._backend = str(status.get("indexes", {}).get(args.retriever_index, status).get("backend", ""))
 
     def search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
-        """At most `k` documents, best first: `{"docid", "score", "text"}`. Raises RunError."""
+        """Search; returns at most `k` documents, best first: `{"docid", "score", "text"}`. Raises RunError if
+        the server does not answer."""
         body = {"queries": [query], "topk": k, "return_scores": True, **self._index}
         hits = self._request("POST", "/retrieve", body)["result"][0]
         return [
@@ -73,26 +68,28 @@ class RetrievalServerSearcher:
         ]
 
     def get_document(self, docid: str) -> dict[str, Any] | None:
-        """The whole document, `{"docid", "text"}`; None if there is none. Raises RunError."""
+        """The whole document, `{"docid", "text"}`; None if there is none. Raises RunError if the server does
+        not answer."""
         [document] = self._request("POST", "/documents", {"ids": [docid], **self._index})["result"]
         return document and {"docid": document["id"], "text": document["contents"]}
 
     @property
     def search_type(self) -> str:
-        """What the server searches with, e.g. `bm25` or `dense`."""
+        """The kind of search of the server's index, e.g. `bm25` or `dense`."""
         return self._backend
 
     def search_description(self, k: int = 10) -> str:
-        """What the model reads about the search tool."""
+        """The description of the search tool, for the model."""
         return (
             f"Searches a collection of documents. Returns the {k} best, each with docid, score and snippet."
         )
 
     def get_document_description(self) -> str:
-        """What the model reads about the tool that opens a document."""
+        """The description of the tool that opens a document, for the model."""
         return "Returns the whole document with the given docid."
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON object that the server answers with. Raises RunError if it answers with anything else."""
         address = f"{self._client.base_url}{path}"
         try:
             answer = self._client.request(method, path, json=body)
@@ -103,8 +100,8 @@ class RetrievalServerSearcher:
             raise RunError(f"no retrieval server answers at {address}: {error}") from error
 
 
-def to_benchmark_run(record: Trajectory, query_id: str, model: str = "") -> dict[str, Any]:
-    """One trajectory in the benchmark's format.
+def to_benchmark_run(trajectory: Trajectory, query_id: str, model: str = "") -> dict[str, Any]:
+    """A trajectory in the benchmark's format.
 
     `status` is `completed` if the agent gave an answer; the benchmark counts all others as wrong.
     `retrieved_docids` are the documents that the policy was shown; the last element of `result` is the answer
@@ -113,7 +110,7 @@ def to_benchmark_run(record: Trajectory, query_id: str, model: str = "") -> dict
     steps: list[dict[str, Any]] = []
     counts: dict[str, int] = {}
     docids: dict[str, None] = {}
-    for turn in record.turns:
+    for turn in trajectory.turns:
         steps.append(_step("reasoning", turn.text))
         for call in turn.calls:
             counts[call.tool] = counts.get(call.tool, 0) + 1
@@ -123,11 +120,11 @@ def to_benchmark_run(record: Trajectory, query_id: str, model: str = "") -> dict
             steps.append(
                 _step("tool_call", json.dumps(snippets, ensure_ascii=False), call.tool, dict(call.arguments))
             )
-    answered = record.status == "answered" and record.answer is not None
+    answered = trajectory.status == "answered" and trajectory.answer is not None
     if answered:
-        steps.append(_step("output_text", f"Exact Answer: {record.answer}"))
+        steps.append(_step("output_text", f"Exact Answer: {trajectory.answer}"))
     return {
-        "metadata": {"model": model, "protocol": record.protocol},
+        "metadata": {"model": model, "protocol": trajectory.protocol},
         "query_id": query_id,
         "tool_call_counts": counts,
         "status": "completed" if answered else "incomplete",
@@ -139,35 +136,37 @@ def to_benchmark_run(record: Trajectory, query_id: str, model: str = "") -> dict
 def _step(
     kind: str, output: str, tool: str | None = None, arguments: dict[str, Any] | None = None
 ) -> dict[str, Any]:
+    """A step in the benchmark's format; `tool` and `arguments` are those of a call."""
     return {"type": kind, "tool_name": tool, "arguments": arguments, "output": output}
 
 
 def query_id_of(record_id: str) -> str:
-    """The question's own id in the id of a record, `source/split/ID` with `#sample` behind it or not."""
+    """The question's own id, `ID`, in the id of a record, `source/split/ID` or `source/split/ID#sample`."""
     return record_id.rpartition("/")[2].partition("#")[0]
 
 
 def write_runs(records: Iterable[dict[str, Any]], out: Path, model: str = "") -> int:
     """Write one file for each record into a folder; returns their number.
 
-    Raises DataError if two records are of the same question: the benchmark would count both.
+    Raises DataError for a record without an id, and for a second record of a question, since the benchmark
+    would count both.
     """
     out.mkdir(parents=True, exist_ok=True)
-    keys: set[str] = set()
+    query_ids: set[str] = set()
     for record in records:
-        key = query_id_of(str(record.get("id", "")))
-        if not key or key in keys:
-            reason = "a second record of its question" if key else "no question's id"
-            raise DataError(f"the record {record.get('id')!r}: {reason}")
-        keys.add(key)
-        run = to_benchmark_run(trajectory_of(record), key, model)
+        query_id = query_id_of(str(record.get("id", "")))
+        if not query_id or query_id in query_ids:
+            reason = "a second record of its question" if query_id else "it has no question's id"
+            raise DataError(f"the record {record.get('id')!r}: {reason}: give --records with one for each")
+        query_ids.add(query_id)
+        run = to_benchmark_run(trajectory_of(record), query_id, model)
         text = json.dumps(run, ensure_ascii=False, indent=2)
-        write_text(out / f"run_{len(keys):05d}.json", text, errors="replace")
-    return len(keys)
+        write_text(out / f"run_{len(query_ids):05d}.json", text, errors="replace")
+    return len(query_ids)
 
 
 class RunArguments(Arguments):
-    """What is converted."""
+    """Which records are converted, and into which folder."""
 
     records: list[Path] = argument("folders or files of trajectory records", "DIR")
     out: Path = argument("folder for the benchmark's JSON files", "DIR")
@@ -176,15 +175,15 @@ class RunArguments(Arguments):
 
 @command_main(DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0, or 1 with the reason."""
+    """Convert the records; returns 0, or 1 with the reason."""
     args = read_arguments(
         RunArguments,
         arguments,
         prog="python -m examples.browsecomp_plus.run",
         description="Turn trajectory records into the run files of BrowseComp-Plus.",
     )
-    number = write_runs(read_records(*args.records), args.out, args.model)
-    print(f"{args.out}: {number} runs; in the benchmark's folder, judge them with")
+    count = write_runs(read_records(*args.records), args.out, args.model)
+    print(f"{args.out}: {count} runs; in the benchmark's folder, judge them with")
     print(f"  python scripts_evaluation/evaluate_run.py --input_dir {args.out.resolve()}")
     return 0
 

@@ -1,4 +1,4 @@
-"""Scripts that play the policy's part in real episodes, and the rows that such episodes give.
+"""Scripts that play the policy's part in real episodes, and the training rows of such episodes.
 
 A script is the agent core's Engine (`rag_r1.agent.Episode`): it writes the text of each turn from what the
 context holds. The training rows are those of the episode's ledger, so supervised training, rollout and
@@ -35,22 +35,22 @@ class Script(ABC):
         """The text of the next turn, after what the context holds."""
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """The next turn; what exceeds the limit is cut off, as an engine does it."""
+        """The tokens of the next turn, cut to `max_tokens` as an engine does it."""
         return Generation(self.codec.encode(self.turn(self.codec.decode(context)))[:max_tokens])
 
 
 def play(
     setup: AgentSetup, questions: Iterable[Question], script: Callable[[Question], Script]
 ) -> list[tuple[Trajectory, Ledger]]:
-    """The trajectory and the tokens of an episode for each question."""
+    """Play an episode for each question; returns its trajectory and its ledger of tokens."""
 
     async def play_all() -> list[tuple[Trajectory, Ledger]]:
-        played = []
+        episodes = []
         for question in questions:  # one after the other, since their scripts draw from one generator
             episode = setup.episode(script(question))
-            record = await episode.run(question.id, question.text, setup.prompt_ids(question.text))
-            played.append((record, episode.ledger))
-        return played
+            trajectory = await episode.run(question.id, question.text, setup.prompt_ids(question.text))
+            episodes.append((trajectory, episode.ledger))
+        return episodes
 
     return asyncio.run(play_all())
 
@@ -58,18 +58,18 @@ def play(
 def play_rows(
     setup: AgentSetup, questions: Iterable[Question], script: Callable[[Question], Script]
 ) -> list[TrainingRow]:
-    """The training rows of these episodes."""
+    """Play an episode for each question; returns the training rows of all."""
     return [row for _, ledger in play(setup, questions, script) for row in ledger.rows()]
 
 
 def recipe_budget(recipe: Path) -> Budget:
-    """The limits of an episode in a recipe's file."""
+    """The limits of an episode in the file of a recipe."""
     settings = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-    data, context = settings["data"], settings["actor_rollout_ref"]["rollout"]["max_model_len"]
-    limits = RowLimits(data["max_prompt_length"], data["max_response_length"], context)
+    data, context_tokens = settings["data"], settings["actor_rollout_ref"]["rollout"]["max_model_len"]
+    limits = RowLimits(data["max_prompt_length"], data["max_response_length"], context_tokens)
     return limits.within(Budget.from_config(settings["rag_r1"]["agent"], limits.response_tokens))
 
 
 def script_setup(tokenizer: PreTrainedTokenizerBase, protocol: Protocol, budget: Budget) -> AgentSetup:
-    """An agent of the demo; it searches nothing until it is given tools."""
+    """The demo's agent, with a search that finds nothing: the caller replaces its tools."""
     return demo_setup(tokenizer, protocol, budget, WorldSearch(_NOTHING, topk=1))

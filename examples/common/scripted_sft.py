@@ -22,14 +22,14 @@ def train_policy(
     folder: Path,
     model: Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerBase,
-    part: TrainingPhase,
+    phase: TrainingPhase,
     rows_of: Callable[[int], Sequence[Row]],
 ) -> Path:
-    """Train on the rows of each step, in place, and write the policy into `folder`, which is whole or not
-    there (meanwhile it is `folder`.part); returns the folder."""
+    """Train a model in place, on the rows that `rows_of` returns for each step, and write it into `folder`,
+    all or nothing (meanwhile the progress is in `folder`.part); returns the folder."""
     unfinished = folder.with_name(f"{folder.name}.part")
     unfinished.mkdir(parents=True, exist_ok=True)
-    train_resumable(model, [part], lambda _, step: rows_of(step), unfinished / PROGRESS, folder.name)
+    train_resumable(model, [phase], lambda _, step: rows_of(step), unfinished / PROGRESS, folder.name)
     save_policy(unfinished, model, tokenizer)
     move_into_place(unfinished, folder)
     (folder / PROGRESS).unlink(missing_ok=True)
@@ -37,7 +37,8 @@ def train_policy(
 
 
 def loss_weights(row: TrainingRow, names: frozenset[int]) -> Row:
-    """(ids, loss weights) of a row: 1 for what the script wrote, less (warm_start.COPY_WEIGHT) for the tokens
-    `names` elsewhere that occurred before in the row: reading passages is to be learned as well."""
+    """The ids of a row's tokens, and the weight of each in the loss: 1 for what the script wrote, and less,
+    but not 0, for the tokens `names` that occurred earlier in the row: reading passages is to be learned as
+    well."""
     ids, mask = row.prompt_ids + row.response_ids, [0] * len(row.prompt_ids) + row.response_mask
     return ids, weights_of(ids, mask, names)

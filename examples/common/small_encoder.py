@@ -2,21 +2,24 @@
 
 Untrained it is a measure of shared words: its random embeddings are nearly orthogonal, its layers change them
 little, and the mean over the tokens compares how often each word occurs. That is the retriever from which
-training starts. The folder is in sentence-transformers' form, as any other encoder's.
+training starts. The folder is one of sentence-transformers, like that of any other encoder.
 """
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rag_r1.demo.names import NAME_WORDS, TRADE, YEARS
 from rag_r1.io.atomic_files import atomic_file
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
 _COMMON_WORDS = 'the was born in a town year company founded by where when were and of founder ? . , " :'
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-WIDTH, LAYERS, HEADS, LONGEST = 128, 2, 4, 256
+WIDTH, LAYERS, HEADS, MAX_TOKENS = 128, 2, 4, 256
 
 
 def make_encoder(folder: Path, seed: int = 0) -> Path:
@@ -29,7 +32,7 @@ def make_encoder(folder: Path, seed: int = 0) -> Path:
     from transformers import BertConfig, BertModel
 
     tokenizer = _tokenizer()
-    bare = folder.with_name(f"{folder.name}.bare")
+    bare = folder.with_name(f"{folder.name}.bare")  # a folder of transformers, without pooling
     torch.manual_seed(seed)
     config = BertConfig(
         vocab_size=len(tokenizer),
@@ -37,7 +40,7 @@ def make_encoder(folder: Path, seed: int = 0) -> Path:
         num_hidden_layers=LAYERS,
         num_attention_heads=HEADS,
         intermediate_size=2 * WIDTH,
-        max_position_embeddings=LONGEST,
+        max_position_embeddings=MAX_TOKENS,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
@@ -51,18 +54,17 @@ def make_encoder(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def _tokenizer() -> Any:
-    """A tokenizer of whole words: those of the world, and of its sentences."""
+def _tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer whose tokens are whole words: the names of the world, and the words of its sentences."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     words = [word.lower() for word in (*NAME_WORDS, *TRADE, *YEARS)]
-    vocabulary = {
-        word: i for i, word in enumerate(dict.fromkeys([*_SPECIAL.values(), *words, *_COMMON_WORDS.split()]))
-    }
+    tokens = dict.fromkeys([*_SPECIAL.values(), *words, *_COMMON_WORDS.split()])
+    vocabulary = {token: number for number, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     ends = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=LONGEST, **_SPECIAL)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=MAX_TOKENS, **_SPECIAL)

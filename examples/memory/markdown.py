@@ -9,7 +9,7 @@ from typing import Any
 from rag_r1.runs import pictures
 from rag_r1.runs.markdown import Claim, Page
 
-#: What a trained memory must gain in EM: over the trained plain policy, and over its own start.
+#: The least gain in EM of a trained memory, over the trained plain policy and over its own start.
 GAIN = 0.20
 _COLUMNS = {
     "EM one_hop": "EM one-hop",
@@ -32,7 +32,7 @@ def first_and_last(run: Mapping[str, Any]) -> tuple[Mapping[str, float], Mapping
 
 
 def claims_of(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """The claim for each seed in which memory and plain were both trained."""
+    """The claim for each seed in which memory and plain were both trained, and whether it holds."""
     claims = []
     for seed in sorted({run["seed"] for run in runs}):
         arms = {run["arm"]: first_and_last(run) for run in runs if run["seed"] == seed}
@@ -40,13 +40,13 @@ def claims_of(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
             continue
         (start, end), plain = arms["memory"], arms["plain"][1]
         over_plain, over_start = end["EM all"] - plain["EM all"], end["EM all"] - start["EM all"]
-        words = f"seed {seed}: {over_plain:+.2f} over plain, {over_start:+.2f} over its own start"
-        claims.append(Claim(words, min(over_plain, over_start) >= GAIN - 1e-9))
+        text = f"seed {seed}: {over_plain:+.2f} over plain, {over_start:+.2f} over its own start"
+        claims.append(Claim(text, min(over_plain, over_start) >= GAIN - 1e-9))
     return claims
 
 
 def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The whole page."""
+    """The page in Markdown: a table of all trainings, and the claims."""
     rows = []
     for run in runs:
         before, after = first_and_last(run)
@@ -65,7 +65,8 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def draw(runs: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
-    """Held-out EM, and the shares of episodes with a summary and a backtrack, by step; a line a training."""
+    """Draw held-out EM, and the shares of episodes with a summary and with a backtrack, by step, with a line
+    for each training; returns the paths of the pictures."""
     titles = {
         "EM all": "Held-out exact match",
         "summary": "Episodes with a summary",
@@ -73,6 +74,7 @@ def draw(runs: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
     }
 
     def paint(*panels: Any) -> None:
+        """Draw a figure in each panel, with a line for each training."""
         for axes, (name, title) in zip(panels, titles.items(), strict=True):
             for run in runs:
                 points = sorted((int(step), figures[name]) for step, figures in run["held_out"].items())

@@ -13,7 +13,7 @@ pages (world.py),
 and `--arms ppo` trains the first by PPO. The page compares EM on held-out questions, greedily, before and
 after, as the trainings' own validations measured it.
 
-    OUT/warm                   the base and the warm starts, named after what they are made of
+    OUT/warm                   the base and the warm starts, each with a hash of what it depends on
     OUT/seed0/memory, ...      the trainings (rag_r1/demo/run.py)
     OUT/memory.md, memory.png  the tables and the curves, of all trainings that are in the folder
 
@@ -27,17 +27,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Literal
 
 from examples.common.comparison import Seeds, finished_runs, unique_values, write_page
 from examples.memory.markdown import draw, markdown
 from examples.memory.warm_start import (
-    made_of,
     measure_memory,
     memory_base,
     memory_protocol,
     protocol_file,
     warm_start,
+    warm_start_hash,
 )
 from examples.memory.world import pages_data, write_pages
 from rag_r1.agent.records import records_by_step
@@ -62,7 +63,7 @@ _FINISHED = "memory.json"
 
 
 class MemoryArguments(Arguments):
-    """Which trainings, and where they are kept."""
+    """Which seeds and trainings are run, and the folder for them."""
 
     seeds: Seeds = argument("seeds of the worlds and their questions", ("SEED", ...), default=[0])
     arms: Annotated[list[Literal["memory", "plain", "ppo"]], unique_values("--arms")] = argument(
@@ -80,36 +81,36 @@ class MemoryArguments(Arguments):
 
 @dataclass(frozen=True)
 class MemoryArm:
-    """One of the trainings, in the folder of the comparison."""
+    """One of the trainings in the folder of the comparison, for any seed."""
 
     name: str
     out: Path
 
-    def inputs(self) -> TrainingInputs:
-        """Its inputs; makes the warm start if it is not there."""
+    def make_inputs(self) -> TrainingInputs:
+        """Make the warm start, unless it is there; returns the inputs of the training."""
         protocol = memory_protocol(protocol_of(RECIPES[self.name]))
-        base = memory_base(self.out / "warm" / f"base-{made_of()}")
-        policy = warm_start(self.out / "warm" / f"{protocol.name}-{made_of()}", protocol, base)
+        base = memory_base(self.out / "warm" / f"base-{warm_start_hash()}")
+        policy = warm_start(self.out / "warm" / f"{protocol.name}-{warm_start_hash()}", protocol, base)
         return TrainingInputs(protocol, policy.resolve(), write_pages)
 
-    def trained(self, seed: int, overrides: Sequence[str], timeout_s: float) -> None:
-        """Train it, if that is not done. Raises RunError."""
+    def train(self, seed: int, overrides: Sequence[str], timeout_s: float) -> None:
+        """Train the policy of a seed, unless it is finished. Raises RunError if the training fails."""
         folder = (self.out / f"seed{seed}" / self.name).resolve()
         finished = folder / _FINISHED
         if finished.exists():
             return
         print(f"seed {seed}: training {self.name}")
-        recipe, inputs = RECIPES[self.name], self.inputs()
+        recipe = RECIPES[self.name]
         protocol = protocol_of(recipe)
-        protocol_override = (
-            [f"rag_r1.protocol={hydra_quoted(protocol_file(protocol))}"] if protocol.endswith(".yaml") else []
-        )
-        results = run_demo(recipe, folder, seed, [*protocol_override, *overrides], timeout_s, inputs)
+        run_overrides = list(overrides)
+        if protocol.endswith(".yaml"):
+            run_overrides.insert(0, f"rag_r1.protocol={hydra_quoted(protocol_file(protocol))}")
+        results = run_demo(recipe, folder, seed, run_overrides, timeout_s, self.make_inputs())
         run = {
             "arm": self.name,
             "seed": seed,
             "overrides": list(overrides),
-            "made_of": made_of(),
+            "made_of": warm_start_hash(),
             "seconds": results["seconds"],
             "held_out": curve(folder),
         }
@@ -118,25 +119,20 @@ class MemoryArm:
 
 def curve(folder: Path) -> dict[int, dict[str, float]]:
     """The figures of each validation of a training, by step."""
-    return {
-        step: figures(records) for step, records in records_by_step(folder / "trajectories" / "val").items()
-    }
+    steps = records_by_step(folder / "trajectories" / "val")
+    return {step: figures(records) for step, records in steps.items()}
 
 
 def figures(records: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """EM by kind, searches and turns (report.summarise); shares of episodes with a summary, with a backtrack,
-    and cut off for want of room; training rows of a trajectory."""
-    figures = summarise(records).labelled()
+    """The figures of a validation: EM by kind, searches and turns (report.summarise); the shares of episodes
+    with a summary, with a backtrack, and cut off because the context was full; and the mean number of
+    training rows of a trajectory."""
+    means = summarise(records).labelled()
     for role in ("summary", "backtrack"):
-        figures[role] = _share(any(turn["action"] == role for turn in record["turns"]) for record in records)
-    figures["token limit"] = _share(record["status"] == "token_limit" for record in records)
-    figures["rows"] = _share(1 + max(turn["row"] for turn in record["turns"]) for record in records)
-    return figures
-
-
-def _share(values: Any) -> float:
-    several = list(values)
-    return sum(several) / len(several)
+        means[role] = fmean(any(turn["action"] == role for turn in record["turns"]) for record in records)
+    means["token limit"] = fmean(record["status"] == "token_limit" for record in records)
+    means["rows"] = fmean(1 + max(turn["row"] for turn in record["turns"]) for record in records)
+    return means
 
 
 def check_folder(out: Path, overrides: Sequence[str]) -> None:
@@ -144,7 +140,7 @@ def check_folder(out: Path, overrides: Sequence[str]) -> None:
     table may mix them."""
     for run in finished_runs(out, _FINISHED, list(RECIPES)):
         folder = out / f"seed{run['seed']}" / run["arm"]
-        settings = {"overrides": list(overrides), "made_of": made_of()}
+        settings = {"overrides": list(overrides), "made_of": warm_start_hash()}
         refuse_changes(folder, {name: run.get(name) for name in settings}, settings)
 
 
@@ -164,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_folder(args.out, args.overrides)
     for seed in args.seeds:
         for arm in arms:
-            arm.trained(seed, args.overrides, args.timeout)
+            arm.train(seed, args.overrides, args.timeout)
     runs = finished_runs(args.out, _FINISHED, list(RECIPES))
     draw(runs, args.out / "memory.png")
     write_page(args.out / "memory.md", markdown(runs), picture="memory.png")
@@ -172,12 +168,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(arms: Sequence[MemoryArm], seeds: Sequence[int], questions: int) -> int:
+    """Print the scores of the warm starts, each once, on the questions of each seed; returns 0."""
+    inputs_by_policy = {inputs.policy: inputs for inputs in (arm.make_inputs() for arm in arms)}
     for seed in seeds:
         data = pages_data(seed)
-        for inputs in {inputs.policy: inputs for inputs in (arm.inputs() for arm in arms)}.values():
-            for how, scores in measure_memory(inputs.policy, inputs.protocol, data, questions).items():
+        for policy, inputs in inputs_by_policy.items():
+            for decoding, scores in measure_memory(policy, inputs.protocol, data, questions).items():
                 text = "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
-                print(f"seed {seed}, {inputs.protocol.name}, {how}: {text}")
+                print(f"seed {seed}, {inputs.protocol.name}, {decoding}: {text}")
     return 0
 
 

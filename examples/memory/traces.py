@@ -38,10 +38,11 @@ from rag_r1.tools import search_tools
 
 #: Episodes in a batch of supervised training.
 BATCH = 16
+#: What the script may do -> its share.
 Behaviour = Mapping[str, float]
 AFTER_FACT: Behaviour = {"summary": 0.3, "early": 0.45, "on": 0.25}
 REFERRED: Behaviour = {"backtrack": 0.3, "guess": 0.45, "on": 0.25}
-#: What it does when a page has the fact, and when it refers to another name.
+#: The behaviour when a page has the fact, and when it refers to another name.
 BehaviourRates = tuple[Behaviour, Behaviour]
 MIXED: BehaviourRates = (AFTER_FACT, REFERRED)
 RIGHT: BehaviourRates = ({"summary": 1.0}, {"backtrack": 1.0})
@@ -49,7 +50,7 @@ RIGHT: BehaviourRates = ({"summary": 1.0}, {"backtrack": 1.0})
 
 @dataclass
 class ScriptedMemory(Script):
-    """See the top of the module."""
+    """A script that searches for the facts of a question, and draws what it does after each page."""
 
     question: Question
     pages: PageWorld
@@ -58,11 +59,12 @@ class ScriptedMemory(Script):
     rng: random.Random
     habits: BehaviourRates = MIXED
     _lookups: list[Lookup] = field(default_factory=list)  # with the names of the pages that had the facts
-    _expects_page: bool = False  # is a page expected?
-    _referred: bool = False  # has a page referred to the name that is searched for?
-    _written: bool = False  # are the facts in a summary?
+    _expects_page: bool = False  # whether the last turn was a search
+    _referred: bool = False  # whether a page has referred to the name that is searched for
+    _written: bool = False  # whether the facts are in a summary
 
     def turn(self, context: str) -> str:
+        """The text of the next turn: after a search it depends on the page that the context ends with."""
         if not self._expects_page:
             return self._search()
         self._expects_page = False
@@ -76,22 +78,24 @@ class ScriptedMemory(Script):
         return self._guess()
 
     def _after_fact(self, fact: Lookup) -> str:
+        """The turn after a page with the fact: a summary, an answer, or the next search."""
         self._lookups.append(fact)
         self._referred = self._written = False
         if len(self._lookups) == len(self.question.lookups):
             return self._answer()
-        does = self._draw(self.habits[0])
-        if does == "summary":
+        choice = self._draw(self.habits[0])
+        if choice == "summary":
             self._written = True
             return self._block("summary", self._facts() + ".")
-        return self._answer() if does == "early" else self._search()
+        return self._answer() if choice == "early" else self._search()
 
     def _after_reference(self, entity: str, last: str) -> str:
-        does = self._draw(self.habits[1])
+        """The turn after a page that refers to the name `last`: a backtrack, a guess, or the next search."""
+        choice = self._draw(self.habits[1])
         self._referred = True
-        if does == "backtrack":
+        if choice == "backtrack":
             return self._block("backtrack", reference_line(entity, last))
-        return self._guess() if does == "guess" else self._search()
+        return self._guess() if choice == "guess" else self._search()
 
     def _search(self) -> str:
         entity = self.question.lookups[len(self._lookups)].entity
@@ -114,11 +118,13 @@ class ScriptedMemory(Script):
         return ", ".join(map(entity_value_text, self._lookups))
 
     def _draw(self, habit: Behaviour) -> str:
+        """Draw what to do, among what the protocol has a block for."""
         roles = {block.role for block in self.protocol.blocks}
         shares = {name: share for name, share in habit.items() if name in roles | {"early", "guess", "on"}}
         return self.rng.choices(list(shares), list(shares.values()))[0]
 
     def _block(self, role: str, text: str) -> str:
+        """A text in the protocol's block for a role."""
         block = next(block for block in self.protocol.blocks if block.role == role)
         return f"{block.open} {text} {block.close}"
 

@@ -57,33 +57,33 @@ def protocol_file(name: str) -> Path:
 
 
 def memory_budget() -> Budget:
-    """The limits of an episode in the recipes (demo/_memory)."""
+    """The limits of an episode in the recipes of the experiment (recipes/demo/_memory.yaml)."""
     return recipe_budget(RECIPES / "demo" / "_memory.yaml")
 
 
-def made_of() -> str:
-    """A short hash of what the warm starts are made of: the form of the world's pages, the scripts, and how
-    long and with which rates they are trained. Policies and trainings of another hash do not compare."""
+def warm_start_hash() -> str:
+    """A short hash of what the warm starts depend on: the form of the world's pages, the scripts, and the
+    phases of their training."""
     pages = fresh_pages(random.Random(0)).world.passages
     return short_hash([pages, MIXED, RIGHT, vars(BASE), vars(WARM)], sort_keys=True)
 
 
-def memory_base(folder: Path, seed: int = 0, part: TrainingPhase = BASE) -> Path:
+def memory_base(folder: Path, seed: int = 0, phase: TrainingPhase = BASE) -> Path:
     """Write the base of both warm starts into `folder`, if it is not there yet; returns the folder."""
     if (folder / "config.json").exists():
         return folder
     protocol = memory_protocol(BASE_PROTOCOL)
-    return _train_phase(folder, *add_memory_tokens(protocol), protocol, RIGHT, part, f"base-{seed}")
+    return _train_phase(folder, *add_memory_tokens(protocol), protocol, RIGHT, phase, f"base-{seed}")
 
 
 def warm_start(
-    folder: Path, protocol: Protocol, base: Path, seed: int = 0, part: TrainingPhase = WARM
+    folder: Path, protocol: Protocol, base: Path, seed: int = 0, phase: TrainingPhase = WARM
 ) -> Path:
     """Write the warm start of a protocol, made from the base, into `folder`, if it is not there yet; returns
     the folder."""
     if (folder / "config.json").exists():
         return folder
-    return _train_phase(folder, *load_policy(base), protocol, MIXED, part, f"warm-{seed}")
+    return _train_phase(folder, *load_policy(base), protocol, MIXED, phase, f"warm-{seed}")
 
 
 def _train_phase(
@@ -92,14 +92,15 @@ def _train_phase(
     tokenizer: PreTrainedTokenizerBase,
     protocol: Protocol,
     habits: BehaviourRates,
-    part: TrainingPhase,
+    phase: TrainingPhase,
     seed: str,
 ) -> Path:
+    """Train a model on scripted episodes in a protocol and write it into `folder`; returns the folder."""
     setup = memory_setup(tokenizer, protocol)
     # Without the years, most of which are in the lists of the pages.
     names = name_tokens(tokenizer) - set(tokenizer.convert_tokens_to_ids([f" {year}" for year in YEARS]))
     return train_policy(
-        folder, model, tokenizer, part, lambda step: weighted_rows(setup, habits, seed, step, names)
+        folder, model, tokenizer, phase, lambda step: weighted_rows(setup, habits, seed, step, names)
     )
 
 
@@ -108,11 +109,10 @@ def add_memory_tokens(protocol: Protocol) -> tuple[Qwen2ForCausalLM, PreTrainedT
     model, tokenizer = load_policy(policy_path(EMBEDDED))
     tool = protocol.queries.names[0][0]
     tags = [tag for block in protocol.blocks for tag in (block.open, block.close)]
-    new = [*tags, f" [{tool}]:", "List", " see"]
+    new_tokens = [*tags, f" [{tool}]:", "List", " see"]
     vocabulary = tokenizer.get_vocab()
-    tokenizer.add_tokens(
-        [AddedToken(text, special=False, normalized=False) for text in new if text not in vocabulary]
-    )
+    missing = [text for text in new_tokens if text not in vocabulary]
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in missing])
     torch.manual_seed(0)
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     weights = model.get_input_embeddings().weight.data
@@ -124,29 +124,31 @@ def add_memory_tokens(protocol: Protocol) -> tuple[Qwen2ForCausalLM, PreTrainedT
 
 
 def _tag_pairs(protocol: Protocol) -> list[tuple[str, str]]:
-    """(our tag, the base's) for the four blocks that every protocol has."""
+    """The pairs (tag of the protocol, tag of the embedded policy's) for the four blocks that each protocol
+    has."""
     ours, base = protocol.tags, load_protocol(EMBEDDED).tags
     pairs = zip(vars(ours).values(), vars(base).values(), strict=True)
     return [pair for a, b in pairs for pair in ((a.open, b.open), (a.close, b.close))]
 
 
 def memory_setup(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> AgentSetup:
-    """The agent of the recipes; it searches nothing until it is given tools."""
+    """The agent of the recipes, with a search that finds nothing: the caller replaces its tools."""
     return script_setup(tokenizer, protocol, memory_budget())
 
 
 def weighted_rows(
     setup: AgentSetup, habits: BehaviourRates, seed: str, step: int, names: frozenset[int] = frozenset()
 ) -> list[Row]:
-    """The rows of a step with their loss weights (scripted.weighted)."""
+    """The rows of a step's scripted episodes, with the weights of their tokens in the loss."""
     return [loss_weights(row, names) for row in scripted_rows(setup, habits, seed, step)]
 
 
 def measure_memory(
     policy: Path, protocol: Protocol, data: DemoData, questions: int
 ) -> dict[str, dict[str, float]]:
-    """Exact match on held-out questions by kind, and the shares of episodes with a summary, a backtrack, and
-    without an answer for want of room: greedy, and sampled at temperature 1. In plain torch."""
+    """Measure a policy in plain torch, `greedy` and `sampled` at temperature 1: exact match on held-out
+    questions by kind, and the shares of episodes with a summary, with a backtrack, with an invalid turn, and
+    without an answer because the context was full."""
     model, tokenizer = load_policy(policy)
     search = WorldSearch(data.passages, topk=1)
     torch.manual_seed(0)

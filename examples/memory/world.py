@@ -1,7 +1,7 @@
 """A demo world of long pages that refer to each other, so that a small context needs a memory.
 
-Of every person, town and company there is a page. One in two ends with the fact; the others end with a
-reference to another name, on whose page the fact is. Each begins with a list of trades and years about nobody
+Each person, town and company has a page. One in two pages ends with the fact; the others end with a reference
+to another name, on whose page the fact is. Each begins with a list of trades and years that are about nobody
 in the world:
 
     "Mara Torval"
@@ -29,7 +29,7 @@ from rag_r1.protocols import Protocol
 #: Comparisons are left out: this policy learns to order two years only in part, whatever its memory.
 KINDS = ("one_hop", "bridge", "both")
 #: Entries of the list at the beginning of a page; each is four of the demo policy's tokens.
-LISTED = 7
+LIST_ENTRIES = 7
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,8 @@ def make_pages(world: World, seed: int | str) -> PageWorld:
         last = moved.get(entity, entity)
         fact[entity] = text.replace(entity, last)
         if last != entity:
-            passages.append(
-                {"id": f"{id_}-see", "contents": _page(entity, reference_line(entity, last), rng)}
-            )
+            text = _page(entity, reference_line(entity, last), rng)
+            passages.append({"id": f"{id_}-see", "contents": text})
         passages.append({"id": id_, "contents": _page(last, fact[entity], rng)})
     return PageWorld(replace(world, passages=tuple(passages)), moved, fact)
 
@@ -75,8 +74,8 @@ def reference_line(entity: str, last: str) -> str:
 
 
 def pages_data(seed: int, train: int = 2400, val: int = 160, kinds: Sequence[str] = KINDS) -> DemoData:
-    """As `world.demo_data`, in pages and without comparisons. Raises ValueError for more questions than the
-    world has."""
+    """The passages of a seed's train and test worlds, as pages, and questions about each, as `demo_data` has
+    them. Raises ValueError for more questions than a world has."""
     worlds = [
         make_world(seed, split, people=people, places=places)
         for split, people, places in (("train", 1000, 200), ("test", 200, 36))
@@ -87,7 +86,8 @@ def pages_data(seed: int, train: int = 2400, val: int = 160, kinds: Sequence[str
 
 
 def write_pages(out: Path, protocol: Protocol, seed: int, train: int = 2400, val: int = 160) -> DemoData:
-    """As `world.write_demo`, of this world."""
+    """Write the corpus and the questions of a seed into the folder `out`, as `write_demo` does; returns
+    them."""
     return write_demo(out, protocol, seed, train, val, pages_data)
 
 
@@ -97,8 +97,8 @@ def fresh_pages(rng: random.Random) -> PageWorld:
 
 
 def _rename(world: World, entities: Sequence[str], rng: random.Random) -> dict[str, str]:
-    """Half of the people, of the towns and of the companies, each with a name that nothing else has: of words
-    that the world uses, if there are enough."""
+    """Half of the people, of the towns and of the companies, each with a new name that nothing else has; it
+    consists of words that the world uses, if there are enough such names."""
     facts = world.facts
     all_names = chain(facts["birthplace"], facts["river"], facts["river"].values(), facts["founder"])
     words = {word for name in all_names for word in name.split()}
@@ -120,5 +120,6 @@ def _rename(world: World, entities: Sequence[str], rng: random.Random) -> dict[s
 
 
 def _page(title: str, ending: str, rng: random.Random) -> str:
-    entries = ", ".join(f"{rng.choice(TRADE)} in {rng.choice(YEARS)}" for _ in range(LISTED))
+    """The text of a page: its title, a list that is drawn, and its ending."""
+    entries = ", ".join(f"{rng.choice(TRADE)} in {rng.choice(YEARS)}" for _ in range(LIST_ENTRIES))
     return f'"{title}"\nList: {entries}. {ending}'

@@ -2,10 +2,9 @@
 
     python -m examples.real_small.one_shot --questions train.jsonl --index data/index --model MODEL --out sft
 
-The prompt is the one that `rag-r1 eval --baseline one_shot` asks with, made by the same code: one search with
-the question itself, and what was found in front of it. Every question is answered with its gold answer,
-whether or not the passages hold it, as when a reader is fine-tuned on retrieved passages (RAG).
-"""
+The prompt is that of `rag-r1 eval --baseline one_shot`, made by the same code: one search with the question
+itself, and the passages that it returned before the question. Every question is answered with its gold
+answer, whether or not the passages hold it, as when a reader is fine-tuned on retrieved passages (RAG)."""
 
 from __future__ import annotations
 
@@ -38,14 +37,16 @@ _IN_FLIGHT = 64
 
 
 class OneShotArguments(Arguments):
-    """Which questions and index, and how much of a search is shown."""
+    """Which questions, index and model, and how much of a search is in the prompt."""
 
     questions: Path = argument("JSON lines of `rag-r1 passage-questions`", "FILE")
     index: Path = argument("index of the same passages", "DIR")
     model: Path = argument("model that will be trained; its tokenizer counts the passages' tokens", "DIR")
     out: Path = argument("folder for train.parquet and validation.parquet", "DIR")
     prompt: Path = argument("prompt with {documents} and {question}", "FILE", default=PROMPT)
-    topk: Positive = argument("passages of the search: those of a turn with two queries", default=4)
+    topk: Positive = argument(
+        "number of passages of the search (the default: as many as a turn with two queries has)", default=4
+    )
     tokens: Positive = argument("most tokens of the passages", default=448)
     validation: Share = argument("share of the questions for the validation set", "SHARE", default=0.05)
     seed: int = argument("seed of the split", default=0)
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "out": args.out,
                 "model": str(args.model),
                 "tokenizer": str(args.model),
-                "base_url": "http://127.0.0.1:1/v1",  # no answer is asked for
+                "base_url": "http://127.0.0.1:1/v1",  # required, but no request is sent
                 "retriever_url": url,
                 "protocol": PROTOCOL,
                 "prompt": str(args.prompt),
@@ -75,51 +76,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 ],
             }
         )
-        ready = prepare_evaluation(evaluation)
-        condition = baseline("one_shot", ready.setup)
-        rows = asyncio.run(_write(ready.questions.rows, condition))
+        run_setup = prepare_evaluation(evaluation)
+        condition = baseline("one_shot", run_setup.setup)
+        rows = asyncio.run(_make_samples(run_setup.questions.rows, condition))
     held_out = {row.id for row in rows if seeded_fraction(args.seed, "validation", row.id) < args.validation}
     for split, is_validation in (("train", False), ("validation", True)):
-        part = [row for row in rows if (row.id in held_out) == is_validation]
-        write_sft_rows(args.out / f"{split}.parquet", part)
-        print(f"{args.out / split}.parquet: {len(part):,} samples")
+        split_rows = [row for row in rows if (row.id in held_out) == is_validation]
+        write_sft_rows(args.out / f"{split}.parquet", split_rows)
+        print(f"{args.out / split}.parquet: {len(split_rows):,} samples")
     return 0
 
 
-async def _write(questions: Sequence[QuestionRow], condition: Condition) -> list[SftRow]:
-    """A sample of each question, in order."""
+async def _make_samples(questions: Sequence[QuestionRow], condition: Condition) -> list[SftRow]:
+    """The sample of each question, in order; at most _IN_FLIGHT are made at a time."""
     limit = asyncio.Semaphore(_IN_FLIGHT)
     progress = tqdm(total=len(questions), desc="searches", unit="question", mininterval=5)
 
-    async def one(question: QuestionRow) -> SftRow:
+    async def make_counted(question: QuestionRow) -> SftRow:
         async with limit:
-            sample = await write_sample(question, condition)
+            sample = await make_sample(question, condition)
         progress.update()
         return sample
 
     with progress:
-        return await asyncio.gather(*map(one, questions))
+        return await asyncio.gather(*map(make_counted, questions))
 
 
-async def write_sample(question: QuestionRow, condition: Condition) -> SftRow:
+async def make_sample(question: QuestionRow, condition: Condition) -> SftRow:
     """The sample of a question: the prompt of the condition `one_shot`, and the gold answer. Raises DataError
     if the search fails."""
     setup = condition.setup(question)
     request = make_request(question, setup.protocol, own_prompt=True, search_first=True)
-    ready = await prepare_one_shot(request, setup)
-    if ready.failure is not None:
-        raise DataError(f"the search for {question.question!r} failed: {ready.failure.detail}")
-    assert ready.request.messages is not None
+    prepared = await prepare_one_shot(request, setup)
+    if prepared.failure is not None:
+        message = f"the search for {question.question!r} failed: {prepared.failure.detail}"
+        raise DataError(f"{message}: see retriever.log in --out, and run the command again")
+    assert prepared.request.messages is not None  # own_prompt
     text = turn("I know enough.", "answer", question.golds[0])
-    codec = ready.setup.codec
+    codec = prepared.setup.codec
     return SftRow(
         id=question.id,
         question=question.question,
         protocol=PROTOCOL,
         kind="question + passages -> answer",
-        messages=ready.request.messages,
+        messages=prepared.request.messages,
         pieces=(Piece(text, generated=True, trained=True),),
-        context_tokens=len(ready.setup.prompt_ids(question.question, ready.request.messages)),
+        context_tokens=len(prepared.setup.prompt_ids(question.question, prepared.request.messages)),
         target_tokens=len(codec.encode(text)),
     )
 

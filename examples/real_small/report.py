@@ -1,12 +1,12 @@
-"""Tables and a picture of the real small model: by kind of question, by step, and beside the baselines.
+"""Writes tables and a picture of the real small model: by kind of question, by step, and beside the
+baselines.
 
     python -m examples.real_small.report --grpo outputs/real-small/grpo --evals evals/real --out report
 
-Reads what the trainings and evaluations left, and writes `real_model.md` (tables), `real_model.png` and
-`trajectories.md` (ten drawn at random of one evaluation). An evaluation is a folder EVALS/MODEL/QUESTIONS of
-`rag-r1 eval`; MODEL and QUESTIONS are the names of its row. The kind of a question stands in its id
-(`rag-r1 passage-questions`); other questions have none.
-"""
+Reads the files of trainings and evaluations, and writes `real_model.md` (tables), `real_model.png` and
+`trajectories.md` (ten trajectories of one evaluation, drawn at random). An evaluation is a folder
+EVALS/MODEL/QUESTIONS of `rag-r1 eval`; MODEL and QUESTIONS are the names of its row. The kind of a question
+stands in its id (`rag-r1 passage-questions`); other questions have none."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from rag_r1.runs.markdown import Page, cell, integer, number
 
 Record = Mapping[str, Any]
 _KIND = re.compile("|".join(KINDS))
-#: Parts of a training step in veRL's log, and how the table calls them.
-_PARTS = {
+#: Figure of a training step in veRL's log -> its name in the table.
+_STEP_FIGURES = {
     "timing_s/step": "a step, s",
     "timing_s/gen": "generating",
     "timing_s/old_log_prob": "log-probs of the actor",
@@ -49,7 +49,7 @@ _PARTS = {
 
 
 class ReportArguments(Arguments):
-    """Whose figures, and where to."""
+    """Which trainings and evaluations are reported, and the folder for the report."""
 
     grpo: list[Path] = argument("folder of a GRPO training, one for each seed; may be repeated", "DIR")
     evals: Path | None = argument("folder of evaluations, EVALS/MODEL/QUESTIONS", "DIR", default=None)
@@ -71,16 +71,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     page = Page().heading("By step").table(*curve_table(curves)).heading("A step")
     page.table(*step_table([training_log(run) for run in args.grpo]))
     for questions in sorted({name.partition("/")[2] for name in evaluated}):
-        rows = {k.partition("/")[0]: v for k, v in evaluated.items() if k.partition("/")[2] == questions}
+        rows = {
+            name.partition("/")[0]: records
+            for name, records in evaluated.items()
+            if name.partition("/")[2] == questions
+        }
         page.heading(f"Questions: {cell(questions)}").table(*kinds_table(rows))
     args.out.mkdir(parents=True, exist_ok=True)
     write_text(args.out / "real_model.md", f"{page}\n")
     draw(curves, args.out / "real_model.png")
     if args.trajectories:
         if args.trajectories not in evaluated:
-            raise ValueError(
-                f"--trajectories {args.trajectories}: there are {', '.join(evaluated) or 'none'}"
-            )
+            message = f"--trajectories {args.trajectories}: there is no such evaluation in --evals"
+            raise ValueError(f"{message}: give one of {', '.join(evaluated) or 'its evaluations'}")
         sample = random.Random(args.seed).sample(evaluated[args.trajectories], 10)
         write_text(args.out / "trajectories.md", "\n\n".join(map(as_text, sample)) + "\n")
     print(f"tables and picture: {args.out}")
@@ -88,19 +91,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def validations(run: Path) -> dict[int, list[Record]]:
-    """The records of a training's validations, by step. Raises ValueError without any."""
+    """The records of a training's validations, by step. Raises ValueError if there are none."""
     if not run.is_dir():
         raise ValueError(f"--grpo {run}: there is no such folder: give that of a training")
     trajectories = run / "trajectories"
     folder = next((trajectories / name for name in ("test", "val") if (trajectories / name).is_dir()), run)
     if not (steps := records_by_step(folder)):
-        raise ValueError(f"--grpo {run}: no records of a validation in {folder}")
+        raise ValueError(f"--grpo {run}: {folder} has no records of a validation: set trainer.test_freq")
     return {step: list(records) for step, records in steps.items()}
 
 
 def training_log(run: Path) -> dict[int, Mapping[str, float]]:
-    """veRL's figures by step; a step that was run again after a kill counts as it ran last, and a line that
-    was being written then does not count."""
+    """The figures in veRL's log by step. Of a step that was run again after a kill the last run counts; a
+    line that the kill cut off is skipped."""
     steps: dict[int, Mapping[str, float]] = {}
     for file in sorted(run.glob("metrics*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
         for line in file.read_bytes().splitlines():
@@ -114,13 +117,14 @@ def training_log(run: Path) -> dict[int, Mapping[str, float]]:
 
 def evaluations(folder: Path) -> dict[str, list[Record]]:
     """The records of each evaluation, by MODEL/QUESTIONS. Raises ValueError if there are none."""
-    facts = {
+    records_by_name = {
         "/".join(file.parts[-4:-2]): list(read_records(file))
         for file in sorted(folder.glob("*/*/trajectories/records.jsonl"))
     }
-    if not facts:
-        raise ValueError(f"--evals {folder}: no EVALS/MODEL/QUESTIONS/trajectories/records.jsonl")
-    return facts
+    if not records_by_name:
+        message = f"--evals {folder} has no MODEL/QUESTIONS/trajectories/records.jsonl"
+        raise ValueError(f"{message}: give a folder of finished `rag-r1 eval` runs")
+    return records_by_name
 
 
 def by_kind(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -133,17 +137,18 @@ def by_kind(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def exact_match(records: Iterable[Record]) -> float:
-    """The share of right answers."""
+    """The share of questions whose answer is an exact match."""
     return mean([record["rewards"]["em"] for record in records])
 
 
 def queries(records: Iterable[Record]) -> float:
-    """Queries a question."""
+    """The mean number of queries of a question."""
     return mean([float(sum(len(turn["calls"]) for turn in record["turns"])) for record in records])
 
 
 def curve_table(curves: Sequence[Mapping[int, list[Record]]]) -> tuple[list[str], list[list[str]]]:
-    """EM and queries of each kind by step, one value for each training."""
+    """The head and the rows of a table: EM and queries of each kind by step, with a value for each
+    training."""
     steps = sorted(set.intersection(*(set(curve) for curve in curves)))
     rows = []
     for step in steps:
@@ -161,9 +166,9 @@ def curve_table(curves: Sequence[Mapping[int, list[Record]]]) -> tuple[list[str]
 
 
 def step_table(logs: Sequence[Mapping[int, Mapping[str, float]]]) -> tuple[list[str], list[list[str]]]:
-    """Medians over the training steps, for each training."""
+    """The head and the rows of a table: medians over the training steps, with a value for each training."""
     rows = []
-    for key, label in _PARTS.items():
+    for key, label in _STEP_FIGURES.items():
         medians = [
             statistics.median(values)
             for log in logs
@@ -176,7 +181,8 @@ def step_table(logs: Sequence[Mapping[int, Mapping[str, float]]]) -> tuple[list[
 
 
 def kinds_table(rows: Mapping[str, list[Record]]) -> tuple[list[str], list[list[str]]]:
-    """EM with its 95 % interval, EM of each kind, and queries, for each model."""
+    """The head and the rows of a table: for each model EM with its 95 % interval, EM of each kind, and
+    queries."""
     table = []
     for name, records in rows.items():
         share, parts = exact_match(records), by_kind(records)
@@ -188,18 +194,19 @@ def kinds_table(rows: Mapping[str, list[Record]]) -> tuple[list[str], list[list[
 
 
 def draw(curves: Sequence[Mapping[int, list[Record]]], path: Path) -> list[Path]:
-    """Held-out EM and queries of each kind by step, a line for each training."""
+    """Draw held-out EM and queries of each kind by step, with a line for each training; returns the paths of
+    the pictures."""
 
     def paint(match: Any, search: Any) -> None:
+        """Draw exact match in one panel and queries in the other, with a line for each training and kind."""
         for curve in curves:
             steps = sorted(curve)
             parts = [by_kind(curve[step]) for step in steps]
             for kind, color in zip(KINDS, pictures.SERIES, strict=False):
                 label = kind.replace("_", "-")
                 for axes, figure in ((match, exact_match), (search, queries)):
-                    points = [
-                        (s, figure(part[kind])) for s, part in zip(steps, parts, strict=True) if kind in part
-                    ]
+                    by_step = zip(steps, parts, strict=True)
+                    points = [(step, figure(part[kind])) for step, part in by_step if kind in part]
                     pictures.line(axes, points, label, color)
             pictures.line(match, [(step, exact_match(curve[step])) for step in steps], "all", "black", "s--")
         match.set(title="Held-out questions, greedy", ylabel="exact match", ylim=(0, 1.03))
@@ -213,7 +220,8 @@ def draw(curves: Sequence[Mapping[int, list[Record]]], path: Path) -> list[Path]
 
 
 def as_text(record: Record) -> str:
-    """A trajectory as indented text: the question, turns with observations, and whether it was right."""
+    """A trajectory as indented text: the question, whether its answer is right, and the turns with the titles
+    of the passages that they found."""
     verdict = "right" if record["rewards"]["em"] else f"wrong; right: {record['golds'][0]}"
     lines = [f"{record['question']} ({verdict})"]
     for turn in record["turns"]:

@@ -22,7 +22,7 @@ from rag_r1.options.out_folder import check_out_file
 
 
 class ShortPassagesArguments(Arguments):
-    """Which corpus, how many words, and where to."""
+    """Which corpus, the number of words of a passage, and the file to write."""
 
     corpus: Path = argument("passages, in any format that an index is built from", "FILE")
     out: Path = argument("file for the short passages", "FILE.jsonl")
@@ -42,11 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def shorten(corpus: Corpus, words: int) -> Iterator[dict[str, Any]]:
-    """The rows of the corpus with the first words of each text. Raises DataError for a row that cannot be
-    used."""
+    """Yields the rows of the corpus, each with the first words of its text. Raises DataError, with file and
+    line, for a row that is not a passage."""
     for passage, position in corpus.rows(doing="shortening"):
         if isinstance(passage, ValueError):
-            raise DataError(f"{corpus.location(position)}: {passage}")
+            message = f"{corpus.location(position)}: {passage}"
+            raise DataError(f"{message}: repair the corpus (`rag-r1 corpus check`)")
         title, _, text = passage.contents.partition("\n")
         yield {**passage.row(), "contents": f"{title}\n{' '.join(text.split()[:words])}"}
 

@@ -34,15 +34,14 @@ from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.out_folder import check_out
-from rag_r1.protocols import Document, Failure
 from rag_r1.runs.errors import RunError
 from rag_r1.tools import RetrievalClient, RetrieverConfig
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
 PROTOCOL = "rag_r1_mq"
-#: Kinds of questions whose facts can be searched for at once.
+#: Kinds of questions whose facts can be searched for in one turn.
 INDEPENDENT = ("comparison", "yes_no")
-_LINE_BYTES = 1 << 20
+_MAX_LINE_BYTES = 1 << 20
 
 GOLD: Mix = {
     "one_hop": {"sequential": 1.0},
@@ -94,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     questions = read_questions(args.questions)
     args.out.mkdir(parents=True, exist_ok=True)
     with retrieval_process(args.index, args.out / "retriever.log") as url:
-        records, excluded = asyncio.run(_write(args, questions, url))
+        records, excluded = asyncio.run(_make_records(args, questions, url))
     write_json_lines(args.out / "traces.jsonl", records)
     counts = ", ".join(f"{count} {name}" for name, count in sorted(excluded.items())) or "none"
     print(f"{args.out / 'traces.jsonl'}: {len(records):,} traces; left out: {counts}")
@@ -102,10 +101,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_questions(path: Path) -> list[Question]:
-    """The questions of a file. Raises DataError, with the line, for a row that lacks something."""
+    """The questions of a file. Raises DataError, with the line, for a row that cannot be used, and for a file
+    without questions."""
     questions = []
     with path.open("rb") as lines:
-        for number, line in enumerate(limited_lines(lines, _LINE_BYTES), 1):
+        for number, line in enumerate(limited_lines(lines, _MAX_LINE_BYTES), 1):
             try:
                 row = read_json_line(line)
                 ids, titles = tuple(row["supporting_ids"]), tuple(row["supporting_titles"])
@@ -114,16 +114,17 @@ def read_questions(path: Path) -> list[Question]:
                     raise ValueError("kind, golden_answers or the passages are not usable")
                 questions.append(Question(str(row["id"]), row["kind"], row["question"], golds, ids, titles))
             except (ValueError, KeyError, TypeError) as error:
-                raise DataError(f"{path}, line {number}: {error!r}: use rag-r1 passage-questions") from error
+                message = f"{path}, line {number}: {error!r}"
+                raise DataError(f"{message}: make the file with rag-r1 passage-questions") from error
     if not questions:
-        raise DataError(f"{path} has no questions")
+        raise DataError(f"{path} has no questions: make the file with rag-r1 passage-questions")
     return questions
 
 
-async def _write(
+async def _make_records(
     args: TraceArguments, questions: list[Question], url: str
 ) -> tuple[list[dict[str, Any]], Counter[str]]:
-    """The records, and how many traces of each strategy were left out."""
+    """The record of each trace, and how many traces of each strategy were left out."""
     rng = random.Random(f"traces-{args.seed}")
     sample = rng.sample(questions, min(args.number or len(questions), len(questions)))
     answers: dict[str, list[str]] = {}
@@ -134,10 +135,10 @@ async def _write(
     try:
         for question in tqdm(sample, "traces", unit="trace", mininterval=5):
             strategy = draw_strategy(MIXES[args.mix][question.kind], rng)
-            # Of two that are compared, one of them; else the answer to another question of the kind.
+            # A guess is one of the two that are compared; else the answer to any question of the kind.
             possible = question.titles if question.kind == "comparison" else answers[question.kind]
-            guessed = rng.choice(possible)
-            trajectory = await write_trace(question, strategy, guessed, client)
+            guess = rng.choice(possible)
+            trajectory = await make_trace(question, strategy, guess, client)
             if trajectory is None:
                 excluded[strategy] += 1
                 continue
@@ -148,12 +149,12 @@ async def _write(
     return records, excluded
 
 
-async def write_trace(
-    question: Question, strategy: str, guessed: str, client: RetrievalClient
+async def make_trace(
+    question: Question, strategy: str, guess: str, client: RetrievalClient
 ) -> Trajectory | None:
-    """The trace of a question by a strategy; None if a search does not find its passage. `guessed`: the
-    answer where too little is known."""
-    record = Trajectory(question.id, question.text, PROTOCOL, status="answered")
+    """The trace of a question by a strategy; None if a search does not find its passage. `guess`: the answer
+    if too little was searched for."""
+    trajectory = Trajectory(question.id, question.text, PROTOCOL, status="answered")
     passages = list(zip(question.ids, question.titles, strict=True))
     rounds = {
         "guess": [],
@@ -163,34 +164,30 @@ async def write_trace(
     }[strategy]
     for step in rounds:
         queries = [_query(question, title).replace('"', "") for _, title in step]
-        results = await client.search(queries)
+        results = [result for result in await client.search(queries) if isinstance(result, list)]
+        if len(results) < len(step):
+            return None
         for (passage_id, _), documents in zip(step, results, strict=True):
-            if not isinstance(documents, list) or passage_id not in {document.id for document in documents}:
+            if passage_id not in {document.id for document in documents}:
                 return None
         thought = "I need to search for both." if len(queries) > 1 else "I need to search."
         text = turn(thought, "search", ", ".join(map(_quote, queries)))
-        record.turns.append(Turn.searched(text, queries, [_documents(result) for result in results]))
+        trajectory.turns.append(Turn.searched(text, queries, results))
     has_all_passages = sum(map(len, rounds)) == len(passages)
     thought = "I know enough." if has_all_passages else "I can guess."
-    record.answer = question.golds[0] if has_all_passages else guessed
-    record.turns.append(Turn(turn(thought, "answer", record.answer), "answer"))
-    return record
+    trajectory.answer = question.golds[0] if has_all_passages else guess
+    trajectory.turns.append(Turn(turn(thought, "answer", trajectory.answer), "answer"))
+    return trajectory
 
 
 def _query(question: Question, title: str) -> str:
-    """What is searched for to find a passage: its title, unless a question of two facts asks for that."""
+    """The query that finds a passage: its title, or the question, if it asks for the title (two_facts)."""
     return question.text.rstrip("?") if question.kind == "two_facts" else title
 
 
 def _quote(query: str) -> str:
-    """A query as the protocol's list syntax has it."""
+    """A query in the protocol's list of queries: in quotation marks if it has a comma."""
     return f'"{query}"' if "," in query else query
-
-
-def _documents(result: list[Document] | Failure) -> list[Document]:
-    """The documents of a search, which has not failed."""
-    assert isinstance(result, list)
-    return result
 
 
 if __name__ == "__main__":

@@ -26,22 +26,22 @@ CRITERIA = {
 
 
 def change(figures: Mapping[str, Mapping[str, float]], name: str) -> float | None:
-    """mq's relative change from sq; None if sq's figure is 0."""
+    """The relative change of a figure from sq to mq; None if sq's is 0."""
     before, after = figures["sq"][name], figures["mq"][name]
     return (after - before) / before if before else None
 
 
 def criteria_met(figures: Mapping[str, Mapping[str, float]]) -> dict[str, bool]:
-    """Which parts of the claim hold for these figures of sq and mq."""
+    """Whether each part of the claim holds for these figures of sq and mq."""
     results = {"EM at least as high": figures["mq"]["em"] >= figures["sq"]["em"]}
-    for words, (name, limit) in CRITERIA.items():
+    for criterion, (name, limit) in CRITERIA.items():
         ratio = change(figures, name)
-        results[words] = ratio is not None and ratio <= limit + 1e-9  # not lost to rounding
+        results[criterion] = ratio is not None and ratio <= limit + 1e-9  # not lost to rounding
     return results
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """The page in Markdown: a table of the figures, the claims, and the paper's figures."""
     settings, runs = results["settings"], results["runs"]
     seeds = ", ".join(str(run["seed"]) for run in runs)
     policies = settings["policies"]
@@ -61,7 +61,8 @@ _HEAD = ("", "EM sq", "EM mq", "rounds sq", "rounds mq", "change", "seconds sq",
 
 
 def _rows(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A line for each group: means over the seeds; then one for each seed, of two independent facts."""
+    """A row for each group with means over the seeds; and, of several seeds, one for each with its figures on
+    two independent facts."""
     rows = [[group, *_cells(mean_of(runs, group))] for group in runs[0]["sq"]]
     if len(runs) > 1:
         for run in runs:
@@ -71,27 +72,29 @@ def _rows(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def mean_of(runs: Sequence[Mapping[str, Any]], group: str) -> dict[str, dict[str, float]]:
-    """The figures of a group, means over the seeds."""
+    """The figures of a group of questions, each the mean over the seeds."""
     names = ("em", "rounds", "seconds")
     return {arm: {n: fmean(run[arm][group][n] for run in runs) for n in names} for arm in ("sq", "mq")}
 
 
 def _cells(figures: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The cells of a row after its name, in the order of _HEAD."""
     cells = [f"{figures[arm]['em']:.2f}" for arm in ("sq", "mq")]
     for name in ("rounds", "seconds"):
-        moved = change(figures, name)
+        ratio = change(figures, name)
         cells += [f"{figures[arm][name]:.2f}" for arm in ("sq", "mq")]
-        cells.append("–" if moved is None else f"{100 * moved:+.0f} %")
+        cells.append("–" if ratio is None else f"{100 * ratio:+.0f} %")
     return cells
 
 
 def _claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """What held, in how many of the seeds."""
+    """Each part of the claim, with the number of seeds in which it holds."""
     results = [criteria_met({arm: run[arm][_TWO_FACTS] for arm in ("sq", "mq")}) for run in runs]
-    return [Claim(words, sum(result[words] for result in results), len(runs)) for words in results[0]]
+    return [Claim(part, sum(result[part] for result in results), len(runs)) for part in results[0]]
 
 
 def _paper() -> str:
+    """The sentence with the paper's figures."""
     sq, mq = PAPER["sq"], PAPER["mq"]
     rounds, seconds = (100 * (mq[name] / sq[name] - 1) for name in ("rounds", "seconds"))
     return (

@@ -10,7 +10,7 @@ kind of question and for those that need two independent facts, which one round 
 
     OUT/seed0/sq, OUT/seed0/mq            the trainings (rag_r1/demo/run.py)
     OUT/seed0/eval_sq, OUT/seed0/eval_mq  the evaluations, with report and card
-    OUT/sq_mq.md, OUT/sq_mq.json          the tables, and what held of the claim
+    OUT/sq_mq.md, OUT/sq_mq.json          the tables, and which parts of the claim hold
 
 What is finished is not repeated, and an evaluation goes on where it was interrupted. `--policies SQ MQ`
 evaluates policies that were trained before, `--untrained` the embedded warm starts.
@@ -45,16 +45,16 @@ from rag_r1.runs.state_file import StateFile
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 ARMS = ("sq", "mq")
-#: The questions of these kinds, together.
+#: Names of groups of kinds: INDEPENDENT, and all.
 TWO_FACTS, ALL = "two independent facts", "all"
-#: What is measured of each question: the column of the run's table, and its name here.
+#: Column of the run's table -> the figure that is its mean over questions.
 _MEASURES = {"em:squad": "em", "retrievals": "rounds", "seconds": "seconds"}
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
 
 
 class SqMqArguments(Arguments):
-    """Which seeds and policies, and how they are asked."""
+    """Which seeds and policies are compared, and how they are evaluated."""
 
     seeds: Seeds = argument("seeds of the worlds and their questions", ("SEED", ...), default=[0])
     out: Path = argument("folder of the comparison", "DIR", default=OUTPUTS / "sq_mq")
@@ -94,10 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def settings_of(args: SqMqArguments) -> dict[str, Any]:
-    """What the figures depend on, besides the seed."""
-    trained = "untrained" if args.untrained else [str(path) for path in args.policies] or "trained"
+    """The settings on which the figures depend, besides the seed."""
+    policies = "untrained" if args.untrained else [str(path) for path in args.policies] or "trained"
     return {
-        "policies": trained,
+        "policies": policies,
         "questions": args.questions,
         "search_s": args.search_s,
         "overrides": args.overrides,
@@ -105,7 +105,8 @@ def settings_of(args: SqMqArguments) -> dict[str, Any]:
 
 
 def compare_seed(args: SqMqArguments, seed: int) -> dict[str, Any]:
-    """A seed's `{"seed", "sq": {group: figures}, "mq": ...}`; from its folder if it is finished."""
+    """Train and evaluate both policies of a seed, as far as that is not done; returns `{"seed", "sq": {group:
+    figures}, "mq": ...}`. Raises RunError if an evaluation does not end."""
     folder = args.out / f"seed{seed}"
     finished = StateFile(folder / "results.json", {"settings": settings_of(args)}, refuses=True)
     if (earlier := finished.read(lambda content: content["results"])) is not None:
@@ -125,14 +126,15 @@ def compare_seed(args: SqMqArguments, seed: int) -> dict[str, Any]:
             out, data = folder / f"eval_{arm}", folder / "data" / "val.parquet"
             evaluation = eval_arguments(model, data, f"rag_r1_{arm}", proxy.url, out, NO_CACHE, in_flight=1)
             if command.run(evaluation):
-                raise RunError(f"the evaluation in {out} did not end; see above, and start again")
+                raise RunError(f"the evaluation in {out} did not end (see above): run the command again")
             results[arm] = read_figures(out)
     finished.write({"results": results})
     return results
 
 
 def trained_policy(args: SqMqArguments, arm: str, seed: int, folder: Path) -> Path:
-    """The policy of an arm; trained, if it is not there. Raises RunError."""
+    """The policy of an arm, which is trained unless it is there or was given. Raises RunError if the training
+    leaves no checkpoint."""
     if args.untrained:
         return policy_path(f"rag_r1_{arm}")
     if args.policies:
@@ -148,14 +150,12 @@ def trained_policy(args: SqMqArguments, arm: str, seed: int, folder: Path) -> Pa
 
 
 def read_figures(run: Path) -> dict[str, dict[str, float]]:
-    """How many questions, and their mean EM, rounds and seconds, of a finished evaluation: for each kind of
-    question, those with two independent facts, and all. Raises RunError if an episode has failed: its seconds
-    would be those of the failure."""
+    """Read a finished evaluation: for each kind of question, for those with two independent facts, and for
+    all, the number of questions and their mean EM, rounds and seconds. Raises RunError if an episode has
+    failed, since its seconds would be those of the failure."""
     table = read_run(run)
     if table.failed.any():
-        raise RunError(
-            f"{run}: {int(table.failed.sum())} episodes failed; start again, they are played again"
-        )
+        raise RunError(f"{run}: {int(table.failed.sum())} episodes failed: run the command again for them")
     kinds = np.array([source.rpartition("/")[2] for source, _, _ in table.keys])
     groups = {kind: kinds == kind for kind in KINDS}
     groups |= {TWO_FACTS: np.isin(kinds, INDEPENDENT), ALL: np.ones(len(kinds), dtype=bool)}

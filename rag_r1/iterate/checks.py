@@ -8,8 +8,7 @@ are that program's, and are checked when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,15 @@ from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.inference.model_folders import check_weights
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan
-from rag_r1.iterate.server import facts_of
+from rag_r1.iterate.server import manifest_facts
 from rag_r1.options.argument_values import ArgumentsError
 from rag_r1.options.command_line import is_override
-from rag_r1.rollouts.arguments import RolloutArguments, block_of
+from rag_r1.rollouts.arguments import block_of
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartError
 from rag_r1.training.composition import check_composition
 
-#: The retrieval server's address is not known yet.
+#: Stands for the retrieval server's address, which is not known yet.
 _PLACEHOLDER_URL = "http://127.0.0.1:8000"
 #: Options that the loop sets itself, by section of the plan.
 _SET_FOR_AGENT = {"data", "questions", "model", "protocol", "retriever_url", "out", "overrides"}
@@ -50,29 +49,29 @@ _RESERVED_KEYS = (
 
 
 def find_problems(plan: LoopPlan) -> list[str]:
-    """All that is wrong, each with its key and the remedy; [] if nothing is."""
-    return [*_missing_files(plan), *_reserved_keys(plan), *_recipe(plan), *_refused_options(plan)]
+    """All problems of a plan, each with its key and the remedy; [] if there are none."""
+    return [*_missing_files(plan), *_reserved_keys(plan), *_recipe_problems(plan), *_refused_options(plan)]
 
 
 def _missing_files(plan: LoopPlan) -> Iterator[str]:
-    """Files and folders that are not there."""
+    """Yields the problems of files and folders that are missing, or that cannot be read."""
     paths = [("evaluation.questions", path) for path in plan.evaluation.questions]
     if plan.data is not None:
         paths += [("data.questions", path) for path in plan.data.questions]
         paths += [("index.corpus", path) for path in plan.index.corpus]
     for key, path in paths:
         if not Path(path).exists():
-            yield f"{key}: {path} is not there"
+            yield f"{key}: {path} does not exist: give another path"
         elif key != "index.corpus" and not Path(path).is_file():
             yield f"{key}: {path} is a folder: give a file"
     try:
-        facts_of(Path(plan.index.first))
+        manifest_facts(Path(plan.index.first))
     except RunError as error:
         yield f"index.first: {error}"
     if plan.has_fixed_served_agent:
         return
     if not Path(plan.agent.model).is_dir():
-        yield f"agent.model: {plan.agent.model} is no folder: download the model (hf download), and name that"
+        yield f"agent.model: {plan.agent.model} is not a folder: give that of a model (hf download makes it)"
         return
     try:
         check_weights(Path(plan.agent.model))
@@ -81,32 +80,38 @@ def _missing_files(plan: LoopPlan) -> Iterator[str]:
 
 
 def _reserved_keys(plan: LoopPlan) -> Iterator[str]:
-    """Options and keys that the loop sets."""
-    sections: Mapping[str, Any] = {name: getattr(plan, name) for name in _RESERVED_OPTIONS}
+    """Yields the problems of options and keys that the loop sets itself."""
+    sections: Mapping[str, Any] = {
+        "data": plan.data,
+        "evaluation": plan.evaluation,
+        "retriever": plan.retriever,
+        "index": plan.index,
+    }
     for name, section in sections.items():
         for option in section.options if section is not None else ():
             if option in _RESERVED_OPTIONS[name]:
                 yield f"{name}.options.{option}: the loop sets it: leave it out"
             elif option == "base_url" and plan.agent.recipe is not None:
-                yield f"{name}.options.base_url: the agent is trained, so its model is served by the loop"
+                yield f"{name}.options.base_url: the agent is trained, so the loop serves it: leave it out"
     for section, overrides in (("agent.overrides", plan.agent.overrides), ("agent.keys", plan.agent.keys)):
         yield from (problem for override in overrides if (problem := _refusal(section, override)))
 
 
 def _refusal(section: str, override: str) -> str | None:
-    """Why an override cannot be one of this section, or None."""
+    """The problem of an override in this section; None if it has none."""
     key, equals, _ = override.partition("=")
     if not (equals or (section == "agent.overrides" and is_override(override))):
         return f"{section}: {override} is not key=value"
     if key.lstrip("+~") in _RESERVED_KEYS:
         return f"{section}: {key} is set by the loop: leave it out"
     if section == "agent.keys" and not key.startswith("rag_r1."):
-        return f"{section}: {key} is no key of rag_r1; those of trainings belong to agent.overrides"
+        return f"{section}: {key} is not a key of rag_r1; keys of trainings belong in agent.overrides"
     return None
 
 
-def _recipe(plan: LoopPlan) -> Iterator[str]:
-    """A recipe that is not there."""
+def _recipe_problems(plan: LoopPlan) -> Iterator[str]:
+    """Yields the problems of the agent's recipe: it does not exist, or does not compose with its
+    overrides."""
     if plan.agent.recipe is None:
         return
     try:
@@ -114,40 +119,35 @@ def _recipe(plan: LoopPlan) -> Iterator[str]:
     except RecipeError as error:
         yield f"agent.recipe: {error}"
         return
-    overrides = [word for word in plan.agent.overrides if _refusal("agent.overrides", word) is None]
-    if overrides := [override.replace("{round}", "1") for override in overrides]:
+    accepted = [word for word in plan.agent.overrides if _refusal("agent.overrides", word) is None]
+    if overrides := [override.replace("{round}", "1") for override in accepted]:
         try:
             check_composition(recipe, overrides)
         except StartError as error:
             yield from (f"agent.overrides: {problem}" for problem in error.problems)
-        except ModuleNotFoundError:  # veRL is on the machine of the trainings only
+        except ModuleNotFoundError:  # veRL may be on the machine of the trainings only
             return
         except RunError as error:
             yield f"agent.recipe: {error}"
 
 
 def _refused_options(plan: LoopPlan) -> Iterator[str]:
-    """Options that a command would refuse."""
-    commands, folder = StepCommands(plan, _PLACEHOLDER_URL), Path("OUT")
-    model, query = plan.agent.model, plan.index.first_query
-
-    def agent_problems(section: str, arguments: Callable[[], RolloutArguments]) -> Iterator[str]:
-        try:
-            args = arguments()
-        except ArgumentsError as error:
-            yield f"{section}.options: {error}"
-            return
-        try:
-            RagR1Config.from_config(block_of(args, validation_limits(args.protocol)))
-        except ValueError as error:
-            yield f"agent.protocol or agent.keys: {error}"
-
-    yield from agent_problems("evaluation", partial(commands.evaluation_arguments, model, query, folder))
+    """Yields the problems of options that a command would refuse."""
+    commands = StepCommands(plan, _PLACEHOLDER_URL)
+    model, query, folder = plan.agent.model, plan.index.first_query, Path("OUT")
+    try:
+        args = commands.evaluation_arguments(model, query, folder)
+        RagR1Config.from_config(block_of(args, validation_limits(args.protocol)))
+    except ArgumentsError as error:
+        yield f"evaluation.options: {error}"
+    except ValueError as error:
+        yield f"agent.protocol or agent.keys: {error}"
     if plan.data is None or plan.retriever is None:
         return
-    for problem in agent_problems("data", partial(commands.data_arguments, model, query, folder)):
-        if problem.startswith("data."):  # the others are among those of the evaluation
-            yield problem
+    try:
+        commands.data_arguments(model, query, folder)
+    except ArgumentsError as error:
+        yield f"data.options: {error}"
     try:
         commands.retriever_options(folder, None, folder)
     except RecipeError as error:

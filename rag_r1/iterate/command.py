@@ -2,13 +2,13 @@
 
     OUT/<step>/      the step's files, its markers (rag_r1/runs/steps.py), and the output of its command
                      in log.txt
-    OUT/state.json   for people and programs: each step and how it stands; nothing reads it here
-    OUT/rounds.*     what came of it (table.py)
+    OUT/state.json   the status of each step, for people and other programs; the loop does not read it
+    OUT/rounds.*     the table of rounds (table.py)
     OUT/server.log   the output of the retrieval server, if it was started here
 
-The markers alone decide what is done, so the same command can be killed at any time and given again. A
-command that was cut off goes on as it does by itself; what a killed start has left running on this machine is
-ended first.
+The markers alone decide which steps are done, so the same command can be killed at any time and run again. A
+step that was cut off is resumed by its own command; processes that a killed start has left running on this
+machine are ended first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rag_r1.io.atomic_files import write_json
 from rag_r1.io.terminal_text import print_error
 from rag_r1.iterate.checks import find_problems
 from rag_r1.iterate.plan import LoopPlan, read_plan
-from rag_r1.iterate.server import UNKNOWN, LoopServer
+from rag_r1.iterate.server import UNKNOWN_URL, LoopServer
 from rag_r1.iterate.steps import Loop, LoopStep
 from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
 from rag_r1.options.command_exit import command_main
@@ -50,7 +50,7 @@ the same command goes on where it was interrupted, at any step.
 example:
   rag-r1 iterate --recipe agentic_r/iterate --rounds 2 --out outputs/agentic_r --check-only
 
-With --check-only it checks the recipe, and prints the steps and their commands; without, it takes them. The
+With --check-only it checks the recipe, and prints the steps and their commands; without, it runs them. The
 recipe is a YAML with the sections agent, data, retriever, index, server and evaluation, as in
 `rag-r1 recipes show agentic_r/iterate`. Words key=value change one, agent.model=models/other; ~key
 deletes one.
@@ -60,38 +60,35 @@ deletes one.
 class IterateArguments(Arguments):
     """The loop, its length and its folder."""
 
-    recipe: Path = argument(
-        "YAML file that describes the loop, or a shipped one, e.g. agentic_r/iterate", "RECIPE"
-    )
+    recipe: Path = argument("YAML file of the loop, or a shipped one, e.g. agentic_r/iterate", "RECIPE")
     out: Path = argument("folder of the loop; run again, the command goes on where it was interrupted", "DIR")
     rounds: Positive = argument("number of rounds; a finished loop goes on with a larger one", "K", default=2)
     check_only: bool = argument(
         "check the recipe, print the steps and their commands, and end", default=False, old="dry_run"
     )
-    overrides: CheckedOverrides = argument(
-        "new value for a key of the recipe; ~key deletes it", "key=value", default=[]
-    )
+    overrides: CheckedOverrides = argument("a key's new value; ~key deletes it", "key=value", default=[])
 
 
 @command_main(RunError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
+    """Run the steps that are not done; returns 0 when all are, 1 with the reason if not, 130 after Ctrl-C."""
     args = read_arguments(
         IterateArguments, arguments, prog="rag-r1 iterate", description=_DESCRIPTION, check=_checked_plan
     )
     try:
-        plan, out = _checked_plan(args), args.out.resolve()
+        plan = _checked_plan(args)
     except StartError as error:
         for problem in error.problems:
             print_error(problem)
         print(f"{len(error.problems)} error(s): nothing was started", file=sys.stderr)
         return 1
+    out = args.out.resolve()
     steps = Loop(plan, out, args.rounds).steps()
     if args.check_only:
         if plan.server.url is not None:
             LoopServer(plan.server, out).check()
-        _print_steps(steps, PipelineFolder(out), plan.server.url or UNKNOWN)
-        print(f"all checks passed: {len(steps)} steps would be taken in {out}")
+        _print_steps(steps, PipelineFolder(out), plan.server.url or UNKNOWN_URL)
+        print(f"all checks passed: {len(steps)} steps would be run in {out}")
         return 0
     with (
         recorded_settings("rag-r1 iterate", args),
@@ -103,15 +100,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _checked_plan(args: IterateArguments) -> LoopPlan:
-    """The loop of the recipe. Raises StartError with all that is wrong."""
+    """The plan in the recipe, once all checks have passed. Raises StartError with all problems."""
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 iterate")
         plan = checks.run(_plan_of, args.recipe, args.overrides)
-    assert plan is not None
+    assert plan is not None  # else StartChecks has raised
     return plan
 
 
 def _plan_of(recipe: Path, overrides: Sequence[str]) -> LoopPlan:
+    """Read the plan and check it. Raises StartError with all problems."""
     try:
         plan = read_plan(find_file(recipe, ".yaml"), overrides)
     except PlanError as error:
@@ -122,6 +120,7 @@ def _plan_of(recipe: Path, overrides: Sequence[str]) -> LoopPlan:
 
 
 def _run_steps(steps: Sequence[LoopStep], folder: PipelineFolder, service: LoopServer) -> None:
+    """Run the steps one after the other, and write the table of rounds after each new evaluation."""
     names = [step.name for step in steps]
     runnable = [replace(step, work=partial(_run_step, step, service)) for step in steps]
 
@@ -136,7 +135,7 @@ def _run_steps(steps: Sequence[LoopStep], folder: PipelineFolder, service: LoopS
 
 
 def _run_step(step: LoopStep, service: LoopServer, folder: Path) -> Mapping[str, Any]:
-    """Take a step in its folder; returns its facts. Raises RunError, which names the step's log."""
+    """Run a step in its folder; returns its facts. Raises RunError, which names the step's log."""
     url = service.serve(step.index) if step.index is not None else ""
     if step.command is None:
         write_json(folder / SERVED, service.index_facts(), private=True)
@@ -148,7 +147,7 @@ def _run_step(step: LoopStep, service: LoopServer, folder: Path) -> Mapping[str,
 
 
 def _write_state(folder: PipelineFolder, steps: Sequence[LoopStep], current: str | None) -> None:
-    """How each step stands, and which is being taken."""
+    """Write the status of each step, and the name of the step that is running."""
     states = [
         {"name": step.name, "status": folder.status(step), "seconds": folder.seconds(step.name)}
         for step in steps
@@ -158,6 +157,7 @@ def _write_state(folder: PipelineFolder, steps: Sequence[LoopStep], current: str
 
 
 def _print_steps(steps: Sequence[LoopStep], folder: PipelineFolder, url: str) -> None:
+    """Print each step with its command; `url`: the address of the retrieval server."""
     for number, step in enumerate(steps, 1):
         print(f"{number}/{len(steps)} {step.name}{' (done)' if folder.status(step) == 'done' else ''}")
         if step.command is None:

@@ -34,14 +34,14 @@ Start = Literal["base", "previous"]
 
 
 class _OnMachine:
-    """A section that names the machine of its commands."""
+    """A section that names the machine on which its commands run."""
 
     launcher: Texts
     python: Text | None
 
     @property
     def machine(self) -> tuple[tuple[str, ...], str]:
-        """Launcher and Python."""
+        """The words of its launcher, and the path of its Python."""
         return self.launcher, self.python or sys.executable
 
 
@@ -61,7 +61,7 @@ class AgentSpec(_OnMachine):
     protocol: Text = "rag_r1_mq"
     #: Keys of the block rag_r1, wherever the agent plays: rag_r1.agent.max_turns=5.
     keys: Texts = ()
-    #: Words that start its commands on their machine: [ssh, gpu1, "cd /rag-r1 && {command}"] (commands.py).
+    #: Words that start its commands on that machine: [ssh, gpu1, "cd /rag-r1 && {command}"] (commands.py).
     launcher: Texts = ()
     #: Path of Python on that machine; null: the Python of this process.
     python: Text | None = None
@@ -85,9 +85,9 @@ class RetrieverSpec(_OnMachine):
     #: The model with which a later round's training starts: the recipe's (base), or the retriever of the
     #: round before (previous).
     start: Start = "base"
-    #: Text that its queries consist of (rag_r1/protocols/retriever_query.py).
+    #: What its queries consist of (rag_r1/protocols/retriever_query.py).
     query: Mode = "agentic"
-    #: Number of GPUs; above 1 it is started with torchrun.
+    #: Number of processes, each with a GPU; above 1 they are started with torchrun.
     processes: PositiveCount = 1
     launcher: Texts = ()
     python: Text | None = None
@@ -99,7 +99,7 @@ class IndexSpec:
 
     #: Folder of the first round's index.
     first: Text
-    #: Text that its queries consist of.
+    #: What its queries consist of, as in `retriever.query`.
     first_query: Mode = "plain"
     corpus: Texts = ()
     options: Flags = field(default_factory=dict)
@@ -114,18 +114,16 @@ class ServerSpec:
     #: Further arguments of start_retrieval.py for a server that the loop starts.
     options: Texts = ()
     #: Paths on the server's machine of folders of this one: {/data/loop: /mnt/loop}.
-    paths: Annotated[dict[Text, Text], Constraint("a mapping of folders to folders")] = field(
-        default_factory=dict
-    )
+    paths: Annotated[dict[Text, Text], Constraint("a mapping of folders")] = field(default_factory=dict)
 
 
 @options("evaluation")
 class EvaluationSpec:
-    """How `rag-r1 eval` measures each agent and each retriever."""
+    """The questions and options with which `rag-r1 eval` measures each agent and each retriever."""
 
     #: Held-out questions.
     questions: Paths
-    #: With `supporting` the recall of gold passages is measured, too.
+    #: Options of `rag-r1 eval`; with `supporting` the recall of gold passages is measured, too.
     options: Flags = field(default_factory=dict)
 
 
@@ -155,7 +153,8 @@ _OPTIONAL = ("data", "retriever")
 
 
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
-    """The plan in a YAML file, with the words of the command line. Raises PlanError with all problems."""
+    """Read the plan in a YAML file, changed by the words of the command line. Raises PlanError with all
+    problems."""
     sections = load_sections(path, _SECTIONS)
     problems = [problem for override in overrides if (problem := change_key(sections, override))]
     specs, faults = read_sections(path, sections, _SECTIONS, _OPTIONAL)
@@ -168,9 +167,10 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
 
 
 def _contradictions(sections: Mapping[str, Any]) -> list[str]:
+    """The problems of sections that do not go together."""
     problems = []
     if (sections["data"] is None) != (sections["retriever"] is None):
-        problems.append("data and retriever are given together, or neither: then the retriever stays")
+        problems.append("data and retriever are given together: give both, or neither for a fixed retriever")
     if sections["retriever"] is not None and not sections["index"].corpus:
         problems.append("index.corpus must be given: the index is built anew for each retriever")
     if sections["retriever"] is None and sections["agent"].recipe is None:

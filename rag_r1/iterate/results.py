@@ -22,17 +22,17 @@ from rag_r1.runs.response_cache import EXCHANGES, ResponseCache, Usage
 
 #: Name of a metric here -> its name in report.json.
 METRICS = {"em": "em", "f1": "f1", "searches": "queries", "recall": "recall"}
-_USAGE_KEYS = ("requests", "prompt_tokens", "completion_tokens")
 
 
 def evaluation_metrics(step: Path) -> dict[str, Any]:
-    """Of `rag-r1 eval`: each metric's mean over the sources with its interval (`value`, `low`, `high`; null
-    if it is not known), the counts of questions, episodes and failures, and `usage`. Raises RunError."""
+    """Read the results of `rag-r1 eval`: each metric's mean over the sources with its interval (`value`,
+    `low`, `high`; None if it is not known), the counts `questions`, `episodes` and `failed`, and `usage`.
+    Raises RunError for a report that cannot be read."""
     path = step / "run" / "report.json"
-    report = _read(path)
+    report = _read_object(path)
     try:
         metrics = {
-            name: {end: report["figures"][column]["mean"][end] for end in ("value", "low", "high")}
+            name: {key: report["figures"][column]["mean"][key] for key in ("value", "low", "high")}
             for name, column in METRICS.items()
         }
         all_counts = report["counts"]["all"]
@@ -43,14 +43,14 @@ def evaluation_metrics(step: Path) -> dict[str, Any]:
 
 
 def data_metrics(step: Path) -> dict[str, Any]:
-    """Of `rag-r1 retriever data`: the numbers of searches and of training rows, and `usage`. Raises
-    RunError."""
+    """Read the results of `rag-r1 retriever data`: the numbers of `searches` and of training `rows`, and
+    `usage`. Raises RunError for a summary that cannot be read."""
     path = step / "run" / "summary.json"
-    summary = _read(path)
+    summary = _read_object(path)
     usage = Usage()
     try:
         usage.add(summary["trajectories"]["usage"])
-        for scores in ("correctness", "relevance"):  # the options tell which are made, and which by a model
+        for scores in ("correctness", "relevance"):  # a score may be left out, or be made without a model
             usage.add(summary.get(scores, {}).get("usage", {}))
         searches, rows = summary["candidates"]["searches"], summary["selection"]["rows"]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -63,7 +63,7 @@ def _evaluation_usage(run: Path) -> dict[str, int]:
     usage = Usage()
     try:
         for folder in (run / JOURNAL, run / JUDGE_FOLDER):
-            if (folder / EXCHANGES).is_file():  # opened as by its own run, and nothing is appended
+            if (folder / EXCHANGES).is_file():  # opening it as its own run does appends nothing
                 with closing(ResponseCache.open(folder)) as cache:
                     usage.add(cache.usage)
     except OSError as error:
@@ -72,10 +72,15 @@ def _evaluation_usage(run: Path) -> dict[str, int]:
 
 
 def _usage_dict(usage: Usage) -> dict[str, int]:
-    return {name: getattr(usage, name) for name in _USAGE_KEYS}
+    """A usage as it stands in the facts of a step."""
+    return {
+        "requests": usage.requests,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+    }
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     try:
         return read_json_object(path)
     except (OSError, ValueError) as error:

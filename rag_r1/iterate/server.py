@@ -1,15 +1,14 @@
-"""The retrieval server of a loop: serves the index of the current step.
+"""The retrieval server of a loop, which serves the index of the current step.
 
-What a server serves is in its memory, and not among the files of the loop. So nothing is taken for granted:
-the first step of a start that needs the server, and each one that needs another index, sends `POST /reload`
-with the folder of the index, and then compares `/ready` with the manifest in that folder. The server answers
-with the old index until the new one is loaded, and keeps it if the new one does not load, as when the encoder
-does not match its index; that is an error here.
+Which index a server serves is in its memory, not among the files of the loop. So nothing is taken for
+granted: the first step of a start that needs the server, and each one that needs another index, sends `POST
+/reload` with the folder of the index, and then compares `/ready` with the manifest in that folder. The server
+answers with the old index until the new one is loaded, and keeps it if the new one does not load, as when the
+encoder does not match its index; that is an error here.
 
-The server runs somewhere, at `server.url`, or is started here with the first index for as long as the loop
-runs. It must be allowed to open the folder OUT: `--reload-root`, which is by default the folder that contains
-the index with which it was started.
-"""
+The server runs already, at `server.url`, or it is started here and runs for as long as the loop does. It must
+be allowed to open the folder OUT: `--reload-root`, which is by default the folder that contains the index
+with which it was started."""
 
 from __future__ import annotations
 
@@ -33,13 +32,13 @@ from rag_r1.tools.retrieval.client import TOKEN_VARIABLE, token_header
 from rag_r1.tools.retrieval.local_server import retrieval_process
 from rag_r1.tools.retrieval.query_format import ready_address
 
-#: In the folder OUT: what a server that is started here prints.
+#: The file in OUT for the output of a server that is started here.
 LOG = "server.log"
-#: Where a dry run has no server yet.
-UNKNOWN = "http://127.0.0.1:PORT"
-#: Seconds for an index to be loaded; one of many gigabytes takes minutes.
+#: The address in a printed command, while no server is started yet.
+UNKNOWN_URL = "http://127.0.0.1:PORT"
+#: Most seconds that the loading of an index may take; one of many gigabytes takes minutes.
 _LOADING_S = 3600.0
-#: Before a reload is ordered again.
+#: Seconds before a refused reload is requested again.
 _RETRY_S = 1.0
 #: Keys that `/ready` and a manifest have in common.
 _COMPARED_KEYS = ("passages", "corpus_sha256", "encoder", "separator", "max_length", "query_prefix")
@@ -52,26 +51,28 @@ class LoopServer(ExitStack):
         super().__init__()
         self.server, self.out = server, out
         self.url = (server.url or "").rstrip("/")
-        self._serves: Path | None = None
+        self._served_index: Path | None = None
 
     def check(self) -> None:
         """Raises RunError unless a server answers at its address."""
         self._request("GET", ready_address(self.url)[0])
 
     def serve(self, index: Path) -> str:
-        """See to it that the index in this folder is served; returns the address. Raises RunError."""
-        if self._serves == index:
+        """Make the server serve the index in this folder; returns its address. Raises RunError if it does
+        not."""
+        if self._served_index == index:
             return self.url
         if not self.url:
             self._start(index)
         else:
             self._request_reload(index)
-        self._compare(index)
-        self._serves = index
+        self._check_served(index)
+        self._served_index = index
         return self.url
 
     def index_facts(self) -> dict[str, Any]:
-        """The facts about the served index, without the number of reloads. Raises RunError."""
+        """The facts about the served index, by the names that `/ready` and a manifest share. Raises RunError
+        if the server does not answer, or is not ready."""
         is_named = ready_address(self.url)[1] is not None
         ready = self._named_index_facts() if is_named else describe_server(self.url)["ready"]
         if ready is None:
@@ -79,28 +80,31 @@ class LoopServer(ExitStack):
         return {name: ready.get(name) for name in _COMPARED_KEYS}
 
     def _named_index_facts(self) -> dict[str, Any] | None:
-        """The part of `/ready` about the index that the address names."""
+        """The part of `/ready` about the index that the address names; None if the server is not ready, or
+        has no such index."""
         address, name = ready_address(self.url)
         answer = self._request("GET", address)
         indexes = answer.json().get("indexes") if answer.status_code == 200 else None
         return indexes.get(name) if isinstance(indexes, dict) else None
 
     def _start(self, index: Path) -> None:
+        """Start a server with this index on this machine."""
         log = self.out / LOG
         root = os.path.commonpath([index.resolve().parent, self.out])
         options = ("--reload-root", root, *self.server.options)
         self.url = self.enter_context(retrieval_process(index, log, *options, wait_s=_LOADING_S))
 
     def _request_reload(self, index: Path) -> None:
+        """Make the running server load an index. Raises RunError if it refuses."""
         address, name = ready_address(self.url)
         body = {"path": self.path_on_server(index), **({"index": name} if name else {})}
-        encoder = facts_of(index)["encoder"]
+        encoder = manifest_facts(index)["encoder"]
         if encoder and (remote := self.path_on_server(Path(encoder))) != encoder:
             body["encoder"] = remote
         deadline = time.monotonic() + _LOADING_S
         while True:
             answer = self._request("POST", f"{address.removesuffix('/ready')}/reload", body)
-            # A reload that an earlier start has ordered may still be under way.
+            # 409: another reload is under way, perhaps one that an earlier start has requested.
             if answer.status_code != 409 or time.monotonic() > deadline:
                 break
             time.sleep(_RETRY_S)
@@ -109,20 +113,21 @@ class LoopServer(ExitStack):
         if answer.status_code != 200:
             raise RunError(
                 f"the server at {self.url} does not load {index} (HTTP {answer.status_code}): "
-                f"{one_line_text(answer.text)}. See its log; "
-                "--reload-root must contain that folder as its machine "
-                "sees it (server.paths)"
+                f"{one_line_text(answer.text)}. See its log; its --reload-root must contain that folder, "
+                "under its path on that machine (server.paths)"
             )
 
     def path_on_server(self, index: Path) -> str:
-        """The folder as the server's machine names it."""
+        """The path of a folder on the server's machine."""
         for local, remote in self.server.paths.items():
             if index.is_relative_to(Path(local).resolve()):
                 return str(Path(remote) / index.relative_to(Path(local).resolve()))
         return str(index)
 
-    def _compare(self, index: Path) -> None:
-        served, expected = self.index_facts(), facts_of(index)
+    def _check_served(self, index: Path) -> None:
+        """Raises RunError unless the server serves this index."""
+        served = self.index_facts()
+        expected = manifest_facts(index)
         faults = [
             f"{name} is {served[name]!r}, and {expected[name]!r} in {index / 'manifest.json'}"
             for name in _COMPARED_KEYS
@@ -130,34 +135,34 @@ class LoopServer(ExitStack):
         ]
         if faults:
             raise RunError(
-                f"the server at {self.url} does not serve {index}: {'; '.join(faults)}. Does its machine see "
-                "the same folder there (server.paths), and does nobody else reload it?"
+                f"the server at {self.url} does not serve {index}: {'; '.join(faults)}. Make sure that its "
+                "machine has the same folder there (server.paths), and that nobody else reloads it"
             )
 
     def _request(self, method: str, address: str, body: Any = None) -> httpx.Response:
+        """The server's answer. Raises RunError if there is none."""
         try:
             with bounded_http_client(_LOADING_S, token_header()) as client:
                 return client.request(method, address, json=body)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise RunError(
-                search_fault(self.url, str(error) or type(error).__name__, "server.url")
-            ) from error
+            reason = str(error) or type(error).__name__
+            raise RunError(search_fault(self.url, reason, "server.url")) from error
 
 
-def facts_of(index: Path) -> dict[str, Any]:
-    """The facts that `/ready` has for this index, from the manifest. Raises RunError if it cannot be
-    read."""
+def manifest_facts(index: Path) -> dict[str, Any]:
+    """The facts in the manifest of an index that `/ready` shares, by the names there. Raises RunError if the
+    manifest cannot be read."""
     path = index / "manifest.json"
     try:
         manifest = read_json_file(path)
         encoder = (manifest.get("dense") or {}).get("encoder") or {}
-        names = {"encoder": "name"}
         return {
             "passages": manifest["count"],
             "corpus_sha256": manifest["corpus"]["sha256"],
-            **{name: encoder.get(names.get(name, name)) for name in _COMPARED_KEYS[2:]},
+            "encoder": encoder.get("name"),
+            **{key: encoder.get(key) for key in ("separator", "max_length", "query_prefix")},
         }
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        why = f"it has no {error}" if isinstance(error, KeyError) else reason_of(error)
-        message = f"{path} cannot be read ({why})"
+        reason = f"it has no {error}" if isinstance(error, KeyError) else reason_of(error)
+        message = f"{path} cannot be read ({reason})"
         raise RunError(f"{message}: give the folder of a finished index") from error

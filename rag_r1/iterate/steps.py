@@ -2,25 +2,25 @@
 
     start/evaluation           the first agent with the first index
     round1/agent               the agent, trained with the index of the round before    rag-r1 stages
-    round1/agent_evaluation    what that has changed                                    rag-r1 eval
+    round1/agent_evaluation    this agent with the same index                           rag-r1 eval
     round1/data                which passages help this agent                           rag-r1 retriever data
     round1/retriever           the retriever, trained on that                           rag-r1 retriever train
     round1/index               its index                                                rag-r1 index build
     round1/reload              the server serves it from now on                         POST /reload
-    round1/evaluation          what that has changed                                    rag-r1 eval
+    round1/evaluation          the same agent with the new index                        rag-r1 eval
     ...
     round3/agent               after two rounds: the agent, trained with the last index
     round3/agent_evaluation
 
-So one more round goes on where the last loop has ended. An agent that stays as it is has no steps of its own,
-and a control without a retriever has nothing but the agent's.
+The last agent step is `agent_evaluation`, so a loop with one more round goes on where this one has ended. An
+agent that stays as it is has no steps of its own, and a control without a retriever has only the agent's.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import Step
 from rag_r1.training.stages import finished_model
 
-#: Options that decide how fast a step is, what it costs or where it asks, and not what its result is.
+#: Options that decide how fast a step is, what it costs or which server it uses, and not what its result is.
 _SPEED_KEYS = frozenset(
     {
         *("in_flight", "rpm", "tpm", "timeout_s", "retries", "backoff_s", "tries", "max_cost", "trust_env"),
@@ -50,9 +50,9 @@ _SPEED_KEYS = frozenset(
 
 @dataclass(frozen=True)
 class LoopStep(Step):
-    """A step whose `work` follows its command. `index`: the folder of the index that must be served, if it
-    searches. `command`: its command for a server's address; None: to serve the index is all. `product`: a
-    file in its folder with which the command has no more to do."""
+    """A step whose `work` follows its command. `index`: the folder of the index that must be served, if the
+    step searches. `command`: returns its command for a server's address; None: the step only serves the
+    index. `product`: a file in its folder; if that exists, the command is done."""
 
     index: Path | None = None
     command: Callable[[str], list[str]] | None = None
@@ -61,15 +61,16 @@ class LoopStep(Step):
 
 @dataclass
 class _LoopState:
-    """The agent's model and the served index after the steps so far, and the steps that made them."""
+    """The agent's model, the served index and the retriever after the steps so far, and for each the names of
+    the steps that made it, () for one that was given."""
 
     model: str
     index: Path
     query: Mode
-    by_agent: tuple[str, ...] = ()
-    by_index: tuple[str, ...] = ()
+    agent_steps: tuple[str, ...] = ()
+    index_steps: tuple[str, ...] = ()
     retriever: Path | None = None
-    by_retriever: tuple[str, ...] = ()
+    retriever_steps: tuple[str, ...] = ()
 
 
 class Loop:
@@ -78,23 +79,25 @@ class Loop:
     def __init__(self, plan: LoopPlan, out: Path, rounds: int):
         self.plan, self.out, self.rounds = plan, out, rounds
         model = plan.agent.model
-        self._first = _LoopState(
+        self._initial = _LoopState(
             model=model if plan.has_fixed_served_agent else str(Path(model).resolve()),
             index=Path(plan.index.first).resolve(),
             query=plan.index.first_query,
         )
 
     def steps(self) -> list[LoopStep]:
-        """All of them. Raises RunError if a file of the plan cannot be read."""
+        """All steps, in order. Raises RunError if a file of the plan cannot be read."""
         try:
             return self._steps()
         except OSError as error:
             raise RunError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def _steps(self) -> list[LoopStep]:
-        state = _LoopState(**vars(self._first))
+        """All steps, in order. Raises OSError for a file that cannot be read."""
+        state = replace(self._initial)  # a copy, which the steps change
         steps = [self._evaluation("start/evaluation", state)]
-        trains_agent, trains_retriever = self.plan.agent.recipe is not None, self.plan.retriever is not None
+        trains_agent = self.plan.agent.recipe is not None
+        trains_retriever = self.plan.retriever is not None
         last_round = self.rounds + 1 if trains_agent and trains_retriever else self.rounds
         for number in range(1, last_round + 1):
             if trains_agent:
@@ -106,30 +109,32 @@ class Loop:
         return steps
 
     def _agent(self, number: int, state: _LoopState) -> LoopStep:
+        """The training of a round's agent; `state` then has its model."""
         plan, agent, name = self.plan, self.plan.agent, f"round{number}/agent"
-        assert agent.recipe is not None
+        assert agent.recipe is not None  # else there is no such step
         continues = agent.start == "previous"
-        start = state.model if continues else self._first.model
-        needs = (state.by_agent if continues else ()) + state.by_index
+        start = state.model if continues else self._initial.model
+        needs = (state.agent_steps if continues else ()) + state.index_steps
         query, training = state.query, self.out / name / "training"
         settings = {
-            "recipe": _content(Recipe.find(agent.recipe).path),
+            "recipe": _file_hash(Recipe.find(agent.recipe).path),
             "overrides": list(agent.overrides),
-            **self._playing(state),
-            **({} if continues and state.by_agent else {"start": self._first_agent}),
+            **self._play_settings(state),
+            **({} if continues and state.agent_steps else {"start": self._initial_agent}),
         }
-        state.model, state.by_agent = str(self.out / name / "model"), (name,)
+        state.model, state.agent_steps = str(self.out / name / "model"), (name,)
         return LoopStep(
             name,
             settings,
-            _link_model,
-            ("model",),
-            needs,
-            state.index,
-            lambda url: StepCommands(plan, url).agent(start, query, number, training),
+            work=_link_model,
+            results=("model",),
+            needs=needs,
+            index=state.index,
+            command=lambda url: StepCommands(plan, url).agent(start, query, number, training),
         )
 
     def _evaluation(self, name: str, state: _LoopState) -> LoopStep:
+        """The evaluation of the present agent with the present index."""
         section, results = self.plan.evaluation, ("run/report.json",)
         return self._play(name, section, evaluation_metrics, results, state, StepCommands.evaluation)
 
@@ -142,82 +147,84 @@ class Loop:
         state: _LoopState,
         command: Callable[[StepCommands, str, Mode, Path], list[str]],
     ) -> LoopStep:
-        """A step in which the agent plays a section's questions. `command`: a method of StepCommands."""
+        """A step in which the present agent plays a section's questions. `work`: reads its metrics;
+        `command`: the method of StepCommands."""
         plan, model, query, run = self.plan, state.model, state.query, self.out / name / "run"
         settings = {
-            "questions": [_content(path) for path in section.questions],
+            "questions": [_file_hash(path) for path in section.questions],
             "options": _decisive(section.options),
-            **self._playing(state),
-            **({} if state.by_agent else {"agent": self._first_agent}),
+            **self._play_settings(state),
+            **({} if state.agent_steps else {"agent": self._initial_agent}),
         }
         return LoopStep(
             name,
             settings,
             work,
             results,
-            state.by_agent + state.by_index,
-            state.index,
-            lambda url: command(StepCommands(plan, url), model, query, run),
+            needs=state.agent_steps + state.index_steps,
+            index=state.index,
+            command=lambda url: command(StepCommands(plan, url), model, query, run),
         )
 
     def _new_retriever(self, number: int, state: _LoopState) -> list[LoopStep]:
-        """Data, retriever, index and reload."""
+        """The steps data, retriever, index and reload of a round; `state` then has the new retriever and
+        index."""
         plan, spec = self.plan, self.plan.retriever
-        assert plan.data is not None and spec is not None
+        assert plan.data is not None and spec is not None  # else there are no such steps
         data, retriever, index, reload = (
             f"round{number}/{name}" for name in ("data", "retriever", "index", "reload")
         )
         results = ("run/train.jsonl", "run/passages.jsonl")
         data_step = self._play(data, plan.data, data_metrics, results, state, StepCommands.data)
         start = state.retriever if spec.start == "previous" else None
-        needs = (data, *(state.by_retriever if start else ()))
+        needs = (data, *(state.retriever_steps if start else ()))
         rows, run = self.out / data / "run", self.out / retriever / "run"
         model, folder = run / "model", self.out / index / "index"
-        state.retriever, state.by_retriever = model, (retriever,)
-        state.index, state.by_index, state.query = folder, (index,), spec.query
+        state.retriever, state.retriever_steps = model, (retriever,)
+        state.index, state.index_steps, state.query = folder, (index,), spec.query
         return [
             data_step,
             LoopStep(
                 retriever,
                 _retriever_settings(spec),
-                _no_facts,
-                ("run/model",),
-                needs,
+                work=_no_facts,
+                results=("run/model",),
+                needs=needs,
                 command=lambda url: StepCommands(plan, url).retriever(rows, start, run),
             ),
             LoopStep(
                 index,
                 _index_settings(plan.index),
-                _no_facts,
-                ("index/manifest.json",),
-                (retriever,),
+                work=_no_facts,
+                results=("index/manifest.json",),
+                needs=(retriever,),
                 command=lambda url: StepCommands(plan, url).index(model, folder),
-                product="index/manifest.json",  # an index that is there would be refused
+                product="index/manifest.json",  # the command refuses to write over a finished index
             ),
-            LoopStep(reload, {}, _no_facts, ("served.json",), (index,), folder),
+            LoopStep(reload, {}, work=_no_facts, results=("served.json",), needs=(index,), index=folder),
         ]
 
     @property
-    def _first_agent(self) -> str:
-        """The first agent, for settings."""
-        return self._first.model if self.plan.has_fixed_served_agent else _files(self._first.model)
+    def _initial_agent(self) -> str:
+        """The first agent as a setting: the name of a served model, else a hash of its files."""
+        return self._initial.model if self.plan.has_fixed_served_agent else _files_hash(self._initial.model)
 
-    def _playing(self, state: _LoopState) -> dict[str, Any]:
-        """Settings of a step that plays: the agent's, and the index if that is not another step's result."""
+    def _play_settings(self, state: _LoopState) -> dict[str, Any]:
+        """The settings of a step that plays: the agent's, and the index if no other step has made it."""
         agent = self.plan.agent
         settings = {"protocol": agent.protocol, "keys": list(agent.keys), "query": state.query}
-        if state.by_index:
+        if state.index_steps:
             return settings
-        return settings | {"index": _content(state.index / "manifest.json")}
+        return settings | {"index": _file_hash(state.index / "manifest.json")}
 
 
 def _retriever_settings(spec: RetrieverSpec) -> dict[str, Any]:
-    recipe = _content(find_file(spec.recipe, ".yaml"))
+    recipe = _file_hash(find_file(spec.recipe, ".yaml"))
     return {"recipe": recipe, "options": _decisive(spec.options), "query": spec.query}
 
 
 def _index_settings(spec: IndexSpec) -> dict[str, Any]:
-    return {"corpus": [_files(path) for path in spec.corpus], "options": _decisive(spec.options)}
+    return {"corpus": [_files_hash(path) for path in spec.corpus], "options": _decisive(spec.options)}
 
 
 def _no_facts(folder: Path) -> dict[str, Any]:
@@ -225,12 +232,14 @@ def _no_facts(folder: Path) -> dict[str, Any]:
 
 
 def _link_model(folder: Path) -> dict[str, Any]:
-    """Link the model that the training in this folder has left as `model`."""
+    """Make `model` in a step's folder a link to the model of its training; returns the facts of the step.
+    Raises RunError if the training names none."""
     stage = folder / "training" / "stage1"
     try:
         model = finished_model(stage)
     except (OSError, ValueError) as error:
-        raise RunError(f"{stage / 'finished'} names no model ({error}): remove {folder}") from error
+        message = f"{stage / 'finished'} names no model ({error})"
+        raise RunError(f"{message}: remove {folder} to train it again") from error
     with atomic_file(folder / "model") as part:
         part.unlink(missing_ok=True)
         part.symlink_to(os.path.relpath(model, folder))
@@ -238,15 +247,17 @@ def _link_model(folder: Path) -> dict[str, Any]:
 
 
 def _decisive(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options on which a step's result depends, in the order of their names."""
     return {name: value for name, value in sorted(options.items()) if name not in _SPEED_KEYS}
 
 
-def _content(path: str | Path) -> str:
-    """A file by its content: the first 16 digits of its hash. For files that are read in moments."""
+def _file_hash(path: str | Path) -> str:
+    """The first 16 digits of a hash of a file's content; for files that are read in moments."""
     return sha256_of_file(Path(path))[:16]
 
 
-def _files(name: str) -> str:
-    """A large file, or a folder of such, by names and sizes; a name that is none of these as it is."""
+def _files_hash(name: str) -> str:
+    """A hash of the names and sizes of a large file, or of the files in a folder; for a path that does not
+    exist, the path."""
     path = Path(name)
     return names_and_sizes_hash(path) if path.exists() else name

@@ -20,8 +20,13 @@ from rag_r1.runs.pictures import BLUE, GREEN, ORANGE, reach
 from rag_r1.runs.steps import PipelineFolder
 
 JSON, MARKDOWN, PICTURE = "rounds.json", "rounds.md", "rounds.png"
-_EVALUATION = re.compile(r"round(\d+)/(agent_)?evaluation")
-_USED = {"requests": "requests", "prompt_tokens": "prompt tokens", "completion_tokens": "generated tokens"}
+_EVALUATION_STEP = re.compile(r"round(\d+)/(agent_)?evaluation")
+#: Key of a row's usage -> its column in the table.
+_USAGE_COLUMNS = {
+    "requests": "requests",
+    "prompt_tokens": "prompt tokens",
+    "completion_tokens": "generated tokens",
+}
 _COLORS = {"em": BLUE, "recall": GREEN, "searches": ORANGE}
 _NOTE = """\
 EM, recall, F1 and searches are means over the data sources, on the held-out questions, with bootstrap
@@ -31,7 +36,8 @@ tokens are those of training data and evaluation since the row above, without th
 
 
 def rows_of(folder: PipelineFolder, names: Sequence[str]) -> list[dict[str, Any]]:
-    """A row for each evaluation among these steps, in order, up to the first step that is not done."""
+    """A row for each evaluation among the steps of these names, in order, up to the first step that is not
+    done."""
     rows: list[dict[str, Any]] = []
     usage: dict[str, int] = {}
     for name in names:
@@ -42,22 +48,22 @@ def rows_of(folder: PipelineFolder, names: Sequence[str]) -> list[dict[str, Any]
             usage[key] = usage.get(key, 0) + count
         if "em" in facts:
             figures = {key: value for key, value in facts.items() if key != "usage"}
-            rows.append({"step": name, "after": label(name), **figures, "usage": usage})
+            rows.append({"step": name, "after": training_before(name), **figures, "usage": usage})
             usage = {}
     return rows
 
 
-def label(name: str) -> str:
-    """The training after which an evaluation was made."""
-    match = _EVALUATION.fullmatch(name)
+def training_before(name: str) -> str:
+    """What was trained last before an evaluation step: `round 1, agent`, or `start` before any training."""
+    match = _EVALUATION_STEP.fullmatch(name)
     if match is None:
         return "start"
     return f"round {match[1]}, {'agent' if match[2] else 'retriever'}"
 
 
 def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Write the three files (the picture where matplotlib is there); returns the lines of the table."""
-    columns = ("after", "EM", "searches a question", "recall", "F1", *_USED.values())
+    """Write the three files (the picture if matplotlib is installed); returns the lines of the table."""
+    columns = ("after", "EM", "searches a question", "recall", "F1", *_USAGE_COLUMNS.values())
     cells = [
         (
             cell(row["after"]),
@@ -65,7 +71,7 @@ def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
             number(row["searches"]["value"], 2),
             with_interval(row["recall"]),
             number(row["f1"]["value"]),
-            *(integer(row["usage"][key]) for key in _USED),
+            *(integer(row["usage"][key]) for key in _USAGE_COLUMNS),
         )
         for row in rows
     ]
@@ -77,9 +83,11 @@ def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def draw(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
-    """EM and recall with their intervals, and searches a question; the paths of what was drawn."""
+    """Draw EM and recall with their intervals, and searches a question; returns the paths of the pictures, []
+    without matplotlib."""
 
     def curves(scores: Any, searches: Any) -> None:
+        """Draw EM and recall in one panel, and searches in the other."""
         _line(scores, rows, "em", "EM")
         _line(scores, rows, "recall", "recall of gold passages")
         scores.set(ylim=(-0.02, 1.02))
@@ -94,10 +102,11 @@ def draw(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
 
 
 def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str, title: str) -> None:
+    """Draw a metric of the rows that have it, with its intervals."""
     positions = [position for position, row in enumerate(rows) if row[name]["value"] is not None]
     if not positions:
         return
     points = [rows[position][name] for position in positions]
-    values, color = [point["value"] for point in points], _COLORS[name]
-    options = {"fmt": "o-", "capsize": 2, "markersize": 4, "color": color, "label": title}
-    axes.errorbar(positions, values, yerr=reach(points), **options)
+    values, ends = [point["value"] for point in points], reach(points)
+    color = _COLORS[name]
+    axes.errorbar(positions, values, ends, fmt="o-", capsize=2, markersize=4, color=color, label=title)

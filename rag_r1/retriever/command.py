@@ -9,8 +9,8 @@ from rag_r1.options.subcommands import run
 
 #: Subcommand -> the module with its `main`, and what it does.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "data": ("rag_r1.retriever.data.command", "make training data: which passages help the agent? resumable"),
-    "train": ("rag_r1.retriever.training.command", "train a retriever on these rows; resumable"),
+    "data": ("rag_r1.retriever.data.command", "make training data: passages that help the agent; resumable"),
+    "train": ("rag_r1.retriever.training.command", "train a retriever on rows of training data; resumable"),
     "select": ("rag_r1.retriever.selection.command", "select training rows again from recorded scores"),
 }
 _ABOUT = "A retriever that is trained on what helps the agent (Agentic-R)."

@@ -1,4 +1,4 @@
-"""The JSONL records of the steps, and how they are read.
+"""The JSONL records that the steps of `rag-r1 retriever data` write, and how they are read.
 
     candidates.jsonl    RoundsRecord        a trajectory: its searches, each with the retriever's candidates
     passages.jsonl      PassageRecord       the text of all candidates, as in a corpus
@@ -29,7 +29,7 @@ from rag_r1.runs.errors import RunError
 CANDIDATES, PASSAGES, SUB_ANSWERS = "candidates.jsonl", "passages.jsonl", "sub_answers.jsonl"
 RELEVANCE, CORRECTNESS, TRAIN = "relevance.jsonl", "correctness.jsonl", "train.jsonl"
 
-#: Of some kinds of records, the file.
+#: Class of a record -> the file of such records.
 _FILES = {"RoundsRecord": CANDIDATES, "RelevanceRecord": RELEVANCE, "CorrectnessRecord": CORRECTNESS}
 _FILES |= {"PassageRecord": PASSAGES, "SubAnswersRecord": SUB_ANSWERS, "TrainingRow": TRAIN}
 #: Id of a question or a passage; whole numbers, as in some corpora, become text.
@@ -97,8 +97,8 @@ class ContinuationMetrics(_Record):
 
 
 class Continuation(_Record):
-    """What became of a round if its search found one passage alone. `retrieved_times`: searches after it, the
-    mean over the continuations."""
+    """How the episodes ended in which a round's search found one passage alone. `retrieved_times`: searches
+    after it, the mean over these continuations."""
 
     metric_score: ContinuationMetrics
     retrieved_times: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
@@ -117,7 +117,8 @@ class CorrectnessRecord(_Record):
 
 
 class PassageUtility(_Record):
-    """The scores of a passage of a training row, both from 0 to 1; 0 if one was not measured."""
+    """The scores of a passage of a training row, each from 0 to 1, and 0 if it was not measured. `em`: GAC;
+    `local_utility`: LR."""
 
     em: Share
     local_utility: Share
@@ -151,13 +152,14 @@ Record = TypeVar("Record", bound=_Record)
 
 
 def read_records(kind: type[Record], *paths: str | Path) -> Iterator[Record]:
-    """The records of files of this kind. Raises RunError, which names file and line, for the first line
-    that is none, and for a file that cannot be read."""
+    """Yields the records of files of this kind. Raises RunError for a file that cannot be read, and, with
+    file and line, for the first line that is not such a record."""
     return (record for path in paths for record, _ in read_with_offsets(kind, Path(path)))
 
 
 def read_with_offsets(kind: type[Record], path: Path) -> Iterator[tuple[Record, int]]:
-    """The same of one file, each with its place for `record_at`."""
+    """Yields each record of a file with its byte offset, from which `record_at` reads it again. Raises
+    RunError as `read_records` does."""
     offset = 0
     try:
         with open_ordinary(path) as file:
@@ -167,25 +169,26 @@ def read_with_offsets(kind: type[Record], path: Path) -> Iterator[tuple[Record, 
                 offset += len(line)
     except OSError as error:
         message = f"{path} cannot be read ({error.strerror})"
-        raise RunError(f"{message}: give a file each of whose lines is {_name(kind)}") from error
+        raise RunError(f"{message}: give a file each of whose lines is {_line_kind(kind)}") from error
 
 
 def record_at(kind: type[Record], path: Path, offset: int) -> Record:
-    """The record at a place. Raises RunError if the file has changed since."""
+    """Read the record that begins at a byte offset. Raises RunError if none begins there, because the file
+    was changed, and OSError if it was removed."""
     with path.open("rb") as file:
         file.seek(offset)
         return _parse(kind, file.readline(), f"{path}, byte {offset}")
 
 
 def write_records(path: Path, records: Iterable[_Record]) -> int:
-    """Write a file all or nothing; returns the number of its records. Values that are not
-    set, or are None, are left out."""
-    lines = (well_formed(json.dumps(plain(record), ensure_ascii=False)) + "\n" for record in records)
+    """Write a file of records, all or nothing; returns their number. Values that are not set, or are None,
+    are left out."""
+    lines = (well_formed(json.dumps(json_values(record), ensure_ascii=False)) + "\n" for record in records)
     return write_lines(path, lines, private=True)
 
 
-def plain(record: _Record) -> Mapping[str, object]:
-    """A record as JSON values."""
+def json_values(record: _Record) -> Mapping[str, object]:
+    """A record as JSON values, without those that are not set or are None."""
     return record.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
 
@@ -194,15 +197,16 @@ def _parse(kind: type[Record], line: bytes, location: str) -> Record:
         return kind.model_validate_json(line)
     except ValidationError as error:
         problem = first_problem(error)
-        raise RunError(f"{location} is not {_name(kind)} ({problem}): correct or remove it") from error
+        raise RunError(f"{location} is not {_line_kind(kind)} ({problem}): correct or remove it") from error
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first of pydantic's problems, with its key."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    key = ".".join(map(str, first["loc"][:2]))
-    return f"{key}: {first['msg']}" if key else first["msg"]
+    """The first problem that pydantic has found, as `KEY: PROBLEM`."""
+    problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    key = ".".join(map(str, problem["loc"][:2]))
+    return f"{key}: {problem['msg']}" if key else problem["msg"]
 
 
-def _name(kind: type[_Record]) -> str:
+def _line_kind(kind: type[_Record]) -> str:
+    """What a line of such a record is called in messages."""
     return f"a line of {_FILES.get(kind.__name__, kind.__name__)}, as `rag-r1 retriever data` writes it"

@@ -56,7 +56,7 @@ validation:
         ("n_questions=hub:train", "n_questions has no train split on the Hub"),
         ("nq@0", "--train nq@0: give SOURCE"),
         ("nq=x.json@many", "--train nq=x.json@many: 'many' after the @ is no .*give SOURCE.*train.json@500"),
-        ("nq=hub:dev@-3", "'-3' after the @ is no whole number"),
+        ("nq=hub:dev@-3", "'-3' after the @ is not a whole number"),
         ("nq:a/b=x.json", "the name 'a/b' must have letters"),
     ],
 )
@@ -111,5 +111,5 @@ def test_all_that_is_wrong_in_a_yaml_file_is_named_at_once(tmp_path):
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_source_names_its_splits_on_the_hub_and_describes_itself(name):
     kind = SOURCES[name]
-    assert kind.name == name and kind.about and set(kind.hub) <= {"train", "validation"}
+    assert kind.name == name and kind.description and set(kind.hub) <= {"train", "validation"}
     assert all(split.dataset.count("/") == 1 and split.split for split in kind.hub.values())

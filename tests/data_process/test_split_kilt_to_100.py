@@ -70,7 +70,7 @@ def test_gzip_in_and_out_hold_the_same_rows(kilt, tmp_path):
 @pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
 @pytest.mark.parametrize("packed", [False, True], ids=["plain input", "gzipped input"])
 def test_a_run_that_was_stopped_goes_on_and_ends_in_the_same_bytes(kilt, tmp_path, monkeypatch, name, packed):
-    monkeypatch.setattr(split_kilt_to_100, "CHECKPOINT", 10)
+    monkeypatch.setattr(split_kilt_to_100, "CHECKPOINT_PAGES", 10)
     if packed:
         (tmp_path / "kilt.json.gz").write_bytes(gzip.compress(kilt.read_bytes()))
         kilt = tmp_path / "kilt.json.gz"

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from examples.agentic_r.loop_inputs import LoopInputs
-from examples.agentic_r.warm_start import PROTOCOL, made_of, protocol
+from examples.agentic_r.warm_start import PROTOCOL, protocol, warm_start_hash
 from examples.agentic_r.world import write_misleading_data
 from rag_r1.demo.policy import policy_path
 
@@ -37,8 +37,8 @@ AT_MOST_S = 1500
 def recipe(tmp_path_factory) -> Path:
     """The miniature's recipe with few questions and steps, and the embedded policy as the agent."""
     out = tmp_path_factory.mktemp("loop")
-    (out / f"warm-{made_of()}").symlink_to(policy_path(PROTOCOL))
-    ground = LoopInputs.of(out, 0)
+    (out / f"warm-{warm_start_hash()}").symlink_to(policy_path(PROTOCOL))
+    ground = LoopInputs.make(out, 0)
     write_misleading_data(ground.folder / "few", protocol(), 0, scored=12, val=9)
     plan = ground.plan("loop", 0)
     for section, name in (("data", "scored"), ("evaluation", "val")):

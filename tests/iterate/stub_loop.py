@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from rag_r1.iterate import command
-from rag_r1.iterate.server import facts_of
+from rag_r1.iterate.server import manifest_facts
 from tests.fakes.json_server import Asked, JsonStub
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ class StubServer:
         self.orders.append(path)
         if not (Path(path) / "manifest.json").is_file():
             return 422, {"error": "no such index. The old index keeps serving."}
-        self.serves, self._version = facts_of(Path(path)), self._version + 1
+        self.serves, self._version = manifest_facts(Path(path)), self._version + 1
         return 200, self.ready()
 
     def ready(self) -> dict[str, Any]:

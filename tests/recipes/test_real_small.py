@@ -112,7 +112,7 @@ def test_traces_of_each_strategy_search_the_real_index_and_follow_the_protocol(i
         try:
             plans = [("guess", born), ("sequential", step), ("early", step), ("parallel", first)]
             plans.append(("sequential", who))
-            return [await traces.write_trace(asked, name, "?", client) for name, asked in plans]
+            return [await traces.make_trace(asked, name, "?", client) for name, asked in plans]
         finally:
             await client.close()
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.options.command_line import Positive, argument
 from rag_r1.options.declare import Constraint
-from rag_r1.retriever.selection.command import SelectionArguments
+from rag_r1.retriever.selection.arguments import SelectionArguments
 from rag_r1.rollouts.agent_arguments import SAMPLING, SCORING
 from rag_r1.rollouts.arguments import From0
 
@@ -20,7 +20,7 @@ From0Count = Annotated[int, Field(ge=0), Constraint("a whole number of at least 
 class DataArguments(SelectionArguments, PolicyArguments):
     """The agent whose searches are scored, and how they are scored."""
 
-    candidates: Positive = argument("passages of each search that are scored", "N", default=20)
+    candidates: Positive = argument("most passages of each search that are scored", "N", default=20)
     samples: Positive = argument("continuations for each candidate", "N", default=1, rare=SCORING)
     temperature: From0 = argument(
         "temperature of the continuations; 0: greedy, as the trajectories", "T", default=0.0, rare=SAMPLING
@@ -37,4 +37,4 @@ class DataArguments(SelectionArguments, PolicyArguments):
         "DIR",
         default=None,
     )
-    estimate: bool = argument("end when the cost of the scores is known", default=False)
+    estimate: bool = argument("print what the scores will cost, and end", default=False)

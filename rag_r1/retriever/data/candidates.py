@@ -1,9 +1,9 @@
 """Collects the candidates of each search: the current retriever's best passages (Agentic-R's step 2).
 
-Each query is sent as the agent sends it (rag_r1/protocols/retriever_query.py), through the same guard, but
-with more passages asked for. A passage is named by the corpus's own id; a search that returns passages
-without one cannot be used. A search that fails is left out until the next start of the command asks again.
-"""
+Each query is sent as the agent sends it (rag_r1/protocols/retriever_query.py), with the same checks and
+retries, but for more passages. A passage is named by the corpus's own id; a search that returns passages
+without one cannot be used. A search that fails is left out until the next start of the command sends it
+again."""
 
 from __future__ import annotations
 
@@ -29,36 +29,38 @@ from rag_r1.tools import RetrieverConfig, close_tools, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
 
 
-def retriever_settings(ready: RunSetup) -> dict[str, Any]:
-    """The settings on which the results of a search depend: its keys, and the index that the server reports.
-    Raises RunError if it does not answer."""
-    keys, served = search_settings(ready.retriever), None
+def retriever_settings(run_setup: RunSetup) -> dict[str, Any]:
+    """The settings on which the results of a search depend: its keys, and under `served` the index that the
+    server reports (None for another search tool). Raises RunError if the server does not answer."""
+    keys = search_settings(run_setup.retriever)
+    served = None
     if (keys.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL:
-        options = {key: value for key, value in ready.retriever.items() if key != "tool"}
+        options = {key: value for key, value in run_setup.retriever.items() if key != "tool"}
         served = index_identity(describe_server(RetrieverConfig.from_config(options).base)["ready"])
     return {**keys, "served": served}
 
 
 class CandidateStore(ResultJournal):
-    """The candidates of rounds; a context manager, which holds the step's folder. `search_settings`: those of
-    the retriever; `count`: passages of a search, at most."""
+    """The candidates of rounds; a context manager, which holds the step's folder. `search_settings`: what
+    `retriever_settings` returns; `count`: the most passages of a search."""
 
-    def __init__(self, ready: RunSetup, search_settings: Mapping[str, Any], count: int, folder: Path):
-        self.ready, self.count = ready, count
+    def __init__(self, run_setup: RunSetup, search_settings: Mapping[str, Any], count: int, folder: Path):
+        self.run_setup, self.count = run_setup, count
         settings = {"command": "candidates", "candidates": count, "retriever": dict(search_settings)}
         super().__init__(folder, settings)
-        #: Why the last search that failed did so.
+        #: Why the search failed that failed last; empty if none did.
         self.problem = ""
 
     def of(self, search: SearchRound) -> list[Document] | None:
-        """The candidates of a round, best first; None if its search has failed."""
+        """The candidates of a round, best first; None if its search was not carried out, or failed."""
         value = self.get(search.key, search.fingerprint)
         return None if value is None else [Document(*pair) for pair in value["documents"]]
 
     async def find(self, trajectories: TrajectoryReader, in_flight: int) -> int:
-        """Search for what is missing; returns the number of rounds whose search has failed. Raises RunError
-        for passages without an id."""
-        tools = shared_tools({**self.ready.retriever, "topk": self.count}, {})
+        """Carry out the searches of the rounds that have no candidates yet, at most `in_flight` at a time,
+        and record what they return; returns the number of rounds whose search has failed. Raises RunError for
+        passages without an id."""
+        tools = shared_tools({**self.run_setup.retriever, "topk": self.count}, {})
         try:
             pool = JobPool(in_flight, CancelToken())
             jobs = (partial(self._search, tools, search) for search in trajectories.iter_rounds())
@@ -70,14 +72,15 @@ class CandidateStore(ResultJournal):
     def rounds(
         self, trajectories: Iterable[PlayedTrajectory]
     ) -> Iterator[tuple[SearchRound, list[Document]]]:
-        """The rounds that have candidates, with them."""
+        """Yields each round that has candidates, with these."""
         for trajectory in trajectories:
             for search in trajectory.rounds:
                 if documents := self.of(search):
                     yield search, documents
 
     def records(self, trajectories: TrajectoryReader) -> Iterator[RoundsRecord]:
-        """The rounds and their candidates, by trajectory; those without any are left out."""
+        """Yields the record of each trajectory, with its rounds and their candidates. Rounds whose search
+        failed are left out, and so are trajectories without any other."""
         for trajectory in trajectories:
             records = map(self._record, trajectory.rounds)
             rounds = tuple(record for record in records if record is not None)
@@ -91,7 +94,7 @@ class CandidateStore(ResultJournal):
                 )
 
     def passages(self, trajectories: TrajectoryReader) -> Iterator[PassageRecord]:
-        """The text of all candidates, each passage once."""
+        """Yields the text of all candidates, each passage once."""
         ids: set[str] = set()
         for _, documents in self.rounds(trajectories):
             for document in documents:
@@ -100,7 +103,7 @@ class CandidateStore(ResultJournal):
                     yield PassageRecord(id=document.id, contents=document.contents)
 
     def fingerprint(self, trajectories: TrajectoryReader) -> str:
-        """Of all rounds and their candidates."""
+        """A hash of all rounds and their candidates."""
         parts = (
             fingerprint_of([search.fingerprint, [[d.id, d.contents] for d in self.of(search) or ()]])
             for search in trajectories.iter_rounds()
@@ -108,10 +111,12 @@ class CandidateStore(ResultJournal):
         return fingerprint_of(list(parts))
 
     async def _search(self, tools: dict, search: SearchRound) -> bool:
+        """Carry out a search, unless it has a result, and record the candidates; returns whether it has
+        them."""
         if self.has(search.key, search.fingerprint):
             return True
         call = CallRecord(SEARCH, {"query": search.query})
-        setup = self.ready.setup
+        setup = self.run_setup.setup
 
         async def wait(attempt: int) -> None:
             await asyncio.sleep(setup.failures.delay(attempt))
@@ -125,7 +130,7 @@ class CandidateStore(ResultJournal):
         if not all(passages):
             raise RunError(
                 f"the search for {search.query[:100]!r} returned a passage without an id, by which training "
-                "rows name it: give the corpus ids (`id` in each row) and build the index again"
+                "rows name it: add an `id` to each row of the corpus, and build the index again"
             )
         value = {
             "sent": (call.sent or call.arguments)["query"],
@@ -135,10 +140,11 @@ class CandidateStore(ResultJournal):
         return True
 
     def _record(self, search: SearchRound) -> CandidatesRound | None:
+        """The record of a round; None if its search has failed."""
         value = self.get(search.key, search.fingerprint)
         if value is None:
             return None
-        protocol = self.ready.setup.protocol
+        protocol = self.run_setup.setup.protocol
         return CandidatesRound(
             round_index=search.index,
             reasoning_context=search.context(protocol),

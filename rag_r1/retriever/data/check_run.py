@@ -16,17 +16,17 @@ from rag_r1.runs.settings import json_roundtrip, refuse_changes
 
 
 def check_run(run: Path, model: str, setup: AgentSetup) -> None:
-    """Raises RunError, with both values, if model, budget or protocol of a run are others than the agent's.
-    Models are compared by their files where both are known, else by the last part of their names."""
+    """Raises RunError, with both values, if the model, the budget or the protocol of a run is another than
+    the agent's. Models are compared by their files where both are known, else by the last part of their
+    names."""
     try:
         card = Provenance.read(run)
         facts = provenance_facts.model_facts(Path(model) if Path(model).is_dir() else model)
     except (RunError, OSError) as error:
         raise RunError(f"--trajectories {run}: {error}") from error
     if card is None:
-        raise RunError(
-            f"--trajectories {run} has no provenance.json: give the folder of a finished `rag-r1 eval`"
-        )
+        message = f"--trajectories {run} has no provenance.json"
+        raise RunError(f"{message}: give the folder of a finished `rag-r1 eval`")
     protocol = protocol_part(setup.protocol)
     compares_files = None not in (card.model.sha256, facts["sha256"])
     run_settings, agent_settings = (
@@ -41,7 +41,5 @@ def check_run(run: Path, model: str, setup: AgentSetup) -> None:
             (facts["sha256"], facts["name"], protocol, json_roundtrip(vars(setup.budget))),
         )
     )
-    remedy = (
-        "Give the model, the protocol and the limits that it was played with, or leave --trajectories out"
-    )
+    remedy = "Give the model, the protocol and the limits of that run, or leave --trajectories out"
     refuse_changes(f"--trajectories {run}", run_settings, agent_settings, remedy)

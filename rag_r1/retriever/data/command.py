@@ -6,9 +6,9 @@
     relevance      a judge's, or a rule's, score of each candidate (LR)               relevance.jsonl
     selection      positives and negatives by these two                               train.jsonl
 
-`passages.jsonl` has the text of all candidates, `sub_answers.jsonl` what the judge took each search to be
-for, and `summary.json` the figures. Each step keeps what it has found out in `steps/` (journal.py), so the
-command can be killed at any moment: run again, it goes on, asks nothing twice, and ends with the same files.
+`passages.jsonl` has the text of all candidates, `sub_answers.jsonl` the answer that the judge expects of each
+search, and `summary.json` the figures. Each step records its results in `steps/` (journal.py), so the command
+can be killed at any moment: run again, it goes on, sends no request twice, and ends with the same files.
 What is random depends on the seed and the round alone. A failed search, continuation or request of the judge
 leaves its round out until the next start has tried it again; the rounds that are complete are written all the
 same.
@@ -37,8 +37,8 @@ from rag_r1.retriever.data.steps import (
     trajectories_of,
 )
 from rag_r1.retriever.data.trajectories import check_trajectories
-from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, TRAIN
-from rag_r1.retriever.selection.command import write_rows
+from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, TRAIN, write_records
+from rag_r1.retriever.selection.rules import RowSelection
 from rag_r1.retriever.selection.scores import ScoreFiles
 from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
 from rag_r1.rollouts.command_run import read_and_run
@@ -49,14 +49,14 @@ COMMAND = "rag-r1 retriever data"
 _DESCRIPTION = """\
 Make training data for a retriever: which passages help the agent? The agent plays questions; for each of its
 searches the retriever's best passages are tried out one by one, and a judge scores them. Run again, the same
-command goes on where it was interrupted, and asks nothing twice.
+command goes on where it was interrupted, and sends no request twice.
 
 example:
   rag-r1 retriever data --model outputs/agent --questions data/hotpotqa/train.parquet --protocol search_r1 \\
       --retriever-url http://127.0.0.1:8000 --judge-url http://127.0.0.1:8001/v1 --judge-model judge \\
       --out data/agentic_r/round1 --estimate
 
-With --estimate it ends when it is known what the scores will cost; without, it goes on to train.jsonl.
+With --estimate it prints what the scores will cost, and ends; without, it goes on to train.jsonl.
 """
 SUMMARY = "summary.json"
 
@@ -68,37 +68,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def make_data(args: DataArguments) -> int:
-    """Take all steps that are not done; returns the exit status. Raises RunError."""
+    """Run all steps that are not done; returns the exit status. Raises RunError for what is wrong before the
+    first, and for inputs that no step can use."""
     has_judge = args.utility != "correctness" and not args.estimate
     model, search, *judge = begin_checks(
         partial(resolve_model, args),
         partial(check_search, args, {}),
         *([partial(check_judge, args)] if has_judge else []),
     )
-    played = partial(check_trajectories, args.trajectories)
-    with all_problems(args, {}, [model, search, *judge, played]):
-        played()
+    check_played = partial(check_trajectories, args.trajectories)
+    with all_problems(args, {}, [model, search, *judge, check_played]):
+        check_played()
         for check in judge:
             check()
         args = model()
-        ready = prepare(args, validation_limits(args.protocol), validation=True)
+        run_setup = prepare(args, validation_limits(args.protocol), validation=True)
         search()
     if args.check_only:
-        return await check_only(args, ready, args.base_url, args.model)
-    budget = ready.setup.budget
+        return await check_only(args, run_setup, args.base_url, args.model)
+    budget = run_setup.setup.budget
     if budget.paths > 1 or budget.max_state is not None:
-        raise RunError(
-            "rag_r1.agent.paths above 1, and max_state, do not go with continuations: leave them out"
-        )
-    return await _take_steps(args, ready)
+        raise RunError("continuations need rag_r1.agent.paths=1 and no max_state: leave these keys out")
+    return await _run_steps(args, run_setup)
 
 
-async def _take_steps(args: DataArguments, ready: RunSetup) -> int:
-    """The steps, as `make_data`; 3 if one was stopped."""
-    search = retriever_settings(ready)
-    with CandidateStore(ready, search, args.candidates, args.out / "steps" / "candidates") as candidates:
-        with ExitStack() as opened:
-            run = DataRun(args, ready, search, opened)
+async def _run_steps(args: DataArguments, run_setup: RunSetup) -> int:
+    """Run the steps one after the other; returns the exit status: 3 if one was stopped."""
+    search = retriever_settings(run_setup)
+    with CandidateStore(run_setup, search, args.candidates, args.out / "steps" / "candidates") as candidates:
+        with ExitStack() as servers:
+            run = DataRun(args, run_setup, search, servers)
             trajectories = await trajectories_of(run)
             if trajectories is None:
                 return ExitStatus.STOPPED
@@ -107,26 +106,27 @@ async def _take_steps(args: DataArguments, ready: RunSetup) -> int:
                 return ExitStatus.STOPPED
             if args.estimate:
                 return 0
-            inputs = candidates, trajectories, cost
-            if args.utility != "relevance" and not await score_correctness(run, *inputs):
+            uses_gac, uses_lr = args.utility != "relevance", args.utility != "correctness"
+            if uses_gac and not await score_correctness(run, candidates, trajectories, cost):
                 return ExitStatus.STOPPED
         # Here the model's server has ended: the judge may need its memory.
-        if args.utility != "correctness" and not await score_relevance(run, *inputs):
+        if uses_lr and not await score_relevance(run, candidates, trajectories, cost):
             return ExitStatus.STOPPED
-    _select(run)
+    _select_rows(run)
     return 0
 
 
-def _select(run: DataRun) -> None:
-    """Write the rows and the summary."""
-    args, uses = run.args, run.args.utility
+def _select_rows(run: DataRun) -> None:
+    """Select the training rows, and write and print them and the summary."""
+    args = run.args
     files = ScoreFiles(
         candidates=run.out(CANDIDATES),
-        relevance=None if uses == "correctness" else run.out(RELEVANCE),
-        correctness=None if uses == "relevance" else run.out(CORRECTNESS),
+        relevance=None if args.utility == "correctness" else run.out(RELEVANCE),
+        correctness=None if args.utility == "relevance" else run.out(CORRECTNESS),
     )
     rule = args.rule(args.seed)
-    selection = write_rows(files, rule, run.out(TRAIN))
+    selection = RowSelection(rule)
+    write_records(run.out(TRAIN), selection.of(files.rounds()))
     run.summary["selection"] = {
         **vars(rule),
         "rounds": selection.rounds,

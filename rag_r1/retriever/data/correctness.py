@@ -2,8 +2,8 @@
 
 For each candidate of each round the episode is played up to the search, which then finds this candidate and
 nothing else; the other searches of its turn keep what they found. The agent goes on from there with its own
-searches and with the turns and tokens that are left (`Episode.resume`). GAC is 1 or 0 by the run's term,
-exact match by default; of several continuations, their mean.
+searches and with the turns and tokens that are left (`Episode.resume`). GAC is 1 or 0 by the run's reward
+term for right answers, exact match by default; of several continuations, their mean.
 
 An agent that was trained with a fixed number of passages may not be able to read a single one. With `beside`
 the candidate is followed by so many distractors, passages that have nothing to do with the question: drawn
@@ -38,29 +38,29 @@ from rag_r1.rollouts.session import RunSession
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import EpisodeOutcome
 
-#: Passages from which distractors are drawn.
-POOL = 2000
+#: Most passages from which distractors are drawn.
+MAX_POOL_PASSAGES = 2000
 
 
 class CorrectnessScorer:
-    """The continuations of all candidates in a session. `pool`: the passages from which the distractors of a
-    candidate are drawn; see the top of the module."""
+    """Plays the continuations of all candidates in a session, and reads their scores. `pool`: the passages
+    from which distractors are drawn; needed with --beside alone."""
 
     def __init__(
-        self, run: RunSession, candidates: CandidateStore, args: DataArguments, pool: Sequence[Document]
+        self, session: RunSession, candidates: CandidateStore, args: DataArguments, pool: Sequence[Document]
     ):
-        self.run, self.candidates, self.args, self._pool = run, candidates, args, pool
+        self.session, self.candidates, self.args, self._pool = session, candidates, args, pool
         self._distractors: dict[Key, list[Document]] = {}
-        run.runner.written_fields = _score_fields
+        session.runner.written_fields = _score_fields
 
     async def play(self, trajectories: TrajectoryReader, total: int) -> bool:
         """Play what is missing of `total` continuations; returns whether all were played (or have failed). If
-        not, `run.stop` has the reason."""
-        outcomes = await self.run.runner.run(self._jobs(trajectories), total, "continuation")
+        not, `session.stop` has the reason."""
+        outcomes = await self.session.runner.run(self._jobs(trajectories), total, "continuation")
         return None not in outcomes
 
     def records(self, trajectories: TrajectoryReader) -> Iterator[CorrectnessRecord]:
-        """The scores, for the rounds of which all continuations have one."""
+        """Yields the scores of each round all of whose continuations have one."""
         for search, documents in self.candidates.rounds(trajectories):
             scores = {document.id: self._score(search, document) for document in documents}
             if None not in scores.values():
@@ -75,20 +75,21 @@ class CorrectnessScorer:
                 )
 
     def open_rounds(self, trajectories: TrajectoryReader) -> int:
-        """Rounds of which the next start plays a continuation again."""
+        """The number of rounds of which the next start plays a continuation again."""
         return sum(
             any(self._is_open(search, document) for document in documents)
             for search, documents in self.candidates.rounds(trajectories)
         )
 
     def _is_open(self, search: SearchRound, document: Document) -> bool:
+        """Whether a continuation of a candidate is missing, or failed and is played again."""
         outcomes = self._outcomes(search, document)
-        return any(outcome is None or self.run.runner.is_open(outcome) for outcome in outcomes)
+        return any(outcome is None or self.session.runner.is_open(outcome) for outcome in outcomes)
 
     def _outcomes(self, search: SearchRound, document: Document) -> list[EpisodeOutcome | None]:
-        """How the continuations of a candidate have ended, as far as they have."""
-        name = _name(search, self._documents(search, document))
-        return [self.run.folder.outcome(f"{name}#{sample}") for sample in range(self.args.samples)]
+        """How each continuation of a candidate has ended; None for one that has not."""
+        name = _continuation_name(search, self._documents(search, document))
+        return [self.session.folder.outcome(f"{name}#{sample}") for sample in range(self.args.samples)]
 
     def _jobs(self, trajectories: TrajectoryReader) -> Iterator[Callable[[], Any]]:
         for search, documents in self.candidates.rounds(trajectories):
@@ -96,8 +97,10 @@ class CorrectnessScorer:
                 yield partial(self._continue, search, document, sample)
 
     async def _continue(self, search: SearchRound, document: Document, sample: int) -> EpisodeOutcome:
-        documents, trajectory = self._documents(search, document), search.played
-        name = _name(search, documents)
+        """Play a continuation of a candidate."""
+        documents = self._documents(search, document)
+        trajectory = search.played
+        name = _continuation_name(search, documents)
         request = EpisodeRequest(
             question_id=name,
             question=trajectory.question,
@@ -109,16 +112,18 @@ class CorrectnessScorer:
             temperature=self.args.temperature,
             past=search.past(documents),
         )
-        return await self.run.runner.play(request)
+        return await self.session.runner.play(request)
 
     def _score(self, search: SearchRound, document: Document) -> Continuation | None:
-        judged = [o for o in self._outcomes(search, document) if o is not None and o.right is not None]
-        if len(judged) < self.args.samples:
+        """The score of a candidate; None if a continuation is missing or failed."""
+        outcomes = self._outcomes(search, document)
+        scored = [outcome for outcome in outcomes if outcome is not None and outcome.right is not None]
+        if len(scored) < self.args.samples:
             return None
-        earlier = sum(len(turn.calls) for turn in search.played.turns[: search.turn + 1])
+        earlier_searches = sum(len(turn.calls) for turn in search.played.turns[: search.turn + 1])
         return Continuation(
-            metric_score=ContinuationMetrics(em=fmean(o.right for o in judged)),
-            retrieved_times=fmean(o.searches - earlier for o in judged),
+            metric_score=ContinuationMetrics(em=fmean(outcome.right for outcome in scored)),
+            retrieved_times=fmean(outcome.searches - earlier_searches for outcome in scored),
         )
 
     def _documents(self, search: SearchRound, document: Document) -> list[Document]:
@@ -130,6 +135,8 @@ class CorrectnessScorer:
         return [document, *self._distractors[search.key]]
 
     def _draw_distractors(self, search: SearchRound) -> list[Document]:
+        """The distractors of a round, the same in every run with the seed. Raises RunError if the pool has
+        too few."""
         rounds = search.played.rounds
         own_ids = {document.id for item in rounds for document in self.candidates.of(item) or ()}
         golds = search.played.golds
@@ -143,15 +150,15 @@ class CorrectnessScorer:
         return unrelated[: self.args.beside]
 
 
-def _name(search: SearchRound, documents: Sequence[Document]) -> str:
-    """Of a continuation: the round and the passage, and all that it depends on."""
+def _continuation_name(search: SearchRound, documents: Sequence[Document]) -> str:
+    """The name of a candidate's continuations: its round, its id, and a hash of all that they depend on."""
     key = fingerprint_of([search.fingerprint, [[document.id, document.contents] for document in documents]])
     return f"{search.played.id}/{search.index}/{documents[0].id}/{key}"
 
 
 def _score_fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a score and a resumed run need of a record. (The whole records would repeat each trajectory for
-    each of its candidates.)"""
+    """The fields of a record that a score and a resumed run need. (The whole records would repeat each
+    trajectory for each of its candidates.)"""
     turns = [
         {"status": turn["status"], "calls": [call["tool"] for call in turn["calls"]]}
         for turn in record["turns"]

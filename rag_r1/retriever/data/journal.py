@@ -4,7 +4,8 @@ A step works in a run's folder of its own (rag_r1/runs/folder.py: settings, lock
 appends the result of each piece of work as soon as it is there. A result belongs to a key, such as a round,
 and to the input that it was found for, by fingerprint: if the input has changed since, the result does not
 count, and the work is done again. A piece of work that failed leaves a line without a value, with the number
-of attempts, and with those of its parts that succeeded; the next start tries the others again."""
+of attempts, and with those of its parts that succeeded; the next start tries the others again.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ class ResultJournal:
     use or was begun with other settings."""
 
     def __init__(self, out: Path, settings: Mapping[str, Any]):
-        self._places: dict[Key, tuple[str, LinePosition]] = {}
+        self._results: dict[Key, tuple[str, LinePosition]] = {}
         self._failed: dict[Key, tuple[str, int, LinePosition]] = {}
         with ExitStack() as opened:
             self.folder = opened.enter_context(RunFolder(out, settings))
-            self._lines = JsonLinesFile(self.folder.journal / "results.ndjson", self._note)
+            self._lines = JsonLinesFile(self.folder.journal / "results.ndjson", self._index_line)
             opened.callback(self._lines.close)
             self._opened = opened.pop_all()
 
@@ -41,44 +42,46 @@ class ResultJournal:
         self._opened.close()
 
     def get(self, key: Key, fingerprint: str) -> Any | None:
-        """The result for this input, or None."""
-        last_input, position = self._places.get(key, ("", (0, 0)))
+        """The result for this input; None if there is none."""
+        last_input, position = self._results.get(key, ("", (0, 0)))
         return self._lines.at(position)["value"] if last_input == fingerprint else None
 
     def has(self, key: Key, fingerprint: str) -> bool:
-        """Is there a result for this input?"""
-        return self._places.get(key, ("", None))[0] == fingerprint
+        """Whether there is a result for this input."""
+        return self._results.get(key, ("", None))[0] == fingerprint
 
     def put(self, key: Key, fingerprint: str, value: Any) -> None:
         """Append a result. Raises RunError on a full disk."""
         self._lines.append({"key": list(key), "input": fingerprint, "value": value})
 
-    def failed(self, key: Key, fingerprint: str, attempts: int, parts: Sequence[Any] = ()) -> None:
-        """Append that so many attempts, all starts together, have given no result. `parts`: of those the
-        work has, what they gave; None for one that failed."""
+    def put_failure(self, key: Key, fingerprint: str, attempts: int, parts: Sequence[Any] = ()) -> None:
+        """Append that the work has failed. `attempts`: how many, over all starts; `parts`: the result of each
+        part of the work, None for one that failed. Raises RunError on a full disk."""
         line = {"key": list(key), "input": fingerprint, "attempts": attempts, "parts": list(parts)}
         self._lines.append(line)
 
     def attempts(self, key: Key, fingerprint: str) -> int:
-        """Attempts that have failed until now, for this input."""
+        """The number of attempts that have failed until now, for this input."""
         last_input, attempts, _ = self._failed.get(key, ("", 0, (0, 0)))
         return attempts if last_input == fingerprint else 0
 
     def parts(self, key: Key, fingerprint: str) -> list[Any]:
-        """What the parts of work that failed gave, for this input; [] if nothing is known."""
+        """The results of the parts of a piece of work that failed, for this input; [] if it has not
+        failed."""
         last_input, _, position = self._failed.get(key, ("", 0, (0, 0)))
         return self._lines.at(position).get("parts", []) if last_input == fingerprint else []
 
-    def _note(self, line: Mapping[str, Any], position: LinePosition) -> None:
+    def _index_line(self, line: Mapping[str, Any], position: LinePosition) -> None:
+        """Remember where a line of the file stands."""
         name, number = line["key"]
         key, fingerprint = (str(name), int(number)), str(line["input"])
         if "value" in line:
-            self._places[key] = fingerprint, position
+            self._results[key] = fingerprint, position
         else:
             self._failed[key] = fingerprint, int(line["attempts"]), position
 
 
 def fingerprint_of(values: Sequence[Any]) -> str:
-    """A hash of JSON values, short enough for the name of a piece of work."""
+    """A hash of JSON values in 16 hexadecimal digits, short enough for the name of a piece of work."""
     text = json.dumps(list(values), sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -10,7 +10,6 @@ no list in the end is tried again by the next start.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib.resources import files
 from typing import Any, TypeVar
 
 from rag_r1.evaluation.judge import JudgeArguments, judge_request
@@ -24,48 +23,51 @@ Value = TypeVar("Value")
 MAX_REPLY_TOKENS = 1000
 
 
-def instructions(name: str) -> str:
-    """The text of `prompts/NAME.txt`."""
-    return (files("rag_r1.retriever.data") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
-
-
-class RelevanceJudge(StrictReplies):
-    """See the top of the module."""
+class ListJudge(StrictReplies):
+    """Asks a judge model for a JSON list, and asks again if the reply is not one."""
 
     def __init__(self, args: JudgeArguments, endpoint: Endpoint, cache: ResponseCache):
         super().__init__("judge", endpoint, cache)
         self.args = args
 
     async def ask_list(
-        self, name: str, prompt: str, case: Mapping[str, Any], parse: Callable[[list[Any]], Value], tries: int
+        self,
+        name: str,
+        prompt: str,
+        case: Mapping[str, Any],
+        parse: Callable[[list[Any]], Value],
+        earlier_attempts: int,
     ) -> Value | None:
-        """The result of `parse` for the judge's list about a case; see `ask`. `prompt`: the instructions;
-        `tries`: attempts of earlier starts."""
+        """The result of `parse` for the judge's list about a case; None if no attempt gave a list that
+        `parse` accepts. `name`: of the request; `prompt`: the instructions; `earlier_attempts`: those of
+        earlier starts, which are not repeated. Raises EngineFailure if the endpoint does not answer."""
 
-        def make(attempt: int) -> tuple[dict[str, Any], int]:
-            sampling = {"temperature": RETRY_TEMPERATURE if attempt else 0.0, "seed": attempt}
-            return judge_request(self.args, prompt, case, MAX_REPLY_TOKENS, **sampling)
+        def make_request(attempt: int) -> tuple[dict[str, Any], int]:
+            t = RETRY_TEMPERATURE if attempt else 0.0
+            return judge_request(self.args, prompt, case, MAX_REPLY_TOKENS, temperature=t, seed=attempt)
 
-        return await self.ask(f"{name}/{tries}", make, lambda reply: parse(read_list(reply)), tries)
+        request_id = f"{name}/{earlier_attempts}"
+        return await self.ask(request_id, make_request, lambda text: parse(read_list(text)), earlier_attempts)
 
 
 def read_list(reply: str) -> list[Any]:
-    """The JSON list that a reply is. Raises ValueError if it is anything else, or has more beside it."""
+    """The JSON list that a reply consists of. Raises ValueError for any other reply."""
     value = json_of(reply)
     if not isinstance(value, list):
         raise ValueError(f"a JSON {type(value).__name__}, not a list")
     return value
 
 
-def read_scores(values: list[Any], count: int) -> list[int]:
-    """Exactly `count` whole numbers from 0 to 100. Raises ValueError for anything else."""
+def check_scores(values: list[Any], count: int) -> list[int]:
+    """Returns the values. Raises ValueError unless they are `count` whole numbers from 0 to 100."""
     if len(values) != count or not all(type(value) is int and 0 <= value <= 100 for value in values):
         raise ValueError(f"not {count} whole numbers from 0 to 100")
     return values
 
 
-def read_texts(values: list[Any], count: int) -> list[str]:
-    """Exactly `count` texts, none of them empty. Raises ValueError for anything else."""
+def check_texts(values: list[Any], count: int) -> list[str]:
+    """Returns the values without outer white space. Raises ValueError unless they are `count` texts, none of
+    them empty."""
     if len(values) != count or not all(isinstance(value, str) and value.strip() for value in values):
         raise ValueError(f"not {count} texts")
     return [value.strip() for value in values]

@@ -30,7 +30,8 @@ from rag_r1.inference.strict_replies import ATTEMPTS, RETRY_TEMPERATURE
 from rag_r1.protocols import Document
 from rag_r1.retriever.data.candidates import CandidateStore
 from rag_r1.retriever.data.journal import Key, ResultJournal, fingerprint_of
-from rag_r1.retriever.data.judge import RelevanceJudge, instructions, read_scores, read_texts
+from rag_r1.retriever.data.judge import ListJudge, check_scores, check_texts
+from rag_r1.retriever.data.prompts import instructions
 from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound
 from rag_r1.retriever.data.trajectories import TrajectoryReader
 from rag_r1.retriever.records import RelevanceRecord, SubAnswersRecord
@@ -39,10 +40,10 @@ from rag_r1.rollouts.concurrency import JobPool
 
 #: The judge's sub-answer for a query whose answer is not known.
 NOT_SURE = "Not Sure"
-#: Passages in a request.
+#: Most passages in a request.
 PASSAGES_PER_REQUEST = 10
-#: Characters of a passage in a request to the judge.
-MAX_CHARS = 6000
+#: Most characters of a passage in a request to the judge.
+MAX_PASSAGE_CHARS = 6000
 #: Round number under which the sub-answers of a whole trajectory are kept.
 _SUB_ANSWERS = 0
 
@@ -51,7 +52,8 @@ _Case = tuple[Mapping[str, Any], Callable[[list[Any]], Sequence[Any]]]
 
 
 class RelevanceScorer(ResultJournal):
-    """Sub-answers and scores by a judge; a context manager, which holds the step's folder."""
+    """Asks a judge for sub-answers and scores, and records them; a context manager, which holds the step's
+    folder."""
 
     def __init__(self, args: JudgeArguments, candidates: CandidateStore, folder: Path):
         self.args, self.candidates = args, candidates
@@ -70,8 +72,9 @@ class RelevanceScorer(ResultJournal):
             },
         )
 
-    async def score(self, judge: RelevanceJudge, trajectories: TrajectoryReader) -> None:
-        """Ask for what is missing; `judge.endpoint.stop` has the reason if the run was stopped before."""
+    async def score(self, judge: ListJudge, trajectories: TrajectoryReader) -> None:
+        """Ask the judge for the sub-answers and scores that are missing. If the run was stopped before the
+        end, `judge.endpoint.stop` has the reason."""
         pool = JobPool(self.args.judge_in_flight, judge.endpoint.stop, judge.endpoint.idle)
         jobs = (partial(self._request_sub_answers, judge, trajectory) for trajectory in trajectories)
         await pool.run(jobs, len(trajectories), "sub-answer")
@@ -93,18 +96,18 @@ class RelevanceScorer(ResultJournal):
                 by_id = {d.id: score for d, score in zip(documents, scores, strict=True)}
                 yield RelevanceRecord(id=search.played.id, round_index=search.index, docid_score=by_id)
 
-    async def _request_sub_answers(self, judge: RelevanceJudge, trajectory: PlayedTrajectory) -> None:
-        """Ask for the sub-answers of a trajectory."""
+    async def _request_sub_answers(self, judge: ListJudge, trajectory: PlayedTrajectory) -> None:
+        """Ask the judge for the sub-answers of a trajectory, and record them."""
         case = {
             "question": trajectory.question,
             "accepted_answers": list(trajectory.golds),
             "searches": [_search_for_judge(search) for search in trajectory.rounds],
         }
-        parse = partial(read_texts, count=len(trajectory.rounds))
+        parse = partial(check_texts, count=len(trajectory.rounds))
         await self._request(judge, "sub_answers", *_sub_answer_entry(trajectory), [(case, parse)])
 
-    async def _score(self, judge: RelevanceJudge, search: SearchRound) -> None:
-        """Ask for the scores of a round, in as many requests as it takes; not before it is settled what the
+    async def _score(self, judge: ListJudge, search: SearchRound) -> None:
+        """Ask the judge for the scores of a round, and record them. Not before it is settled what the
         sub-answer is, which would change the requests."""
         sub_answers = _sub_answer_entry(search.played)
         if not self.has(*sub_answers) and not self.attempts(*sub_answers):
@@ -114,24 +117,24 @@ class RelevanceScorer(ResultJournal):
             documents[start : start + PASSAGES_PER_REQUEST]
             for start in range(0, len(documents), PASSAGES_PER_REQUEST)
         ]
-        cases = [(self._case(search, part), partial(read_scores, count=len(part))) for part in parts]
+        cases = [(self._case(search, part), partial(check_scores, count=len(part))) for part in parts]
         if cases:
             await self._request(judge, "relevance", search.key, self._fingerprint(search, documents), cases)
 
     async def _request(
-        self, judge: RelevanceJudge, prompt: str, key: Key, fingerprint: str, cases: Sequence[_Case]
+        self, judge: ListJudge, prompt: str, key: Key, fingerprint: str, cases: Sequence[_Case]
     ) -> None:
-        """Keep the judge's lists for these cases, or which cases failed: a case that has its list is not
-        requested again."""
+        """Ask the judge about these cases, and record its lists, or which cases failed: a case that has its
+        list is not requested again. Nothing is recorded if the endpoint did not answer."""
         if self.has(key, fingerprint):
             return
-        earlier = self.attempts(key, fingerprint)
+        earlier_attempts = self.attempts(key, fingerprint)
         name = f"{prompt}/{key[0]}/{key[1]}/{fingerprint}"
         lists = self.parts(key, fingerprint) or [None] * len(cases)
         missing = [number for number, values in enumerate(lists) if values is None]
         replies = await asyncio.gather(
             *(
-                judge.ask_list(f"{name}/{number}", self._prompts[prompt], *cases[number], earlier)
+                judge.ask_list(f"{name}/{number}", self._prompts[prompt], *cases[number], earlier_attempts)
                 for number in missing
             ),
             return_exceptions=True,
@@ -144,12 +147,12 @@ class RelevanceScorer(ResultJournal):
         for number, reply in zip(missing, replies, strict=True):
             lists[number] = reply
         if None in lists:
-            self.failed(key, fingerprint, earlier + ATTEMPTS, lists)
+            self.put_failure(key, fingerprint, earlier_attempts + ATTEMPTS, lists)
         else:
             self.put(key, fingerprint, [value for values in lists for value in values])
 
     def _reference(self, search: SearchRound) -> str | None:
-        """The sub-answer of a round, if it is known."""
+        """The sub-answer of a round; None if the judge did not know it."""
         answers = self.get(*_sub_answer_entry(search.played))
         answer = answers[search.index - 1] if answers else NOT_SURE
         return None if answer.rstrip(".").casefold() == NOT_SURE.casefold() else answer
@@ -157,7 +160,7 @@ class RelevanceScorer(ResultJournal):
     def _case(self, search: SearchRound, documents: Sequence[Document]) -> dict[str, Any]:
         """The content of the request for some of a round's candidates."""
         reference = self._reference(search)
-        texts = [document.contents[:MAX_CHARS] for document in documents]
+        texts = [document.contents[:MAX_PASSAGE_CHARS] for document in documents]
         return {
             "query": search.query,
             **({} if reference is None else {"answer": reference}),
@@ -165,12 +168,13 @@ class RelevanceScorer(ResultJournal):
         }
 
     def _fingerprint(self, search: SearchRound, documents: Sequence[Document]) -> str:
+        """A hash of the request for a round's scores, and of the ids of its candidates."""
         return fingerprint_of([self._case(search, documents), [document.id for document in documents]])
 
 
 def rule_records(candidates: CandidateStore, trajectories: TrajectoryReader) -> Iterator[RelevanceRecord]:
-    """The scores by the rule: 100 where an accepted answer, or that of a step, stands in the passage, else 0.
-    Rounds of a question without an answer that can be found so are left out."""
+    """The scores by the rule: 100 if an accepted answer, or that of a step, stands in the passage, else 0.
+    Rounds of a question whose answers could stand in any text are left out."""
     for search, documents in candidates.rounds(trajectories):
         answers = [*search.played.golds, *search.played.step_answers]
         if _findable(answers):
@@ -179,13 +183,14 @@ def rule_records(candidates: CandidateStore, trajectories: TrajectoryReader) -> 
 
 
 def holds_answer(document: Document, answers: Sequence[str]) -> bool:
-    """Does one of these answers stand in the passage, word for word? Yes and no do not count."""
+    """Whether one of these answers stands in the passage, word for word; those that could stand in any text
+    (yes, no) do not count."""
     answers = _findable(answers)
     return bool(answers) and bool(cover_exact_match(document.contents, answers, ordered=True))
 
 
 def _findable(answers: Sequence[str]) -> list[str]:
-    """The answers whose words do not stand in any text."""
+    """The answers that can be looked for: all but yes, no, and those without a letter or digit."""
     return [answer for answer in answers if normalise(answer) not in ("", "yes", "no")]
 
 
@@ -196,10 +201,10 @@ def _sub_answer_entry(trajectory: PlayedTrajectory) -> tuple[Key, str]:
 
 
 def _search_for_judge(search: SearchRound) -> dict[str, Any]:
-    """A search as the judge of sub-answers sees it."""
+    """A search as the judge reads it when it is asked for sub-answers."""
     return {
         "number": search.index,
         "written": search.played.turns[search.turn].text.strip(),
         "query": search.query,
-        "passages": [document.contents[:MAX_CHARS] for document in search.record.documents or ()],
+        "passages": [document.contents[:MAX_PASSAGE_CHARS] for document in search.record.documents or ()],
     }

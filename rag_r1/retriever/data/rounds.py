@@ -31,12 +31,12 @@ class SearchRound:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Names the round: the question's id, and the number of the search from 1."""
+        """The question's id and the number of the search, from 1, which together name the round."""
         return self.played.id, self.index
 
     @property
     def record(self) -> CallRecord:
-        """The call."""
+        """The record of the search."""
         return self.played.turns[self.turn].calls[self.call]
 
     @property
@@ -51,8 +51,8 @@ class SearchRound:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of all that the round depends on: the prompt, what was generated and found before, the query."""
-        results = [_results(turn) for turn in self.played.turns[: self.turn]]
+        """A hash of all that the round depends on: prompt, texts and results before it, and the query."""
+        results = [[_call_values(call) for call in turn.calls] for turn in self.played.turns[: self.turn]]
         calls = [_call_values(c) for i, c in enumerate(self.played.turns[self.turn].calls) if i != self.call]
         texts = [turn.text for turn in self.played.turns[: self.turn + 1]]
         return fingerprint_of([self.played.messages, texts, results, calls, self.call, self.query])
@@ -69,7 +69,7 @@ class SearchRound:
         )
 
     def past(self, documents: Sequence[Document]) -> tuple[ReplayTurn, ...]:
-        """The turns up to this search, which now finds these documents."""
+        """The turns to replay up to this search, which then returns these documents."""
         calls = list(self.played.turns[self.turn].calls)
         calls[self.call] = CallRecord(self.record.tool, self.record.arguments, list(documents))
         earlier_calls = [turn.calls for turn in self.played.turns[: self.turn]]
@@ -81,8 +81,8 @@ class SearchRound:
 
 @dataclass(frozen=True)
 class PlayedTrajectory:
-    """A trajectory with at least one round. `token_ids`: of each turn; `step_answers`: of the steps that lead
-    to the answer, if the question's row names them."""
+    """A trajectory with at least one round. `token_ids`: what the policy generated in each turn;
+    `step_answers`: the answers of the steps that lead to the final one, if the question's row names them."""
 
     id: str
     dataset: str
@@ -94,22 +94,22 @@ class PlayedTrajectory:
 
     @property
     def turns(self) -> list[Turn]:
-        """The turns."""
+        """The turns of the trajectory."""
         return self.trajectory.turns
 
     @property
     def question(self) -> str:
-        """The question."""
+        """The text of the question."""
         return self.trajectory.question
 
     @cached_property
     def rounds(self) -> list[SearchRound]:
-        """Its searches, in order."""
+        """The rounds of the trajectory, in order."""
         return [SearchRound(self, i, *position) for i, position in enumerate(searches_of(self.turns), 1)]
 
 
 def searches_of(turns: Sequence[Turn]) -> list[tuple[int, int]]:
-    """Turn and call of each search that was answered."""
+    """The position, (turn, call) from 0, of each search that was carried out."""
     return [
         (number, index)
         for number, turn in enumerate(turns)
@@ -119,15 +119,13 @@ def searches_of(turns: Sequence[Turn]) -> list[tuple[int, int]]:
 
 
 def _observation(protocol: Protocol, turn: Turn) -> str:
+    """The text that the policy was shown after a turn; empty for a turn without calls."""
     if not turn.calls:
         return ""
     words = [Call(call.tool, call.arguments).words for call in turn.calls]
     return protocol.observation(words, [call.documents or [] for call in turn.calls])
 
 
-def _results(turn: Turn) -> list[Any]:
-    return [_call_values(call) for call in turn.calls]
-
-
 def _call_values(call: CallRecord) -> list[Any]:
+    """A call and its results as JSON values, for the fingerprint."""
     return [call.tool, call.arguments, [[d.id, d.contents] for d in call.documents or []]]

@@ -1,6 +1,6 @@
 """The steps of `rag-r1 retriever data`, each resumable.
 
-The two steps that need the agent's model note when nothing of them is left to do: the trajectories in
+The two steps that need the agent's model write a note when nothing of them is left to do: the trajectories in
 `steps/trajectories.json`, the continuations in `steps/correctness.json`, each with its settings and its input
 (rag_r1/runs/state_file.py). So a start that has only to select again, or to ask the judge, loads no model.
 """
@@ -25,9 +25,9 @@ from rag_r1.protocols import Document
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.retriever.data.candidates import CandidateStore
 from rag_r1.retriever.data.check_run import check_run
-from rag_r1.retriever.data.correctness import POOL, CorrectnessScorer
+from rag_r1.retriever.data.correctness import MAX_POOL_PASSAGES, CorrectnessScorer
 from rag_r1.retriever.data.cost_estimate import CostEstimate, estimate_cost
-from rag_r1.retriever.data.judge import RelevanceJudge
+from rag_r1.retriever.data.judge import ListJudge
 from rag_r1.retriever.data.relevance import RelevanceScorer, rule_records
 from rag_r1.retriever.data.trajectories import REASONS, TrajectoryReader
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, SUB_ANSWERS, write_records
@@ -35,8 +35,8 @@ from rag_r1.rollouts.session import RunSetup, open_session, settings_of, usage_l
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.state_file import StateFile
 
-#: In `steps/`: that nothing is left to play.
-PLAYED, SCORED = "trajectories.json", "correctness.json"
+#: The notes in `steps/` that nothing is left to play.
+PLAYED_NOTE, SCORED_NOTE = "trajectories.json", "correctness.json"
 
 
 @dataclass(frozen=True)
@@ -49,32 +49,32 @@ class StepCounts:
     usage: dict[str, int]
 
     @classmethod
-    def of(cls, noted: Mapping[str, Any]) -> StepCounts:
-        """Of the note of a step that is done."""
-        return cls(noted["searches"], noted["again"], noted["usage"])
+    def of(cls, note: Mapping[str, Any]) -> StepCounts:
+        """The counts in the note of a step that is done."""
+        return cls(note["searches"], note["again"], note["usage"])
 
 
 @dataclass
 class DataRun:
-    """The state that the steps share. `retriever`: its settings; `servers`: ends the model's server, if one
-    is started; `summary`: the figures of summary.json."""
+    """The state that the steps share. `retriever`: what `retriever_settings` returns; `servers`: ends the
+    model's server, if one is started; `summary`: the figures of summary.json."""
 
     args: DataArguments
-    ready: RunSetup
+    run_setup: RunSetup
     retriever: dict[str, Any]
     servers: ExitStack
     summary: dict[str, Any] = field(default_factory=dict)
 
     def out(self, name: str) -> Path:
-        """A file of the result."""
+        """The path of a file of the result."""
         return self.args.out / name
 
     def step(self, name: str) -> Path:
-        """A file or folder of the steps."""
+        """The path of a file or folder in `steps/`."""
         return self.args.out / "steps" / name
 
     def serve(self) -> DataArguments:
-        """The arguments with the address of the model's server, which is started if it has none."""
+        """Start the model's server, unless --base-url names one; returns the arguments with its address."""
         self.args = self.servers.enter_context(serve_model(self.args))
         return self.args
 
@@ -85,29 +85,29 @@ class DataRun:
         stats = {path.name: path.stat() for path in sorted(model.iterdir())} if model.is_dir() else {}
         files = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
         return settings_of(
-            self.args, self.ready, command, files=files, served=self.retriever["served"], **extra_settings
+            self.args, self.run_setup, command, files=files, served=self.retriever["served"], **extra_settings
         )
 
     def note(self, name: str, settings: dict[str, Any]) -> StateFile:
-        """The file that notes that with these settings nothing is left to do in a step."""
+        """The note that with these settings nothing is left to do in a step."""
         return StateFile(self.step(name), {"settings": settings})
 
-    def is_done(self, noted: Mapping[str, Any] | None) -> bool:
-        """Whether there is a note, and what failed, if anything did, was tried as often as --tries says."""
-        return noted is not None and (not noted["tries"] or self.args.tries <= noted["tries"])
+    def is_done(self, note: Mapping[str, Any] | None) -> bool:
+        """Whether there is a note, and whatever failed was tried as often as --tries says."""
+        return note is not None and (not note["tries"] or self.args.tries <= note["tries"])
 
 
 async def trajectories_of(run: DataRun) -> TrajectoryReader | None:
-    """The agent's trajectories; None if their run was stopped. Raises RunError if they have no search that
-    can be scored."""
-    args, setup = run.args, run.ready.setup
+    """Play the agent's trajectories, unless they are there, and read them; None if their run was stopped.
+    Raises RunError if they have no search that can be scored."""
+    args, setup = run.args, run.run_setup.setup
     folder = args.trajectories or run.out("trajectories")
-    note = run.note(PLAYED, run.settings("trajectories", model=args.model))
+    note = run.note(PLAYED_NOTE, run.settings("trajectories", model=args.model))
     if args.trajectories is None and not await _play_trajectories(run, note, folder):
         return None
-    rows = run.ready.questions.rows
-    steps = {row.id: answers for row in rows if (answers := step_answers_of(row.metadata))}
-    trajectories = TrajectoryReader(folder, setup, steps)
+    rows = run.run_setup.questions.rows
+    step_answers = {row.id: answers for row in rows if (answers := step_answers_of(row.metadata))}
+    trajectories = TrajectoryReader(folder, setup, step_answers)
     if args.trajectories is not None:
         check_run(folder, args.model, setup)
     elif not any(outcome.is_open(args.tries) for outcome in trajectories.failed):
@@ -124,15 +124,16 @@ async def trajectories_of(run: DataRun) -> TrajectoryReader | None:
         print(f"  left out: {count:,} trajectories, {REASONS[reason]}")
     if not len(trajectories):
         raise RunError(
-            f"no trajectory of {folder} has a search that can be scored: take a model that searches, with "
-            "the protocol that it was trained with"
+            f"no trajectory of {folder} has a search that can be scored: give a model that searches, and the "
+            "protocol that it was trained with"
         )
     return trajectories
 
 
 async def _play_trajectories(run: DataRun, note: StateFile, folder: Path) -> bool:
-    """Play what is missing, greedily and without a judge; False if the run was stopped."""
-    questions, setup = len(run.ready.questions.rows), run.ready.setup
+    """Play the trajectories that are missing, greedily and without a judge; False if the run was stopped."""
+    questions = len(run.run_setup.questions.rows)
+    setup = run.run_setup.setup
     candidates = questions * setup.budget.max_turns * run.args.candidates
     print(
         f"trajectories: {questions:,} questions; at most {candidates:,} candidates, if each turn makes one "
@@ -140,20 +141,21 @@ async def _play_trajectories(run: DataRun, note: StateFile, folder: Path) -> boo
     )
     if run.is_done(note.read(dict)):
         return True
-    agent = agent_condition(setup)
     greedy = {"samples": 1, "temperature": 0.0, "judge_url": None, "judge_model": None}
-    return await run_condition(run.serve().model_copy(update=greedy), run.ready, agent, folder) == 0
+    args = run.serve().model_copy(update=greedy)
+    return await run_condition(args, run.run_setup, agent_condition(setup), folder) == 0
 
 
 async def find_candidates(
     run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader
 ) -> CostEstimate | None:
-    """Find and write the candidates, and print what their scores will cost; None if there are none."""
+    """Find and write the candidates, and print what their scores will cost; returns that estimate, or None if
+    all searches failed."""
     args = run.args
     failed = await candidates.find(trajectories, args.in_flight)
     if failed:
         problem = terminal_text(candidates.problem)
-        print(f"searches that failed: {failed:,} ({problem}); the same command asks them again")
+        print(f"searches that failed: {failed:,} ({problem}); the same command sends them again")
     if failed == trajectories.rounds:
         return None
     write_records(run.out(CANDIDATES), candidates.records(trajectories))
@@ -163,7 +165,7 @@ async def find_candidates(
         candidates,
         args.utility,
         samples=args.samples,
-        in_characters=run.ready.tokens.tokenizer is None,
+        in_characters=run.run_setup.tokens.tokenizer is None,
         has_judge=args.judge_url is not None,
     )
     run.summary["candidates"] = {"searches": cost.rounds, "passages": cost.passages, "failed": failed}
@@ -176,12 +178,14 @@ async def find_candidates(
 async def score_correctness(
     run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader, cost: CostEstimate
 ) -> bool:
-    """Play the continuations and write their scores, unless an earlier start has; whether all were played."""
+    """Play the continuations and write their scores, unless an earlier start has; returns whether all were
+    played."""
     args = run.args
-    options = args.model_dump(include={"samples", "temperature", "beside"})
-    settings = run.settings("continuations", **options)
-    noted = {**settings, "model": args.model, "candidates": candidates.fingerprint(trajectories)}
-    note = run.note(SCORED, noted)
+    settings = run.settings(
+        "continuations", samples=args.samples, temperature=args.temperature, beside=args.beside
+    )
+    inputs = {"model": args.model, "candidates": candidates.fingerprint(trajectories)}
+    note = run.note(SCORED_NOTE, {**settings, **inputs})
     counts = note.read(lambda content: StepCounts.of(content) if run.is_done(content) else None)
     if counts is None or not run.out(CORRECTNESS).is_file():
         note.remove()  # it is about a file that is written anew
@@ -192,8 +196,7 @@ async def score_correctness(
             tries = args.tries if counts.searches < cost.rounds else None
             note.write({"tries": tries, **vars(counts)}, private=True)
     run.summary["correctness"] = {"searches": counts.searches, "usage": counts.usage}
-    reason = "of which a continuation has failed --tries times"
-    _print_scored("correctness", counts, cost.rounds, reason)
+    _print_scored("correctness", counts, cost.rounds, "of which a continuation has failed --tries times")
     return True
 
 
@@ -204,19 +207,21 @@ async def _play_continuations(
     settings: dict[str, Any],
     total: int,
 ) -> StepCounts | None:
-    """Play what is missing of `total` and write the scores; None if the run was stopped."""
+    """Play the missing ones of `total` continuations and write the scores; returns the counts, or None if the
+    run was stopped. What the trajectories have cost is taken off --max-cost."""
     args = run.args
     if args.max_cost is not None and args.trajectories is None:
         budget = args.max_cost - trajectories.usage.cost(args.price_in, args.price_out)
         if budget <= 0:
-            print(stop_message("the trajectories have cost --max-cost", "the continuations are missing"))
+            print(stop_message("the trajectories cost --max-cost already", "the continuations are missing"))
             return None
         args = args.model_copy(update={"max_cost": budget})
-    url, out = run.serve().base_url, run.step("correctness")
-    assert url is not None
-    async with open_session(args, run.ready, url, args.model, settings, out=out) as session:
-        texts = candidates.passages(trajectories) if args.beside else ()
-        pool = [Document(passage.id, passage.contents) for passage in islice(texts, POOL)]
+    url = run.serve().base_url
+    assert url is not None  # serve() starts a server if there is none
+    out = run.step("correctness")
+    async with open_session(args, run.run_setup, url, args.model, settings, out=out) as session:
+        passages = candidates.passages(trajectories) if args.beside else ()
+        pool = [Document(record.id, record.contents) for record in islice(passages, MAX_POOL_PASSAGES)]
         scorer = CorrectnessScorer(session, candidates, args, pool)
         is_complete = await scorer.play(trajectories, total)
         print(usage_line(session))
@@ -230,7 +235,8 @@ async def _play_continuations(
 async def score_relevance(
     run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader, cost: CostEstimate
 ) -> bool:
-    """Score and write the relevance of all candidates; whether the judge has scored all."""
+    """Score the relevance of all candidates and write the scores; returns False if the judge's run was
+    stopped."""
     args = run.args
     if args.judge_url is None:
         _score_relevance_by_rule(run, candidates, trajectories, cost)
@@ -238,18 +244,17 @@ async def score_relevance(
     with RelevanceScorer(args, candidates, run.step("relevance")) as relevance:
         cache = relevance.folder.cache
         async with judge_endpoint(args, cache, args) as endpoint:
-            judge = RelevanceJudge(args, endpoint, cache)
+            judge = ListJudge(args, endpoint, cache)
             await relevance.score(judge, trajectories)
             if endpoint.stop.reason is not None:
                 print(stop_message(endpoint.stop.reason, "the judge has not scored all candidates"))
                 return False
         write_records(run.out(SUB_ANSWERS), relevance.sub_answers(trajectories))
         scored = write_records(run.out(RELEVANCE), relevance.records(trajectories))
-        figures = {"judge": args.judge_model, "usage": vars(cache.usage)}
         for outcome, count in sorted(judge.counts.items()):
             print(f"  requests to the judge that were {outcome}: {count:,}")
-    run.summary["relevance"] = {"searches": scored, **figures}
     counts = StepCounts(scored, cost.rounds - scored, vars(cache.usage))
+    run.summary["relevance"] = {"searches": scored, "judge": args.judge_model, "usage": counts.usage}
     _print_scored("relevance", counts, cost.rounds, "")
     return True
 
@@ -257,20 +262,19 @@ async def score_relevance(
 def _score_relevance_by_rule(
     run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader, cost: CostEstimate
 ) -> None:
-    """Score and write the relevance of all candidates without a judge."""
+    """Score the relevance of all candidates by the rule, without a judge, and write the scores."""
     print("relevance: no --judge-url, so a passage is relevant if an accepted answer stands in it")
-    counts = f"{trajectories.with_steps:,} of {len(trajectories):,}"
-    print(f"  or the answer of a step, which {counts} questions name")
+    with_steps = trajectories.with_steps
+    print(f"  or the answer of a step, which {with_steps:,} of {len(trajectories):,} questions name")
     scored = write_records(run.out(RELEVANCE), rule_records(candidates, trajectories))
-    figures = {"judge": None, "questions_with_steps": trajectories.with_steps}
-    run.summary["relevance"] = {"searches": scored, **figures}
+    run.summary["relevance"] = {"searches": scored, "judge": None, "questions_with_steps": with_steps}
     reason = "whose answer (yes, no, or no word) could stand in any passage: give --judge-url"
     _print_scored("relevance", StepCounts(scored, 0, {}), cost.rounds, reason)
 
 
 def _print_scored(score: str, counts: StepCounts, searches: int, reason: str) -> None:
     """Print how many of the searches are scored, how many of the others the same command tries again, and
-    the `reason` why the rest has no score."""
+    the `reason` why the remaining ones have no score."""
     print(f"{score}: {counts.searches:,} of {searches:,} searches scored")
     if counts.again:
         print(f"  the same command tries {counts.again:,} of the others again")

@@ -51,7 +51,8 @@ REASONS = {
 
 @dataclass(frozen=True)
 class ScoredCandidate:
-    """A candidate. `correctness`: GAC, 0 to 1; `relevance`: LR, 0 to 100; None: not measured."""
+    """A passage with its scores. `correctness`: GAC, 0 to 1; `relevance`: LR, 0 to 100; None: not
+    measured."""
 
     passage_id: str
     correctness: float | None = None
@@ -59,13 +60,14 @@ class ScoredCandidate:
 
     @property
     def utility(self) -> PassageUtility:
-        """As a training row has it."""
+        """The scores as a training row has them."""
         return PassageUtility(em=self.correctness or 0.0, local_utility=(self.relevance or 0) / 100)
 
 
 @dataclass(frozen=True)
 class QueryRound:
-    """A query with its candidates, in the retriever's order. `reasoning`: see TrainingRow."""
+    """A query with its candidates, in the retriever's order. `reasoning`: the thought before the query, None
+    if it is not known."""
 
     dataset: str
     query_id: str
@@ -79,8 +81,9 @@ class QueryRound:
 
 @dataclass(frozen=True)
 class SelectionRule:
-    """How rows are selected; see the top of the module. `least_relevance` and `tolerance` are points of
-    LR."""
+    """How rows are selected. `use`: the scores that are compared; `least_relevance`: least LR of a positive;
+    `tolerance`: points of LR below the best one's at which `safe` sees a tie; `most_positives` and
+    `negatives`: of a round."""
 
     mode: RuleMode = "safe"
     use: Use = "both"
@@ -90,8 +93,8 @@ class SelectionRule:
     most_positives: int = 3
     negatives: int = 15
 
-    def needs(self, candidate: ScoredCandidate) -> bool:
-        """Has the candidate the scores that the rule reads?"""
+    def is_scored(self, candidate: ScoredCandidate) -> bool:
+        """Whether the candidate has the scores that the rule reads."""
         return (self.use == "relevance" or candidate.correctness is not None) and (
             self.use == "correctness" or candidate.relevance is not None
         )
@@ -99,8 +102,8 @@ class SelectionRule:
 
 @dataclass
 class RowSelection:
-    """The rows of many rounds, and what is counted on the way. `excluded`: rounds without a row, by the
-    reason."""
+    """Selects the rows of many rounds, and counts rounds, rows, and, by the reason, the rounds without a row
+    (`excluded`)."""
 
     rule: SelectionRule
     rounds: int = 0
@@ -108,15 +111,16 @@ class RowSelection:
     excluded: Counter[str] = field(default_factory=Counter)
 
     def of(self, rounds: Iterable[QueryRound]) -> Iterator[TrainingRow]:
-        """Their rows, in order. Raises ValueError for a candidate that is named twice."""
+        """Yields the rows of these rounds, in order. Raises ValueError for a candidate that is named
+        twice."""
         for query in rounds:
             self.rounds += 1
-            rows = rows_of(query, self.rule)
-            if isinstance(rows, str):
-                self.excluded[rows] += 1
+            rows_or_reason = rows_of(query, self.rule)
+            if isinstance(rows_or_reason, str):
+                self.excluded[rows_or_reason] += 1
             else:
-                self.rows += len(rows)
-                yield from rows
+                self.rows += len(rows_or_reason)
+                yield from rows_or_reason
 
     def lines(self) -> list[str]:
         """The counts of rows and of rounds without one, as lines of text."""
@@ -132,7 +136,7 @@ def rows_of(query: QueryRound, rule: SelectionRule) -> list[TrainingRow] | str:
         raise ValueError(f"{query.query_id}, round {query.round_index}: a candidate is named twice")
     if not query.candidates:
         return "no_candidates"
-    if not all(map(rule.needs, query.candidates)):
+    if not all(map(rule.is_scored, query.candidates)):
         return "unscored"
     ranked = sorted(query.candidates, key=lambda candidate: [-score for score in _scores(candidate, rule)])
     best = ranked[0]
@@ -141,50 +145,55 @@ def rows_of(query: QueryRound, rule: SelectionRule) -> list[TrainingRow] | str:
     if rule.use != "correctness" and (best.relevance or 0) < rule.least_relevance:
         return "not_relevant"
     positives = [candidate for candidate in ranked if _is_positive(candidate, best, rule)]
-    candidates = [candidate for candidate in ranked if _is_negative(candidate, best, rule)]
-    if len(candidates) < rule.negatives:
+    possible_negatives = [candidate for candidate in ranked if _is_negative(candidate, best, rule)]
+    if len(possible_negatives) < rule.negatives:
         return "few_negatives"
-    negatives = _draw(candidates, query, rule)
+    negatives = _draw_negatives(possible_negatives, query, rule)
     return [_row(query, [positive, *negatives]) for positive in positives[: rule.most_positives]]
 
 
 def _scores(candidate: ScoredCandidate, rule: SelectionRule) -> list[float]:
-    """The scores that the rule compares, the first one first."""
+    """The scores by which the rule sorts, the most important first."""
     correctness, relevance = candidate.correctness or 0.0, float(candidate.relevance or 0)
     scores = {"both": [correctness, relevance], "relevance": [relevance], "correctness": [correctness]}
     return scores[rule.use]
 
 
 def _is_positive(candidate: ScoredCandidate, best: ScoredCandidate, rule: SelectionRule) -> bool:
+    """Whether a candidate is a positive beside the best one."""
     if rule.mode == "faithful" or rule.use == "correctness":
         return _scores(candidate, rule) == _scores(best, rule)
     if rule.use == "both" and candidate.correctness != best.correctness:
         return False
-    least = max((best.relevance or 0) - rule.tolerance, rule.least_relevance)
-    return (candidate.relevance or 0) >= least
+    least_relevance = max((best.relevance or 0) - rule.tolerance, rule.least_relevance)
+    return (candidate.relevance or 0) >= least_relevance
 
 
 def _is_negative(candidate: ScoredCandidate, best: ScoredCandidate, rule: SelectionRule) -> bool:
+    """Whether a candidate may be a negative of the best one."""
     if rule.mode == "faithful":
         return _scores(candidate, rule) != _scores(best, rule)
     is_correct = rule.use == "relevance" or bool(candidate.correctness)
-    least = min(rule.least_relevance, USEFUL)
-    is_relevant = rule.use == "correctness" or (candidate.relevance or 0) >= least
+    least_relevance = min(rule.least_relevance, USEFUL)
+    is_relevant = rule.use == "correctness" or (candidate.relevance or 0) >= least_relevance
     return not (is_correct and is_relevant)
 
 
-def _draw(ranked: Sequence[ScoredCandidate], query: QueryRound, rule: SelectionRule) -> list[ScoredCandidate]:
-    """The negatives of the rule, in the order of `ranked`."""
+def _draw_negatives(
+    ranked: Sequence[ScoredCandidate], query: QueryRound, rule: SelectionRule
+) -> list[ScoredCandidate]:
+    """Draw as many negatives as the rule says; returns them in the order of `ranked`."""
 
-    def draw(candidate: ScoredCandidate) -> float:
+    def fraction(candidate: ScoredCandidate) -> float:
         key = json.dumps([query.dataset, query.query_id, query.round_index, candidate.passage_id])
         return seeded_fraction(rule.seed, "negatives", key)
 
-    negatives = {candidate.passage_id for candidate in sorted(ranked, key=draw)[: rule.negatives]}
+    negatives = {candidate.passage_id for candidate in sorted(ranked, key=fraction)[: rule.negatives]}
     return [candidate for candidate in ranked if candidate.passage_id in negatives]
 
 
 def _row(query: QueryRound, passages: Sequence[ScoredCandidate]) -> TrainingRow:
+    """The row of a query with these passages, the positive one first."""
     values = {name: value for name, value in vars(query).items() if name != "candidates"}
     return TrainingRow(
         **values,

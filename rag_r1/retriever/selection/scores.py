@@ -5,7 +5,7 @@ With a file of candidates its order holds, of rounds and of candidates; without 
 records, which name the query themselves. Only the candidates' records have the thought before a query. A
 round counts as unscored if a candidate lacks a score, so nothing is selected from a part of the candidates.
 
-In memory is only where each record stands in its file.
+Only the byte offset of each record is kept in memory.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from rag_r1.runs.errors import RunError
 
 @dataclass(frozen=True)
 class ScoreFiles:
-    """Where the scores of candidates are. `candidates` or `correctness` must be there: they name the queries.
-    `dataset`: the name for records that have none."""
+    """The files with the scores of candidates. `candidates` or `correctness` must be given: they name the
+    queries. `dataset`: the data set of records that name none."""
 
     candidates: Path | None = None
     relevance: Path | None = None
@@ -40,7 +40,8 @@ class ScoreFiles:
     dataset: str = ""
 
     def rounds(self) -> Iterator[QueryRound]:
-        """All rounds. Raises RunError for a file that cannot be read, or a round that is there twice."""
+        """Yields all rounds. Raises RunError for a file that cannot be read, and for a round with two records
+        in a file of scores."""
         relevance = _RoundRecords(RelevanceRecord, self.relevance)
         correctness = _RoundRecords(CorrectnessRecord, self.correctness)
         if self.candidates is not None:
@@ -49,7 +50,7 @@ class ScoreFiles:
                     key = record.id, search.round_index
                     yield self._from_candidates(record, search, relevance.get(key), correctness.get(key))
         else:
-            assert self.correctness is not None
+            assert self.correctness is not None  # the class requires one of the two
             for record in read_records(CorrectnessRecord, self.correctness):
                 yield self._from_correctness(record, relevance.get((record.id, record.round_index)))
 
@@ -60,6 +61,7 @@ class ScoreFiles:
         relevance: RelevanceRecord | None,
         correctness: CorrectnessRecord | None,
     ) -> QueryRound:
+        """The round of a search in a record of candidates, with the scores that there are."""
         earlier_rounds = (item for item in record.trajectory if item.round_index < search.round_index)
         earlier_queries = tuple(item.current_query for item in earlier_rounds)
         has_history = "history_queries" in search.model_fields_set  # the published records have none
@@ -75,6 +77,7 @@ class ScoreFiles:
         )
 
     def _from_correctness(self, record: CorrectnessRecord, relevance: RelevanceRecord | None) -> QueryRound:
+        """The round of a record of correctness, whose order its candidates have."""
         return QueryRound(
             dataset=record.dataset or self.dataset,
             query_id=record.id,
@@ -87,16 +90,17 @@ class ScoreFiles:
 
 
 def _scored_candidates(
-    names: Sequence[str], relevance: RelevanceRecord | None, correctness: CorrectnessRecord | None
+    passage_ids: Sequence[str], relevance: RelevanceRecord | None, correctness: CorrectnessRecord | None
 ) -> tuple[ScoredCandidate, ...]:
-    local = {} if relevance is None else relevance.docid_score
-    final = {} if correctness is None else correctness.docid_score
-    shares = {name: continuation.metric_score.em for name, continuation in final.items()}
-    return tuple(ScoredCandidate(name, shares.get(name), local.get(name)) for name in dict.fromkeys(names))
+    """The candidates of a round, each once, with the scores that the records have."""
+    lr = {} if relevance is None else relevance.docid_score
+    continuations = {} if correctness is None else correctness.docid_score
+    gac = {id_: continuation.metric_score.em for id_, continuation in continuations.items()}
+    return tuple(ScoredCandidate(id_, gac.get(id_), lr.get(id_)) for id_ in dict.fromkeys(passage_ids))
 
 
 class _RoundRecords(Generic[Record]):
-    """The records of a file by round; nothing if there is no file."""
+    """The records of a file, by round; without a file there are none."""
 
     def __init__(self, kind: type[Record], path: Path | None):
         self._kind, self._path = kind, path
@@ -108,7 +112,7 @@ class _RoundRecords(Generic[Record]):
             self._offsets[key] = offset
 
     def get(self, key: tuple[str, int]) -> Record | None:
-        """The record of a round, or None."""
+        """The record of a round; None if there is none."""
         if self._path is None or key not in self._offsets:
             return None
         return record_at(self._kind, self._path, self._offsets[key])

@@ -22,24 +22,26 @@ from rag_r1.runs.start_checks import StartChecks, check_packages
 
 
 def check_start(options: TrainOptions) -> int:
-    """The number of rows. Raises StartError with all problems."""
+    """Check everything before the training; returns the number of rows. Raises StartError with all
+    problems."""
     with StartChecks() as checks:
         checks.run(check_packages, "rag-r1 retriever train", "sentence_transformers")
         checks.run(check_out, options.out, "rag-r1 retriever train")
-        counts = [checks.run(_count, path, options) or 0 for path in options.rows]
+        counts = [checks.run(_count_rows, path, options) or 0 for path in options.rows]
         for path in options.corpus:
             checks.run(Corpus, [path])
         index = checks.run(settings_of_index, options.index) if options.index else {}
         if (folder := checks.run(model_folder, options.model)) is not None:
             checks.run(check_weights, folder)
-        if index is not None:  # else it may name the pooling
+        if index is not None:  # an index that cannot be read may name the pooling
             checks.run(check_model, options.model, options.pooling or index.get("pooling"))
         if not checks.problems:
             checks.run(check_batch, sum(counts), options)
     return sum(counts)
 
 
-def _count(path: Path, options: TrainOptions) -> int:
+def _count_rows(path: Path, options: TrainOptions) -> int:
+    """The number of usable rows of a file. Raises RunError for the first that cannot be used."""
     rows = usable_rows([path], options.mode, options.negatives, options.rank_weight > 0)
     return sum(1 for _ in rows)
 
@@ -54,16 +56,19 @@ def check_batch(rows: int, options: TrainOptions) -> None:
 def usable_rows(
     paths: Sequence[Path], mode: Mode | None, negatives: int, ranked: bool
 ) -> Iterator[TrainingRow]:
-    """The rows of files. Raises RunError, with file and row, for the first that cannot be used. The arguments
-    are as for `load_training_data` (dataset.py); `mode`: what a query is sent with, None if it is not known
-    yet."""
+    """Yields the rows of files. Raises RunError, with file and row, for the first that cannot be used.
+
+    `mode`: what a query is sent with; None if it is not known yet. `negatives`: how many each row must have.
+    `ranked`: the loss reads the order of a row's passages by local relevance, so they must not all have the
+    same.
+    """
     for path in paths:
         for number, row in enumerate(read_records(TrainingRow, path), 1):
             location = f"{path}, row {number} (query {row.query_id}, round {row.round_index})"
             if len(row.passage_ids) <= negatives:
-                has = len(row.passage_ids) - 1
-                message = f"{location} has {has} negatives, not {negatives}"
-                raise RunError(f"{message}: give --negatives {has}, or less")
+                count = len(row.passage_ids) - 1
+                message = f"{location} has {count} negatives, not {negatives}"
+                raise RunError(f"{message}: give --negatives {count}, or less")
             if ranked and len({score.local_utility for score in row.scores[: negatives + 1]}) == 1:
                 # The loss would pull the positive down to its negatives.
                 message = f"{location} has one LR (`local_utility`) for all passages, and so no order of them"

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
-from rag_r1.retriever.training.options import TrainOptions, read_options
+from rag_r1.options.command_line import read_arguments
+from rag_r1.retriever.training.options import TrainOptions, split_recipe
 from rag_r1.runs.errors import RunError
 
+COMMAND = "rag-r1 retriever train"
 _DESCRIPTION = """\
 Train a retriever: InfoNCE over hard and in-batch negatives, without passages that are known to answer the
 query. Run again, the same command goes on from the last checkpoint.
@@ -31,9 +33,17 @@ gets the same settings, and serve that with rag_r1.retriever.agentic_input=true:
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    texts = {"prog": "rag-r1 retriever train", "description": _DESCRIPTION, "epilog": _EPILOG}
-    options = read_options(arguments, check=_check_start, **texts)
+    words, settings, faults = split_recipe(sys.argv[1:] if arguments is None else arguments, COMMAND)
+    options = read_arguments(
+        TrainOptions,
+        words,
+        prog=COMMAND,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        settings=settings,
+        check=_check_start,
+        faults=faults,
+    )
     rows = _check_start(options)
     if options.check_only:
         print(f"all checks passed: {options.model} would be trained on {rows:,} rows into {options.out}")
@@ -46,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(options: TrainOptions) -> int:
+    """The number of rows, once all checks have passed. Imported late: the checks
+    read corpora, which `--help` does not need."""
     from rag_r1.retriever.training.checks import check_start
 
     return check_start(options)

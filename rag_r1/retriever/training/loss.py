@@ -63,7 +63,8 @@ class BatchTable:
         positives: Sequence[Sequence[int]],
         relevance: Sequence[Sequence[float]],
     ) -> BatchTable:
-        """From lists; `positives` are those of each query by its number."""
+        """The table of lists: the passages and the query of each row, the positives of each query by its
+        number, and the relevance of each row's passages."""
         offsets = [0, *accumulate(map(len, positives))]
         return cls(
             torch.tensor(passages),
@@ -74,13 +75,13 @@ class BatchTable:
         )
 
     def all_positives(self, labels: Tensor) -> Tensor:
-        """Of these rows all passages known to answer the query, (labels, the most of any of them); NO_PASSAGE
-        fills them up."""
+        """The numbers of all passages known to answer the query of each of these rows, (rows, most positives
+        of a query); shorter rows are filled up with NO_PASSAGE."""
         query = self.queries[labels]
         start, end = self.offsets[query], self.offsets[query + 1]
-        places = start[:, None] + torch.arange(int((end - start).max()), device=labels.device)
-        numbers = self.positives[places.clamp(max=len(self.positives) - 1)]
-        return numbers.masked_fill(places >= end[:, None], NO_PASSAGE)
+        positions = start[:, None] + torch.arange(int((end - start).max()), device=labels.device)
+        numbers = self.positives[positions.clamp(max=len(self.positives) - 1)]
+        return numbers.masked_fill(positions >= end[:, None], NO_PASSAGE)
 
 
 def info_nce(
@@ -90,8 +91,8 @@ def info_nce(
 
     queries     (queries, dimension)
     passages    (all, dimension): of the whole batch
-    numbers     (all,): the number of each
-    targets     (queries,): where in `passages` the positive of each query is
+    numbers     (all,): the number of each passage
+    targets     (queries,): the position in `passages` of each query's positive
     positives   (queries, any): numbers of the passages known to answer each query
     """
     logits = cosines(queries, passages) / temperature
@@ -111,16 +112,17 @@ def rank_loss(cosine: Tensor, relevance: Tensor, temperature: float, rank_temper
 
 
 def cosines(queries: Tensor, passages: Tensor) -> Tensor:
-    """(queries, passages), in float32, also under autocast."""
+    """The cosine of each query with each passage, (queries, passages), in float32, also under autocast."""
     with torch.autocast(queries.device.type, enabled=False):
         left, right = (functional.normalize(vectors.float(), dim=-1) for vectors in (queries, passages))
         return left @ right.T
 
 
 class RetrieverLoss(CachedLossMixin, nn.Module):
-    """The loss for sentence-transformers' trainer: columns are the query, its positive, its negatives; the
-    label of a row is its number in the table. `mini_batch`: texts that are in the model at once (gradient
-    cache, arXiv 2101.06983); None: the whole batch."""
+    """The loss for sentence-transformers' trainer: `info_nce`, and `rank_loss` with the weight `rank_weight`.
+    Columns of a batch are the query, its positive, its negatives; the label of a row is its number in the
+    table. `mini_batch`: texts that are in the model at once (gradient cache, arXiv 2101.06983); None: the
+    whole batch."""
 
     def __init__(
         self,
@@ -134,7 +136,7 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
     ):
         super().__init__()
         self.model = model
-        # Buffers, so that they move to the model's device once; they are no part of a checkpoint.
+        # Buffers, so that they move to the model's device once; they are not part of a checkpoint.
         for name, tensor in vars(table).items():
             self.register_buffer(name, tensor, persistent=False)
         self.temperature, self.rank_weight = temperature, rank_weight
@@ -144,7 +146,7 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
 
     @property
     def table(self) -> BatchTable:
-        """The rows, where the buffers are."""
+        """The table on the device of the model."""
         return BatchTable(**{field.name: getattr(self, field.name) for field in fields(BatchTable)})
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
@@ -157,16 +159,16 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
-        """What the gradient cache calls: the loss of embeddings that come in parts."""
-        assert labels is not None
+        """The loss of embeddings that come in parts: the gradient cache calls this."""
+        assert labels is not None  # the signature is the library's; our rows always have labels
         loss = self.of_embeddings([torch.cat(parts) for parts in reps], labels)
         if with_backward:
             loss.backward()
         return loss.detach() if with_backward else loss
 
     def of_embeddings(self, columns: list[Tensor], labels: Tensor) -> Tensor:
-        """The mean loss. `columns`: of queries, positives and each negative, (rows, dimension); `labels`:
-        (rows,)."""
+        """The mean loss of this device's rows. `columns`: the embeddings of the queries, of the positives and
+        of each negative, (rows, dimension) each; `labels`: (rows,)."""
         queries, *documents = columns
         table = self.table
         rows, passages = labels, torch.cat(documents)
@@ -181,7 +183,6 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
             with torch.autocast(queries.device.type, enabled=False):
                 cosine = functional.cosine_similarity(queries.float()[:, None], ranked.float(), dim=-1)
             relevance = table.relevance[labels]
-            losses = losses + self.rank_weight * rank_loss(
-                cosine, relevance, self.temperature, self.rank_temperature
-            )
+            divergence = rank_loss(cosine, relevance, self.temperature, self.rank_temperature)
+            losses = losses + self.rank_weight * divergence
         return losses.mean()

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from rag_r1.config.recipes import RecipeError, find_file
 from rag_r1.options.argument_values import ArgumentsError
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.command_line import Arguments, Positive, argument
 from rag_r1.options.declare import Constraint
 from rag_r1.options.settings_file import read_settings, split_files
 from rag_r1.protocols.retriever_query import Mode
@@ -28,11 +28,13 @@ from rag_r1.runs.start_checks import CHECK_ONLY
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
 Share = Annotated[float, Field(ge=0, lt=1), Constraint("a number from 0 to below 1")]
+#: The default of the encoder's settings.
+_INHERITED = "(default: the index's, else the model's)"
 Loggers = Literal["console", "file", "wandb", "tensorboard", "mlflow", "swanlab", "trackio", "clearml"]
 
 
 class TrainOptions(Arguments):
-    """What is trained, on what, and how."""
+    """The encoder, its training rows and the settings of the training."""
 
     rows: list[Path] = argument("training rows, as `rag-r1 retriever data` writes them", ("FILE", ...))
     corpus: list[Path] = argument(
@@ -48,27 +50,21 @@ class TrainOptions(Arguments):
     )
 
     model: str = argument("encoder: a folder, a name on the Hugging Face Hub, or minilm", "NAME")
-    index: Path | None = argument(
-        "take the encoder's settings from the manifest of this index", "DIR", default=None
-    )
+    index: Path | None = argument("index whose manifest has the encoder's settings", "DIR", default=None)
     pooling: Literal["mean", "cls", "lasttoken", "max"] | None = argument(
-        "pooling of the encoder (default: the index's, else the model's)",
-        "{mean,cls,lasttoken,max}",
-        default=None,
+        f"pooling of the encoder {_INHERITED}", "{mean,cls,lasttoken,max}", default=None
     )
-    query_prefix: str | None = argument("text before each query (default: likewise)", "TEXT", default=None)
-    passage_prefix: str | None = argument(
-        "text before each passage (default: likewise)", "TEXT", default=None
-    )
-    separator: str | None = argument(
-        "text between the parts of a query (default: likewise)", "TEXT", default=None
-    )
+    query_prefix: str | None = argument(f"text before each query {_INHERITED}", "TEXT", default=None)
+    passage_prefix: str | None = argument(f"text before each passage {_INHERITED}", "TEXT", default=None)
+    separator: str | None = argument(f"text between parts of a query {_INHERITED}", "TEXT", default=None)
     max_length: Annotated[int, Field(ge=8), Constraint("a whole number of at least 8")] | None = argument(
-        "most tokens of a query and of a passage (default: likewise, at most 512)", "N", default=None
+        "most tokens of a query and of a passage (default: the index's, else the model's, at most 512)",
+        "N",
+        default=None,
     )
     mode: Mode | None = argument(
         "text that a query is sent with: the question (agentic), also earlier queries (history), the "
-        "thought (reasoning), or none (plain) (default: the model's, else agentic)",
+        "thought (reasoning), or none (plain) (default: the index's, else the model's, else agentic)",
         "{agentic,history,reasoning,plain}",
         default=None,
     )
@@ -93,27 +89,21 @@ class TrainOptions(Arguments):
     lora_alpha: Positive = argument("scale of the adapters (LoRA's alpha)", "A", default=64)
     lora_dropout: Share = argument("dropout of the adapters", "P", default=0.1)
     average_weights: Annotated[float, Field(gt=0, le=1), Constraint("a number above 0, to 1")] = argument(
-        "share of the trained weights in the saved model; the rest is those that the training started from, "
+        "share of the trained weights in the saved model; the rest are those before the training, "
         "so that the model forgets less (arXiv 2109.01903)",
         "SHARE",
         default=1.0,
     )
-    precision: Literal["fp32", "bf16", "fp16"] = argument(
-        "number format in which the model computes", default="fp32"
-    )
+    precision: Literal["fp32", "bf16", "fp16"] = argument("number format of the computation", default="fp32")
     gradient_checkpointing: bool = argument("save memory by computing activations twice", default=False)
-    device: Literal["cpu", "auto"] = argument(
-        "the CPU, or (auto) the accelerator if there is one", default="auto"
-    )
+    device: Literal["cpu", "auto"] = argument("the CPU, or (auto) an accelerator if any", default="auto")
     seed: int = argument("seed of all random draws", default=0)
 
     save_steps: Positive = argument("steps between two checkpoints", "N", default=100)
     logging_steps: Positive = argument("steps between two lines of the log", "N", default=10)
     logger: list[Loggers] = argument("one of veRL's loggers; may be repeated", "NAME", default=["console"])
     project_name: str = argument("project in the loggers", "NAME", default="retriever")
-    experiment_name: str | None = argument(
-        "run in the loggers (default: the folder's name)", "NAME", default=None
-    )
+    experiment_name: str | None = argument("run in the loggers (default: as --out)", "NAME", default=None)
     no_progress: bool = argument("show no progress bar", default=False)
     check_only: bool = argument(CHECK_ONLY, default=False)
 
@@ -125,7 +115,7 @@ class TrainOptions(Arguments):
 
     @property
     def encoder(self) -> dict[str, Any]:
-        """The settings of the encoder; None for those that are not set."""
+        """The options that are settings of the encoder, by name; None for those that are not set."""
         names = {"pooling", "query_prefix", "passage_prefix", "separator", "max_length", "mode"}
         return self.model_dump(include=names)
 
@@ -139,25 +129,28 @@ class TrainOptions(Arguments):
         return {name: value for name, value in self.model_dump().items() if name not in excluded}
 
 
-def read_options(arguments: Sequence[str], **texts: Any) -> TrainOptions:
-    """The options of a command line: those of its recipe, replaced by those of its files of settings and
-    these by its flags. `texts`: as of `read_arguments`, which ends the process for wrong arguments. Raises
-    RecipeError, and ArgumentsError for files that cannot be used."""
-    arguments, settings, faults = split_files(arguments, TrainOptions)
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=texts.get("prog"))
+def split_recipe(arguments: Sequence[str], prog: str) -> tuple[list[str], dict[str, Any], list[str]]:
+    """Separate a command line from its files of settings, and read these and its recipe.
+
+    Returns the other words, the settings by name (those of the files replace the recipe's), and what is wrong
+    with the files: what `read_arguments` takes as `arguments`, `settings` and `faults`. Ends the process with
+    a message for a `--recipe` without a value.
+    """
+    words, settings, faults = split_files(arguments, TrainOptions)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=prog)
     parser.add_argument("--recipe", default=settings.get("recipe"))
-    recipe = parser.parse_known_args(arguments)[0].recipe
+    recipe = parser.parse_known_args(words)[0].recipe
     if recipe is not None:
         try:
             settings = read_recipe(recipe) | settings
         except RecipeError as error:
             faults.append(str(error))
-    return read_arguments(TrainOptions, arguments, settings=settings, faults=faults, **texts)
+    return words, settings, faults
 
 
 def read_recipe(name: str) -> dict[str, Any]:
     """The options in a shipped recipe or a file. Raises RecipeError for a file that cannot be read, for keys
-    that are no options, and for wrong values."""
+    that are not options, and for wrong values."""
     path = find_file(name, ".yaml")
     try:
         options = read_settings(path, TrainOptions)

@@ -4,7 +4,7 @@
     OUT/checkpoints/    the trainer's; the newest one that is whole is where a new start goes on
     OUT/model/          the trained model with retriever.json; once it is there, nothing is left to do
 
-A checkpoint has the weights, the optimizer, the schedule, the state of the random numbers and the place in
+A checkpoint has the weights, the optimizer, the schedule, the state of the random numbers and the position in
 the data, so a training that was killed ends as one that was not. One whose `trainer_state.json`, which is
 written last, is missing or cut off was being written during a kill, and is removed.
 
@@ -17,10 +17,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
@@ -43,48 +43,62 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
 from rag_r1.system.installation import setup_command
 
+if TYPE_CHECKING:
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+
 MODEL, CHECKPOINTS = "model", "checkpoints"
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _STATE = "trainer_state.json"
 
 
 def train(options: TrainOptions) -> Path:
-    """Train, or go on; returns the folder of the model. Raises RunError, and DataError."""
+    """Train a retriever, or resume its training; returns the folder of the model. Raises RunError, and
+    DataError if the corpus cannot be read."""
     args = training_arguments(options)
     is_main = args.process_index == 0
     from_index = settings_of_index(options.index) if options.index else {}
     model, settings = open_model(options.model, options.encoder, from_index, args.device.type)
-    reading = {"ranked": options.rank_weight > 0, "progress": is_main and not options.no_progress}
-    data = load_training_data(options.rows, options.corpus, settings, negatives=options.negatives, **reading)
+    data = load_training_data(
+        options.rows,
+        options.corpus,
+        settings,
+        negatives=options.negatives,
+        ranked=options.rank_weight > 0,
+        progress=is_main and not options.no_progress,
+    )
     check_batch(len(data.queries), options)
-    about = {
+    run_settings = {
         "encoder": settings.model_dump(exclude={"trained"}),
         "training": options.result_settings,
         "data": data.fingerprint,
     }
     folder = options.out / MODEL
-    with _hold_folder(options, about) if is_main else nullcontext():
+    with ExitStack() as held:
+        if is_main:
+            held.enter_context(recorded_settings("rag-r1 retriever train", options))
+            held.enter_context(RunFolder(options.out, run_settings))
         if read_settings(folder) is not None:
             return folder
         _fit(model, settings, data, options, args)
         if is_main:
-            trained = {"base": Path(options.model).name, "rows": len(data.queries), "data": data.fingerprint}
-            trained |= {name: str(value) for name, value in options.result_settings.items()}
-            del trained["model"]
-            save_model(model, settings.model_copy(update={"trained": trained}), folder)
+            save_model(model, settings.model_copy(update={"trained": _training_facts(options, data)}), folder)
             shutil.rmtree(options.out / CHECKPOINTS, ignore_errors=True)
     return folder
 
 
-@contextmanager
-def _hold_folder(options: TrainOptions, about: Mapping[str, Any]) -> Iterator[None]:
-    """Holds the folder, with the settings in it."""
-    with recorded_settings("rag-r1 retriever train", options), RunFolder(options.out, about):
-        yield
+def _training_facts(options: TrainOptions, data: TrainingData) -> dict[str, str | int]:
+    """How the model came about, for the people who read its `retriever.json`."""
+    settings = {name: str(value) for name, value in options.result_settings.items() if name != "model"}
+    return {"base": Path(options.model).name, "rows": len(data.queries), "data": data.fingerprint, **settings}
 
 
-def training_arguments(options: TrainOptions) -> Any:
-    """The trainer's arguments. Raises RunError if the batch cannot be shared out."""
+def training_arguments(options: TrainOptions) -> SentenceTransformerTrainingArguments:
+    """The arguments of sentence-transformers' trainer. Raises RunError if one process sees several GPUs, or
+    if the batch cannot be divided among the devices."""
     from sentence_transformers import SentenceTransformerTrainingArguments
 
     names = {"learning_rate", "weight_decay", "gradient_checkpointing", "seed", "logging_steps", "save_steps"}
@@ -108,15 +122,17 @@ def training_arguments(options: TrainOptions) -> Any:
             "-m rag_r1.cli retriever train ..., or show it one GPU (CUDA_VISIBLE_DEVICES=0)"
         )
     if options.batch_size % args.world_size:
-        raise RunError(f"--batch-size {options.batch_size} cannot be shared by {args.world_size} devices")
+        message = f"--batch-size {options.batch_size} cannot be divided among {args.world_size} devices"
+        raise RunError(f"{message}: give a multiple of {args.world_size}")
     args.per_device_train_batch_size = options.batch_size // args.world_size
     # All devices must have equally many rows in every step.
     args.dataloader_drop_last = args.world_size > 1
     return args
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint; those that a kill has left incomplete are removed."""
+def remove_incomplete_checkpoints(folder: Path) -> Path | None:
+    """Remove the checkpoints that a kill left incomplete, down to the newest whole one; returns that, or None
+    if there is none."""
     matches = {path: match for path in folder.glob("*") if (match := _CHECKPOINT.fullmatch(path.name))}
     for path in sorted(matches, key=lambda path: int(matches[path][1]), reverse=True):
         try:
@@ -128,16 +144,41 @@ def last_checkpoint(folder: Path) -> Path | None:
     return None
 
 
-def _fit(model: Any, settings: EncoderSettings, data: TrainingData, options: TrainOptions, args: Any) -> None:
-    from sentence_transformers import SentenceTransformerTrainer
-    from sentence_transformers.sentence_transformer.model_card import SentenceTransformerModelCardCallback
-
-    model.model_card_data.generate_widget_examples = False
-    start = weights_of(model) if options.average_weights < 1 else None
+def _fit(
+    model: SentenceTransformer,
+    settings: EncoderSettings,
+    data: TrainingData,
+    options: TrainOptions,
+    args: SentenceTransformerTrainingArguments,
+) -> None:
+    """Train `model` in place, from the newest checkpoint on. At the end LoRA is merged and weights are
+    averaged, as the options say."""
+    initial_weights = weights_of(model) if options.average_weights < 1 else None
     if options.lora:
         add_lora(model, options.lora_rank, options.lora_alpha, options.lora_dropout)
     else:
         freeze_unused(model)
+    trainer = _make_trainer(model, settings, data, options, args)
+    checkpoint = _resume_point(options, args)
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if options.lora:
+        merge_lora(model)
+    if initial_weights is not None:
+        average_weights(model, initial_weights, options.average_weights)
+
+
+def _make_trainer(
+    model: SentenceTransformer,
+    settings: EncoderSettings,
+    data: TrainingData,
+    options: TrainOptions,
+    args: SentenceTransformerTrainingArguments,
+) -> SentenceTransformerTrainer:
+    """The trainer of a model, with our loss, collator, loggers and progress bar."""
+    from sentence_transformers import SentenceTransformerTrainer
+    from sentence_transformers.sentence_transformer.model_card import SentenceTransformerModelCardCallback
+
+    model.model_card_data.generate_widget_examples = False
     loss_options = {"temperature", "rank_weight", "rank_temperature", "mini_batch"}
     loss = RetrieverLoss(model, data.table, **options.model_dump(include=loss_options))
     trainer = SentenceTransformerTrainer(
@@ -152,16 +193,18 @@ def _fit(model: Any, settings: EncoderSettings, data: TrainingData, options: Tra
         trainer.remove_callback(unwanted)
     if not options.no_progress:
         trainer.add_callback(_ProgressBar)
-    checkpoint = last_checkpoint(options.out / CHECKPOINTS) if args.process_index == 0 else None
+    return trainer
+
+
+def _resume_point(options: TrainOptions, args: SentenceTransformerTrainingArguments) -> Path | None:
+    """The checkpoint with which the training goes on, the same in all processes; None: it begins."""
+    # Only the main process may delete; the others get its answer.
+    checkpoint = remove_incomplete_checkpoints(options.out / CHECKPOINTS) if args.process_index == 0 else None
     if args.world_size > 1:
         from accelerate.utils import broadcast_object_list
 
         checkpoint = broadcast_object_list([checkpoint])[0]
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    if options.lora:
-        merge_lora(model)
-    if start is not None:
-        average_weights(model, start, options.average_weights)
+    return checkpoint
 
 
 class _ProgressBar(ProgressCallback):
@@ -172,13 +215,14 @@ class _ProgressBar(ProgressCallback):
 
 
 class _LoggerCallback(TrainerCallback):
-    """veRL's loggers, of the main process."""
+    """Sends the trainer's figures to veRL's loggers, from the main process."""
 
     def __init__(self, options: TrainOptions, settings: EncoderSettings):
         self.options, self.settings = options, settings
         self.tracking: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        """Open the loggers. Raises RunError if veRL is not installed."""
         if not state.is_world_process_zero:
             return
         try:

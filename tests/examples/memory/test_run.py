@@ -10,7 +10,7 @@ from examples.common.comparison import finished_runs
 from examples.memory import run as memory
 from examples.memory.markdown import claims_of, draw, markdown
 from examples.memory.run import RECIPES, figures
-from examples.memory.warm_start import made_of
+from examples.memory.warm_start import warm_start_hash
 from rag_r1.demo.run import recipe_names
 
 EMS = {f"EM {kind}": 0.5 for kind in ("one_hop", "bridge", "both")}
@@ -20,7 +20,7 @@ OTHERS = {"summary": 0.25, "backtrack": 0.5, "token limit": 0.0, "rows": 2.0}
 def run_of(arm: str, seed: int, *ems: float) -> dict:
     """A finished training whose validations, six steps apart, had these EMs."""
     held_out = {str(6 * i): {**EMS, **OTHERS, "EM all": em} for i, em in enumerate(ems)}
-    same = {"overrides": [], "made_of": made_of(), "seconds": 90.0}
+    same = {"overrides": [], "made_of": warm_start_hash(), "seconds": 90.0}
     return {"arm": arm, "seed": seed, **same, "held_out": held_out}
 
 

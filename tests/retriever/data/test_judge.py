@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.retriever.data.judge import instructions, read_list, read_scores, read_texts
+from rag_r1.retriever.data.judge import check_scores, check_texts, read_list
+from rag_r1.retriever.data.prompts import instructions
 from rag_r1.retriever.data.relevance import NOT_SURE
 
 
@@ -32,22 +33,22 @@ def test_anything_else_is_refused(reply):
 )
 def test_scores_are_as_many_whole_numbers_from_0_to_100_as_there_are_passages(values):
     with pytest.raises(ValueError):
-        read_scores(values, 3)
+        check_scores(values, 3)
 
 
 @given(st.lists(st.integers(0, 100), max_size=20))
 def test_right_scores_come_through_unchanged(scores):
-    assert read_scores(read_list(json.dumps(scores)), len(scores)) == scores
+    assert check_scores(read_list(json.dumps(scores)), len(scores)) == scores
 
 
 @pytest.mark.parametrize("values", [["a"], ["a", "b", "c"], ["a", " "], ["a", 1], ["a", None], ["a", ["b"]]])
 def test_sub_answers_are_as_many_texts_as_there_are_searches(values):
     with pytest.raises(ValueError):
-        read_texts(values, 2)
+        check_texts(values, 2)
 
 
 def test_white_space_around_a_sub_answer_is_removed():
-    assert read_texts([" Rome ", "Not Sure"], 2) == ["Rome", "Not Sure"]
+    assert check_texts([" Rome ", "Not Sure"], 2) == ["Rome", "Not Sure"]
 
 
 def test_the_instructions_have_the_published_bands_and_the_word_for_what_is_not_known():

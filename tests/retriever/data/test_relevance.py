@@ -13,7 +13,7 @@ from rag_r1.evaluation.judge import JudgeArguments
 from rag_r1.inference.client import Response
 from rag_r1.inference.strict_replies import ATTEMPTS
 from rag_r1.protocols import Document
-from rag_r1.retriever.data.judge import RelevanceJudge, read_scores
+from rag_r1.retriever.data.judge import ListJudge, check_scores
 from rag_r1.retriever.data.relevance import RelevanceScorer, holds_answer, rule_records
 from rag_r1.runs.response_cache import Usage
 
@@ -41,8 +41,8 @@ class Endpoint:
 async def scores(folder, endpoint: Endpoint) -> list[int] | None:
     """One start over a round of two parts; its scores."""
     with RelevanceScorer(GIVEN, None, folder) as relevance:
-        judge = RelevanceJudge(GIVEN, endpoint, relevance.folder.cache)
-        cases = [({"part": part}, partial(read_scores, count=2)) for part in "AB"]
+        judge = ListJudge(GIVEN, endpoint, relevance.folder.cache)
+        cases = [({"part": part}, partial(check_scores, count=2)) for part in "AB"]
         await relevance._request(judge, "relevance", ("q", 1), "fp", cases)
         return relevance.get(("q", 1), "fp")
 

@@ -152,12 +152,15 @@ def test_a_turn_that_was_cut_off_by_a_kill_and_a_missing_tape_do_no_harm(tmp_pat
         ({"protocol": "search_r1"}, "was played with --protocol search_r1"),
         ({"sample": 1}, "several episodes"),
         ({"paths": [{}]}, "several episodes"),
-        ({"turns": 7}, "records.jsonl, line 1 is none of an evaluation"),
-        ({"turns": [{"text": 7, "action": "think", "status": "ok", "calls": []}]}, "line 1 .*'7' is no str"),
-        ({"golds": "Rome"}, "line 1 is none of an evaluation .*'Rome' is no list"),
-        ({"golds": [1]}, "line 1 is none of an evaluation"),
-        ({"prompt": ["Who?"]}, "line 1 is none of an evaluation"),
-        ({"right": "yes"}, "line 1 is none of an evaluation"),
+        ({"turns": 7}, "records.jsonl, line 1 is not of an evaluation"),
+        (
+            {"turns": [{"text": 7, "action": "think", "status": "ok", "calls": []}]},
+            "line 1 .*'7' is not of type str",
+        ),
+        ({"golds": "Rome"}, "line 1 is not of an evaluation .*'Rome' is not of type list"),
+        ({"golds": [1]}, "line 1 is not of an evaluation"),
+        ({"prompt": ["Who?"]}, "line 1 is not of an evaluation"),
+        ({"right": "yes"}, "line 1 is not of an evaluation"),
     ],
 )
 def test_a_run_that_cannot_be_used_is_refused(tmp_path, more, message):
@@ -171,7 +174,7 @@ def test_a_line_that_no_evaluation_has_written_is_named(tmp_path, name, line):
     run_of(tmp_path, record("q", searched("a"), ANSWER), tape=[taped("q", 0, None)])
     with (tmp_path / name).open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(RunError, match=f"{Path(name).name}, line 2 is none of an evaluation"):
+    with pytest.raises(RunError, match=f"{Path(name).name}, line 2 is not of an evaluation"):
         TrajectoryReader(tmp_path, SETUP)
 
 

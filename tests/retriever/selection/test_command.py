@@ -8,7 +8,7 @@ import pytest
 
 from rag_r1.cli import main
 from rag_r1.retriever.records import TrainingRow, read_records
-from rag_r1.retriever.selection.command import SelectArguments
+from rag_r1.retriever.selection.arguments import SelectArguments
 from tests.retriever.small_training import write_lines
 
 NAMES = [f"p{number}" for number in range(20)]

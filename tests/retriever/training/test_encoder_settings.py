@@ -78,7 +78,7 @@ def test_the_settings_of_an_index_are_those_of_its_encoder(tmp_path):
 @pytest.mark.parametrize(
     ("manifest", "words"),
     [
-        ('{"backend": "bm25"}', "no index with an encoder: give a dense one"),
+        ('{"backend": "bm25"}', "is not an index with an encoder: give a dense index"),
         ('{"dense": {"encoder": {}}}', "no index with an encoder"),
         ("[]", "no index with an encoder"),
         ("no json", "manifest.json cannot be read"),

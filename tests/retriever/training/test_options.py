@@ -8,14 +8,16 @@ import pytest
 
 from rag_r1.config.recipes import RecipeError
 from rag_r1.options.argument_values import ArgumentsError
-from rag_r1.retriever.training.options import TrainOptions, read_options, read_recipe
+from rag_r1.options.command_line import read_arguments
+from rag_r1.retriever.training.options import TrainOptions, read_recipe, split_recipe
 
 RECIPES = sorted((Path(__file__).parents[3] / "recipes" / "agentic_r").glob("retriever_*.yaml"))
 REQUIRED = ["--rows", "r.jsonl", "--corpus", "c.jsonl", "--out", "o"]
 
 
 def read(*arguments: str) -> TrainOptions:
-    return read_options(arguments, description="")
+    words, settings, faults = split_recipe(arguments, "rag-r1 retriever train")
+    return read_arguments(TrainOptions, words, description="", settings=settings, faults=faults)
 
 
 def test_the_recipe_of_the_paper_has_its_numbers():

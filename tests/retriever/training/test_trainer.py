@@ -17,7 +17,7 @@ import torch
 from rag_r1.retriever.command import main as command
 from rag_r1.retriever.training.command import main
 from rag_r1.retriever.training.encoder_settings import SHARED, read_settings, settings_of_index
-from rag_r1.retriever.training.trainer import last_checkpoint
+from rag_r1.retriever.training.trainer import remove_incomplete_checkpoints
 from tests.retriever.small_training import PASSAGES, files, row, tiny_bert
 
 pytestmark = pytest.mark.slow  # models are loaded and trained
@@ -128,7 +128,7 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bytes(tmp_path, ber
     (checkpoints / "checkpoint-900").mkdir()
     (checkpoints / "checkpoint-901").mkdir()
     (checkpoints / "checkpoint-901" / "trainer_state.json").write_text('{"epoch": ')
-    resumed = last_checkpoint(checkpoints)
+    resumed = remove_incomplete_checkpoints(checkpoints)
     assert resumed is not None and int(resumed.name.rpartition("-")[2]) >= 4
     assert {path.name for path in checkpoints.iterdir()}.isdisjoint({"checkpoint-900", "checkpoint-901"})
     assert main(words(killed, bert, **options)) == 0
