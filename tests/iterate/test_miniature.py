@@ -13,7 +13,7 @@ from examples.agentic_r import run as miniature
 from examples.agentic_r.loop_inputs import LoopInputs, runs_hash
 from examples.agentic_r.markdown import claims_of, draw, markdown, variants_table
 from examples.agentic_r.run import finished_loops, run_arm
-from examples.agentic_r.warm_start import PROTOCOL, made_of
+from examples.agentic_r.warm_start import PROTOCOL, warm_start_hash
 from examples.common.small_encoder import make_encoder
 from rag_r1.demo.policy import policy_path
 from rag_r1.iterate.checks import find_problems
@@ -36,15 +36,15 @@ def run_of(arm: str, seed: int, *rows: dict) -> dict:
 def ground(tmp_path_factory) -> LoopInputs:
     """A seed's folder, with the embedded policy in the place of the warm start."""
     out = tmp_path_factory.mktemp("miniature")
-    (out / f"warm-{made_of()}").symlink_to(policy_path(PROTOCOL))
-    return LoopInputs.of(out, 0)
+    (out / f"warm-{warm_start_hash()}").symlink_to(policy_path(PROTOCOL))
+    return LoopInputs.make(out, 0)
 
 
 @pytest.mark.slow  # an index is built
 def test_both_recipes_pass_the_checks_of_the_loop_and_differ_in_the_retriever_alone(ground):
     plans = {}
     for arm in ("loop", "control"):
-        path = ground.recipe(arm, 0)
+        path = ground.write_recipe(arm, 0)
         assert find_problems(read_plan(path)) == []
         plans[arm] = yaml.safe_load(path.read_text())
     assert plans["loop"].pop("data") and plans["loop"].pop("retriever")
@@ -55,7 +55,7 @@ def test_both_recipes_pass_the_checks_of_the_loop_and_differ_in_the_retriever_al
 def test_until_the_first_retriever_both_arms_have_the_same_steps_with_the_same_settings(ground):
     steps = {}
     for arm in ("loop", "control"):
-        loop_steps = Loop(read_plan(ground.recipe(arm, 0)), ground.folder / arm, 2).steps()
+        loop_steps = Loop(read_plan(ground.write_recipe(arm, 0)), ground.folder / arm, 2).steps()
         steps[arm] = [(step.name, step.settings, step.needs) for step in loop_steps[:3]]
     assert steps["loop"] == steps["control"]
     names = [name for name, *_ in steps["loop"]]
@@ -65,11 +65,11 @@ def test_until_the_first_retriever_both_arms_have_the_same_steps_with_the_same_s
 @pytest.mark.slow
 def test_the_ground_is_made_once_and_one_of_another_form_is_refused(ground):
     modified = (ground.folder / "index" / "manifest.json").stat().st_mtime_ns
-    assert LoopInputs.of(ground.folder.parent, 0) == ground
+    assert LoopInputs.make(ground.folder.parent, 0) == ground
     assert (ground.folder / "index" / "manifest.json").stat().st_mtime_ns == modified
     (ground.folder / "made_of").write_text("another\n")
     with pytest.raises(RunError, match="made_of was .* and is now .*choose another --out"):
-        LoopInputs.of(ground.folder.parent, 0)
+        LoopInputs.make(ground.folder.parent, 0)
     (ground.folder / "made_of").write_text(f"{runs_hash()}\n")
 
 

@@ -1,5 +1,5 @@
 """Repairs a corpus: collects the text of missing pages, and writes the corpus with what is supplied."""
 
-from rag_r1.system.renamed_modules import forward
+from rag_r1.system.renamed_modules import forwarding_getattr
 
-__getattr__ = forward(__name__, "rag_r1.corpus.repair.repaired_corpus")
+__getattr__ = forwarding_getattr(__name__, "rag_r1.corpus.repair.repaired_corpus")

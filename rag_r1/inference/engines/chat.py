@@ -61,7 +61,7 @@ class ChatEngine:
         messages = self._conversation(context)
         conversation = [*self._prompt, *messages]
         counts_characters = isinstance(self.codec, CharacterCodec)
-        request_tokens = self.codec.endpoint_tokens(max_tokens) if counts_characters else max_tokens
+        request_tokens = CharacterCodec.endpoint_tokens(max_tokens) if counts_characters else max_tokens
         body = {
             **self.sampling,
             "messages": conversation,

@@ -46,8 +46,8 @@ def test_every_tag_is_one_token_and_the_known_ones_begin_as_the_bases():
 
 def test_a_warm_start_is_made_once_and_can_be_measured(tmp_path):
     two = replace(WARM, steps=2, warmup=1)
-    base = memory_base(tmp_path / "base", part=two)
-    folder = warm_start(tmp_path / "policy", PROTOCOL, base, part=two)
+    base = memory_base(tmp_path / "base", phase=two)
+    folder = warm_start(tmp_path / "policy", PROTOCOL, base, phase=two)
     made = (folder / "model.safetensors").stat().st_mtime_ns
     assert memory_base(base) == base and warm_start(folder, PROTOCOL, base) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == made

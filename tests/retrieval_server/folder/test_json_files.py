@@ -29,7 +29,7 @@ def loaded(monkeypatch):
     "read, error, name",
     [
         (lambda path: read_manifest(path.parent), UserError, "manifest.json"),
-        (model_folder._json, UserError, "manifest.json"),
+        (model_folder._read_json, UserError, "manifest.json"),
         (lambda path: parse_jsonl_row(path.read_text()), BadRowError, ""),
     ],
     ids=["manifest", "settings of a model", "row of a corpus"],
@@ -46,10 +46,10 @@ def test_a_file_that_is_too_large_or_a_pipe_is_not_read(tmp_path):
     with (tmp_path / "modules.json").open("wb") as file:
         file.truncate(1 << 40)  # a hole
     with pytest.raises(UserError, match="more than 16,777,216 bytes"):
-        model_folder._json(tmp_path / "modules.json")
+        model_folder._read_json(tmp_path / "modules.json")
     os.mkfifo(tmp_path / "config.json")
     with pytest.raises(UserError, match="no ordinary file"):
-        model_folder._json(tmp_path / "config.json")
+        model_folder._read_json(tmp_path / "config.json")
 
 
 def test_a_file_that_could_not_be_written_whole_is_still_the_old_one(tmp_path):
