@@ -91,6 +91,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: str | None
     assert problem.where == str(path) and text in problem.what
 
 
+def test_a_folder_in_the_place_of_a_file_is_called_a_folder(tmp_path: Path):
+    [problem] = column_problems(str(tmp_path))
+    assert problem.what == "is a folder"
+
+
 @pytest.mark.parametrize("column", COLUMNS.split())
 def test_missing_column_is_named(tmp_path: Path, column: str):
     columns, (outer, _, inner) = row(0), column.partition(".")

@@ -14,7 +14,7 @@ from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.data.rows import QuestionRow
 from rag_r1.options.problems import PreflightReport, Problem, error, plain, warning
-from rag_r1.training.preflight.parquet import column_problems, scan_parquet, scan_problems
+from rag_r1.training.preflight.parquet import column_problems, missing_file, scan_parquet, scan_problems
 
 #: A limit on the tokens of a prompt that no prompt reaches.
 _ANY_LENGTH = 1 << 40
@@ -80,7 +80,7 @@ def _check_json_file(path: str) -> Iterator[Problem]:
     if "://" in path:
         return
     if not Path(path).expanduser().is_file():
-        yield error(path, "there is no such file", remedy)
+        yield error(path, missing_file(path), remedy)
     elif not path.endswith((".json", ".jsonl")):
         yield error(path, "veRL reads .parquet, .json and .jsonl", remedy)
     else:

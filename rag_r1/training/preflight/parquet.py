@@ -66,10 +66,15 @@ class ParquetScan:
         return self.rows - self.malformed.count - self.promptless.count
 
 
+def missing_file(path: str) -> str:
+    """What is wrong with a path that is not a file's."""
+    return "is a folder" if Path(path).expanduser().is_dir() else "there is no such file"
+
+
 def column_problems(path: str) -> list[Problem]:
     """The Problems of a file that does not exist, is not parquet, or lacks columns, one for each of these."""
     if not Path(path).is_file():
-        return [error(path, "there is no such file", f"{_REMEDY}, or correct the path")]
+        return [error(path, missing_file(path), f"{_REMEDY}, or correct the path")]
     try:
         check_parquet(path, COLUMNS_READ)
     except DataError as fault:
