@@ -23,6 +23,7 @@ process or for a person (argument_values.py).
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -184,7 +185,8 @@ def read_arguments(
     (wrong_arguments.py). `faults`: messages about wrong settings; with any, no argument is required, since it
     may be among the settings that could not be read."""
     epilog = "\n\n".join(filter(None, [_FILES, epilog]))
-    parser = CommandParser(prog=prog, description=description, epilog=epilog)
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = CommandParser(prog=prog, description=description, epilog=epilog, formatter_class=layout)
     fields = field_names(cls)
     words, settings, file_faults = _words_and_settings(cls, arguments, settings or {}, fields)
     faults = [*faults, *file_faults]

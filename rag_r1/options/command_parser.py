@@ -28,9 +28,8 @@ class CommandParser(argparse.ArgumentParser):
     """A parser whose errors are one sentence and the command that prints the help. `faults`: sentences about
     unknown and missing arguments."""
 
-    def __init__(self, prog: str | None, description: str, epilog: str):
-        layout = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog, description=description, epilog=epilog, formatter_class=layout)
+    def __init__(self, **keywords: Any):
+        super().__init__(**keywords)
         self.faults: list[str] = []
         self._goes_on = False
 
