@@ -24,16 +24,13 @@ process or for a person (argument_values.py).
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import sys
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, create_model, field_validator
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
 
@@ -42,14 +39,13 @@ from rag_r1.options.argument_values import (
     ArgumentsError,
     Fields,
     field_names,
-    flag_of,
     from_plain,
     is_positional,
     no_empty_path,
     sentence,
     words_of,
 )
-from rag_r1.options.command_parser import CommandParser
+from rag_r1.options.command_parser import ArgumentAdder, CommandParser
 from rag_r1.options.declare import Constraint
 from rag_r1.options.settings_file import split_files
 from rag_r1.options.wrong_arguments import problems_beside, right_arguments
@@ -189,12 +185,13 @@ def read_arguments(
     (wrong_arguments.py). `faults`: messages about wrong settings; with any, no argument is required, since it
     may be among the settings that could not be read."""
     epilog = "\n\n".join(filter(None, [_FILES, epilog]))
-    parser = CommandParser(prog=prog, description=description, epilog=epilog)
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = CommandParser(prog=prog, description=description, epilog=epilog, formatter_class=layout)
     fields = field_names(cls)
     words, settings, file_faults = _words_and_settings(cls, arguments, settings or {}, fields)
     faults = [*faults, *file_faults]
     optional = fields if faults else settings
-    add_argument = _ArgumentAdder(parser, fields, optional, with_rare="--help-all" in words)
+    add_argument = ArgumentAdder(parser, fields, optional, with_rare="--help-all" in words)
     source: CliSettingsSource = CliSettingsSource(
         cls, root_parser=parser, parse_args_method=CommandParser.parse_all, add_argument_method=add_argument
     )
@@ -233,78 +230,3 @@ def _words_and_settings(
     for name in [name for name in merged if is_positional(fields[name])]:
         words = [*merged.pop(name), *words]
     return words, merged, faults
-
-
-@dataclasses.dataclass
-class _ArgumentAdder:
-    """Adds the arguments of pydantic-settings to argparse's parser, with our help and our lists. `optional`:
-    names of arguments that are not required, since settings have their values."""
-
-    parser: argparse.ArgumentParser
-    fields: Mapping[str, FieldInfo]
-    optional: Container[Any]
-    with_rare: bool
-    groups: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
-        if any(field.json_schema_extra["rare"] for field in self.fields.values()):
-            self.parser.add_argument("--help-all", action="help", help="show all flags, also rare ones")
-
-    def __call__(self, group: Any, *names: str, **kwargs: Any) -> Any:
-        """Add one argument, as pydantic-settings passes it, and return argparse's action."""
-        name = kwargs.get("dest", names[0])
-        field = self.fields[name]
-        kwargs = _with_our_help(field, kwargs)
-        if name in self.optional:
-            kwargs.pop("required", None)
-        former_name, title = field.json_schema_extra["old"], field.json_schema_extra["rare"]
-        if title and not self.with_rare:
-            kwargs["help"] = argparse.SUPPRESS
-        elif title:
-            if title not in self.groups:
-                self.groups[title] = self.parser.add_argument_group(title)
-            group = self.groups[title]
-        action = group.add_argument(*names, **kwargs)
-        if former_name:  # added to the parser alone, so that help and messages have the present name only
-            group._option_string_actions[flag_of(former_name)] = action
-        if kwargs.get("action") == "store_true":  # its opposite, for what a file of settings switches on
-            group.add_argument(
-                f"--no-{flag_of(name)[2:]}",
-                action="store_const",
-                const="false",
-                dest=name,
-                default=argparse.SUPPRESS,
-                help=argparse.SUPPRESS,
-            )
-        return action
-
-
-class _JsonListAction(argparse.Action):
-    """Collects a list as JSON, which pydantic-settings does not split."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        items = json.loads(getattr(namespace, self.dest, None) or "[]")
-        items += values if isinstance(values, list) else [values]
-        setattr(namespace, self.dest, json.dumps(items))
-
-
-def _with_our_help(field: FieldInfo, keywords: dict[str, Any]) -> dict[str, Any]:
-    """The keywords that pydantic-settings gives to argparse for an argument, with our help and our lists."""
-    help_text = field.description or ""
-    metavar = field.json_schema_extra["metavar"]
-    default = field.default
-    if isinstance(default, list | tuple):
-        default = " ".join(map(str, default)) or None
-    if not any(default is none for none in (PydanticUndefined, None, False)) and "(default" not in help_text:
-        help_text += f" (default: {default})"
-    if keywords.get("action") == "append" or "nargs" in keywords:
-        keywords.update(action=_JsonListAction, default=argparse.SUPPRESS)
-        if isinstance(metavar, tuple) and metavar[-1] is ...:
-            keywords["nargs"], metavar = "+", metavar[0]
-        elif isinstance(metavar, tuple):
-            keywords["nargs"] = len(metavar)
-    if "metavar" in keywords:  # not for a flag without a value
-        if metavar is None and get_origin(field.annotation) is Literal:
-            metavar = f"{{{','.join(map(str, get_args(field.annotation)))}}}"
-        keywords["metavar"] = metavar
-    return {**keywords, "help": help_text.replace("%", "%%")}

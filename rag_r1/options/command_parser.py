@@ -1,15 +1,22 @@
-"""The parser of command lines: its errors are short, and it goes on past unknown and missing arguments.
+"""The parser of command lines, and how it gets the arguments of a declaration.
 
-`parse_all` adds them to `faults` and parses the other arguments, which are then checked too, so that one
-message has all that is wrong (wrong_arguments.py).
+Its errors are short, and it goes on past unknown and missing arguments: `parse_all` adds them to `faults` and
+parses the other arguments, which are then checked too, so that one message has all that is wrong
+(wrong_arguments.py).
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import NoReturn
+import dataclasses
+import json
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from rag_r1.options.argument_values import flag_of
 from rag_r1.options.suggestions import did_you_mean
 
 
@@ -21,9 +28,8 @@ class CommandParser(argparse.ArgumentParser):
     """A parser whose errors are one sentence and the command that prints the help. `faults`: sentences about
     unknown and missing arguments."""
 
-    def __init__(self, prog: str | None, description: str, epilog: str = ""):
-        layout = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog, description=description, epilog=epilog, formatter_class=layout)
+    def __init__(self, **keywords: Any):
+        super().__init__(**keywords)
         self.faults: list[str] = []
         self._goes_on = False
 
@@ -67,3 +73,78 @@ class CommandParser(argparse.ArgumentParser):
         """The message, followed by the known flag that is most like `unknown`, if there is one."""
         hint = did_you_mean(unknown.split()[0].partition("=")[0], self._option_string_actions)
         return message + (f"{separator}{hint}" if hint else "")
+
+
+@dataclasses.dataclass
+class ArgumentAdder:
+    """Adds the arguments of pydantic-settings to argparse's parser, with our help and our lists. `optional`:
+    names of arguments that are not required, since settings have their values."""
+
+    parser: argparse.ArgumentParser
+    fields: Mapping[str, FieldInfo]
+    optional: Container[Any]
+    with_rare: bool
+    groups: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        if any(field.json_schema_extra["rare"] for field in self.fields.values()):
+            self.parser.add_argument("--help-all", action="help", help="show all flags, also rare ones")
+
+    def __call__(self, group: Any, *names: str, **kwargs: Any) -> Any:
+        """Add one argument, as pydantic-settings passes it, and return argparse's action."""
+        name = kwargs.get("dest", names[0])
+        field = self.fields[name]
+        kwargs = _with_our_help(field, kwargs)
+        if name in self.optional:
+            kwargs.pop("required", None)
+        former_name, title = field.json_schema_extra["old"], field.json_schema_extra["rare"]
+        if title and not self.with_rare:
+            kwargs["help"] = argparse.SUPPRESS
+        elif title:
+            if title not in self.groups:
+                self.groups[title] = self.parser.add_argument_group(title)
+            group = self.groups[title]
+        action = group.add_argument(*names, **kwargs)
+        if former_name:  # added to the parser alone, so that help and messages have the present name only
+            group._option_string_actions[flag_of(former_name)] = action
+        if kwargs.get("action") == "store_true":  # its opposite, for what a file of settings switches on
+            group.add_argument(
+                f"--no-{flag_of(name)[2:]}",
+                action="store_const",
+                const="false",
+                dest=name,
+                default=argparse.SUPPRESS,
+                help=argparse.SUPPRESS,
+            )
+        return action
+
+
+class _JsonListAction(argparse.Action):
+    """Collects a list as JSON, which pydantic-settings does not split."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        items = json.loads(getattr(namespace, self.dest, None) or "[]")
+        items += values if isinstance(values, list) else [values]
+        setattr(namespace, self.dest, json.dumps(items))
+
+
+def _with_our_help(field: FieldInfo, keywords: dict[str, Any]) -> dict[str, Any]:
+    """The keywords that pydantic-settings gives to argparse for an argument, with our help and our lists."""
+    help_text = field.description or ""
+    metavar = field.json_schema_extra["metavar"]
+    default = field.default
+    if isinstance(default, list | tuple):
+        default = " ".join(map(str, default)) or None
+    if not any(default is none for none in (PydanticUndefined, None, False)) and "(default" not in help_text:
+        help_text += f" (default: {default})"
+    if keywords.get("action") == "append" or "nargs" in keywords:
+        keywords.update(action=_JsonListAction, default=argparse.SUPPRESS)
+        if isinstance(metavar, tuple) and metavar[-1] is ...:
+            keywords["nargs"], metavar = "+", metavar[0]
+        elif isinstance(metavar, tuple):
+            keywords["nargs"] = len(metavar)
+    if "metavar" in keywords:  # not for a flag without a value
+        if metavar is None and get_origin(field.annotation) is Literal:
+            metavar = f"{{{','.join(map(str, get_args(field.annotation)))}}}"
+        keywords["metavar"] = metavar
+    return {**keywords, "help": help_text.replace("%", "%%")}
