@@ -46,12 +46,12 @@ def test_the_memory_that_the_readme_names_for_32_billion_parameters_is_what_is_c
     need = memory_of(composed("recipes/agentic_rag/grpo_lora", *words), SHAPES["32B"])
     fused = memory_of(composed("recipes/agentic_rag/grpo_lora", *words, "platform=gpu_sdpa"), SHAPES["32B"])
     readme = (RECIPES / "agentic_rag" / "README.md").read_text(encoding="utf-8")
-    assert f"{need.bytes_of('update') / 1e9:.0f} GB in an update" in readme
-    assert f"{need.bytes_of('weights to vLLM') / 1e9:.0f} GB while weights are sent" in readme
+    assert f"{need.phase_bytes('update') / 1e9:.0f} GB in an update" in readme
+    assert f"{need.phase_bytes('weights to vLLM') / 1e9:.0f} GB while weights are sent" in readme
     assert f"{need.rows:.0f} rows" in readme and f"{need.host / 1e9:.0f} GB of host memory" in readme
-    assert f"{fused.bytes_of('update') / 1e9:.0f} GB with fused kernels" in readme
+    assert f"{fused.phase_bytes('update') / 1e9:.0f} GB with fused kernels" in readme
     with_fp32 = composed("recipes/rag_r1/grpo", "trainer.n_gpus_per_node=2")
-    assert memory_of(with_fp32, SHAPES["32B"]).bytes_of("update") > 4 * SHAPES["32B"].parameters
+    assert memory_of(with_fp32, SHAPES["32B"]).phase_bytes("update") > 4 * SHAPES["32B"].parameters
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "demo"])

@@ -53,12 +53,12 @@ def test_the_signal_that_leaves_is_named_once_with_its_step(band):
 def test_a_finished_run_of_a_recipe_with_a_band_is_compared_with_it(tmp_path):
     folder, metrics = tmp_path / "mine.yaml", tmp_path / "metrics.jsonl"
     folder.write_text("defaults: [rag_r1/grpo, _self_]\n")
-    assert BandCheck.of_run(Recipe.find(folder), metrics) == ""  # there is none
+    assert BandCheck.summary_of_run(Recipe.find(folder), metrics) == ""  # there is none
     signals = make_band([history(seed) for seed in range(5)])
     write_json(tmp_path / "mine.band.json", {"signals": signals})
     values = {"search/right": 0.53, "search/searches": 9.0}
     metrics.write_text(json.dumps({"step": 1, "data": values}) + "\n")
-    assert BandCheck.of_run(Recipe.find(folder), metrics).endswith("search/searches (step 1)")
+    assert BandCheck.summary_of_run(Recipe.find(folder), metrics).endswith("search/searches (step 1)")
 
 
 def test_a_run_without_a_step_of_the_band_is_not_judged(band):
