@@ -48,7 +48,7 @@ def test_the_memory_that_the_readme_names_for_32_billion_parameters_is_what_is_c
     readme = (RECIPES / "agentic_rag" / "README.md").read_text(encoding="utf-8")
     assert f"{need.phase_bytes('update') / 1e9:.0f} GB in an update" in readme
     assert f"{need.phase_bytes('weights to vLLM') / 1e9:.0f} GB while weights are sent" in readme
-    assert f"{need.rows:.0f} rows" in readme and f"{need.host / 1e9:.0f} GB of host memory" in readme
+    assert f"{need.cached_contexts:.0f} rows" in readme and f"{need.host_bytes / 1e9:.0f} GB of host memory" in readme
     assert f"{fused.phase_bytes('update') / 1e9:.0f} GB with fused kernels" in readme
     with_fp32 = composed("recipes/rag_r1/grpo", "trainer.n_gpus_per_node=2")
     assert memory_of(with_fp32, SHAPES["32B"]).phase_bytes("update") > 4 * SHAPES["32B"].parameters
