@@ -75,7 +75,7 @@ def test_micro_batches_of_rows_divide_every_ranks_share(monkeypatch, ranks):
     model.actor.ppo_micro_batch_size_per_gpu, model.rollout.log_prob_micro_batch_size_per_gpu = 2, 4
     trainer.config.critic.ppo_micro_batch_size_per_gpu = 6
     rows = trainer._get_required_batch_multiple(ranks)
-    assert rows == trainer._rows == 12 * ranks
+    assert rows == trainer._mini_batch_rows == 12 * ranks
     assert all(rows // ranks % size == 0 for size in (2, 4, 6))
 
 
