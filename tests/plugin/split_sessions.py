@@ -216,7 +216,7 @@ class Laid:
         """Rows of a mini-batch, over all ranks."""
         config = self.trainer.config
         size = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
-        return getattr(self.trainer, "_rows", size)
+        return getattr(self.trainer, "_mini_batch_rows", size)
 
     def mini_batches(self) -> list[list[list[str]]]:
         """The keys of each update, rank by rank, cut as veRL's `train_mini_batch` does."""

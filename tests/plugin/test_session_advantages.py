@@ -116,7 +116,7 @@ def test_a_reward_on_an_observation_would_be_lost_to_gae(monkeypatch, sessions):
         and any(any(session.generated[b:e]) and not session.generated[e - 1] for b, e in session.rows)
     }
     assert observed_last
-    monkeypatch.setattr(sampler, "move_rewards", lambda rewards, mask: list(rewards))
+    monkeypatch.setattr(sampler.sessions, "move_rewards", lambda rewards, mask: list(rewards))
     wrong = advantages(monkeypatch, sessions, split=True, field="returns", adv_estimator="gae")
     rewards = {session.key: session.reward for session in sessions}
     lost = {place[0] for place, value in wrong.items() if abs(value - rewards[place[0]]) > 1e-4}

@@ -57,7 +57,7 @@ def test_a_session_trainer_is_made_from_a_recipe_as_its_parent_is(mode, sampler)
 def test_mini_batches_are_told_in_rows_and_the_configuration_is_as_before():
     config = configuration(**GROUPS)
     trainer = make_trainer(SessionTrainerSync, config, ranks=1)
-    trainer._rows = 21
+    trainer._mini_batch_rows = 21
     with pytest.raises(ZeroDivisionError), trainer._config_in_rows():
         changed = trainer.config
         assert changed.actor_rollout_ref.actor.ppo_mini_batch_size * changed.actor_rollout_ref.rollout.n == 21
@@ -75,7 +75,7 @@ def test_micro_batches_of_rows_divide_every_ranks_share(monkeypatch, ranks):
     model.actor.ppo_micro_batch_size_per_gpu, model.rollout.log_prob_micro_batch_size_per_gpu = 2, 4
     trainer.config.critic.ppo_micro_batch_size_per_gpu = 6
     rows = trainer._get_required_batch_multiple(ranks)
-    assert rows == trainer._rows == 12 * ranks
+    assert rows == trainer._mini_batch_rows == 12 * ranks
     assert all(rows // ranks % size == 0 for size in (2, 4, 6))
 
 
