@@ -2,7 +2,8 @@
 
 A rule puts these patterns into its own: STATES_PATTERN, COUNTRIES_PATTERN and OCCUPATIONS are alternatives,
 to be put into `(?:...)`, UPPER and NAME are whole. Of names that begin alike the longest must be the first
-alternative. NATION_REGEX is compiled; what it matches is a key of NATIONS."""
+alternative. NATION_REGEX is compiled; what it matches is a key of NATIONS.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ into a `Question`, and what must be known to read the file. Adding one is adding
 A row is checked against its source first. It must have the columns of one of the source's layouts, and not
 those by which another source is recognised: a file given under a wrong name is refused row by row, and the
 message says what it looks like. (FlashRAG gives all of its sets the same three columns; there the name cannot
-be checked.)"""
+be checked.)
+"""
 
 from __future__ import annotations
 

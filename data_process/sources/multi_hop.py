@@ -2,7 +2,8 @@
 
 Beside the answers they name the passages that support them, the type of the question, and the number of hops
 in which it is answered; MuSiQue also names the answer of each hop. The paragraphs themselves are not kept:
-the policy has to find them."""
+the policy has to find them.
+"""
 
 from __future__ import annotations
 

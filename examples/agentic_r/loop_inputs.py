@@ -2,7 +2,8 @@
 
 Everything is made once and then only read: the warm start and the untrained encoder for all seeds, the world
 and its index for each. The recipe of an arm is what `rag-r1 iterate` reads. A short hash identifies what a
-run depends on, so that runs that depend on something else are not mixed with it."""
+run depends on, so that runs that depend on something else are not mixed with it.
+"""
 
 from __future__ import annotations
 

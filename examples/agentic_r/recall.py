@@ -1,7 +1,8 @@
 """Measures the recall of an index in the misleading world, over its held-out facts.
 
 Each fact is searched for once, with the agent's first query: the name, in the mode that the index's encoder
-was trained for. The server is the real one."""
+was trained for. The server is the real one.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 The embedded policy of `rag_r1_sq` reads, copies and searches already, with two passages a search. Here it
 gets one, so the retriever has to rank the right one first. It is trained on scripted episodes (traces.py),
 first by the script that does everything right, then by the one that often does not. It takes some minutes,
-once: the policy is kept in the outputs folder, not in the repository."""
+once: the policy is kept in the outputs folder, not in the repository.
+"""
 
 from __future__ import annotations
 

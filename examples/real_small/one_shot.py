@@ -4,7 +4,8 @@
 
 The prompt is that of `rag-r1 eval --baseline one_shot`, made by the same code: one search with the question
 itself, and the passages that it returned before the question. Every question is answered with its gold
-answer, whether or not the passages hold it, as when a reader is fine-tuned on retrieved passages (RAG)."""
+answer, whether or not the passages hold it, as when a reader is fine-tuned on retrieved passages (RAG).
+"""
 
 from __future__ import annotations
 

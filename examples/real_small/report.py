@@ -6,7 +6,8 @@ baselines.
 Reads the files of trainings and evaluations, and writes `real_model.md` (tables), `real_model.png` and
 `trajectories.md` (ten trajectories of one evaluation, drawn at random). An evaluation is a folder
 EVALS/MODEL/QUESTIONS of `rag-r1 eval`; MODEL and QUESTIONS are the names of its row. The kind of a question
-stands in its id (`rag-r1 passage-questions`); other questions have none."""
+stands in its id (`rag-r1 passage-questions`); other questions have none.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ encoder does not match its index; that is an error here.
 
 The server runs already, at `server.url`, or it is started here and runs for as long as the loop does. It must
 be allowed to open the folder OUT: `--reload-root`, which is by default the folder that contains the index
-with which it was started."""
+with which it was started.
+"""
 
 from __future__ import annotations
 

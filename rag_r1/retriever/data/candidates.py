@@ -3,7 +3,8 @@
 Each query is sent as the agent sends it (rag_r1/protocols/retriever_query.py), with the same checks and
 retries, but for more passages. A passage is named by the corpus's own id; a search that returns passages
 without one cannot be used. A search that fails is left out until the next start of the command sends it
-again."""
+again.
+"""
 
 from __future__ import annotations
 

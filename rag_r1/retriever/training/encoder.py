@@ -3,7 +3,8 @@
 An encoder is a sentence-transformers model, or a bare transformers folder, which becomes one with its
 pooling. Before training it gets its settings (encoder_settings.py), and a last layer that normalises its
 vectors, if it has none. LoRA's adapters are merged before it is saved, so the folder is read like that of any
-other model."""
+other model.
+"""
 
 from __future__ import annotations
 
