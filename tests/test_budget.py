@@ -28,8 +28,8 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: That vLLM computes with the weights that it was sent, its head included, is a test of 75. The estimate of a
 #: step on a CPU took 165 (115), with the threads of trainer and vLLM. A sixth walk took 165 (200): tokens
 #: without an embedding, encoders and weights of torch that are not whole, overrides of a training that a
-#: command starts later, files named twice. Keywords passed in full instead of in a dict, one assignment a line
-#: and types at the seams of modules took 440, and 1,400 lines of documentation came with them.
+#: command starts later, files named twice. Keywords passed in full instead of in a dict, one assignment a
+#: line and types at the seams of modules took 440, and 1,400 lines of documentation came with them.
 BUDGETS = {"package": (45_625, 0.277), "tests": (62_980, 0.053)}
 
 
