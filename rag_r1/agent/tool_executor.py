@@ -107,9 +107,11 @@ class ToolExecutor:
             return default
 
     async def _call_tool(self, calls: Sequence[CallRecord]) -> list[Result]:
-        """One result for each of these calls of one tool; only failed calls are retried."""
+        """One result for each of these calls of one tool; only failed calls are retried. Sets `sent` of the
+        calls."""
         started = time.perf_counter()
-        limits = self._limits(calls[0].tool)
+        name = calls[0].tool
+        limits = self._limits(name)
         retries = self.failures.retries if limits.retries is None else limits.retries
         timeout_s = self.failures.tool_timeout_s if limits.timeout_s is None else limits.timeout_s
         results: dict[int, Result | Refusal] = {}
@@ -117,35 +119,20 @@ class ToolExecutor:
         for attempt in range(retries + 1):
             if attempt:
                 await self.wait(attempt - 1)
-            attempted = await self._attempt([calls[i] for i in pending], timeout_s)
+            context = Context(self.context)
+            response = call_tool(self.tools[name], [calls[i].arguments for i in pending], context)
+            try:
+                answers = await with_timeout(timeout_s, response)
+                attempted = checked_results(answers, len(pending), failure_text(name))
+            except Exception as error:
+                attempted = [_failure(name, error)] * len(pending)
             results.update(zip(pending, attempted, strict=True))
+            _set_sent([calls[i] for i in pending], context)
             pending = [i for i in pending if isinstance(results[i], Failure)]
             if not pending:
                 break
         seconds = time.perf_counter() - started
         return [self._finish_call(call, results[i], seconds) for i, call in enumerate(calls)]
-
-    async def _attempt(
-        self, calls: Sequence[CallRecord], timeout_s: float | None
-    ) -> Sequence[Result | Refusal]:
-        """One result for each of these calls of one tool, which are made once, together. If that raises, each
-        result is a Failure. Sets `sent` of the calls."""
-        name = calls[0].tool
-        context = Context(self.context)
-        try:
-            response = await with_timeout(
-                timeout_s, call_tool(self.tools[name], [call.arguments for call in calls], context)
-            )
-            results: Sequence[Result | Refusal] = checked_results(response, len(calls), failure_text(name))
-        except Exception as error:
-            logger.warning("a call of the tool %s failed: %s", name, error_line(error))
-            message = failure_text(name, late=isinstance(error, CallTimeoutError))
-            results = [Failure(message, "tool", error_line(error))] * len(calls)
-        for call in calls if context.sent else ():
-            query = str(call.arguments.get("query"))
-            text = context.sent.get(query, query)
-            call.sent = None if text == query else {"query": text}
-        return results
 
     def _finish_call(self, call: CallRecord, result: Result | Refusal, seconds: float) -> Result:
         """The result as the policy reads it. Sets the status, the time and the index of the call."""
@@ -161,3 +148,17 @@ class ToolExecutor:
             call.index = index[:_SHOWN] if isinstance(index, str) else ""
             call.cached = isinstance(result, CachedDocuments)
         return result
+
+
+def _failure(name: str, error: Exception) -> Failure:
+    """The result of each call of a request to a tool that raised."""
+    logger.warning("a call of the tool %s failed: %s", name, error_line(error))
+    return Failure(failure_text(name, late=isinstance(error, CallTimeoutError)), "tool", error_line(error))
+
+
+def _set_sent(calls: Sequence[CallRecord], context: Context) -> None:
+    """Set `sent` of the calls whose query the tool has sent in another form."""
+    for call in calls if context.sent else ():
+        query = str(call.arguments.get("query"))
+        text = context.sent.get(query, query)
+        call.sent = None if text == query else {"query": text}

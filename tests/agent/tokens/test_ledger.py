@@ -111,7 +111,7 @@ def test_a_row_takes_no_more_than_it_can_hold(capacity, room):
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("generated"), st.lists(st.integers(0, 99), max_size=4), st.booleans()),
-        st.tuples(st.just("observed"), st.lists(st.integers(0, 99), max_size=4), st.just(False)),
+        st.tuples(st.just("append_observed"), st.lists(st.integers(0, 99), max_size=4), st.just(False)),
         st.tuples(st.just("rewrite"), st.lists(st.integers(0, 99), min_size=1, max_size=3), st.just(False)),
     ),
     max_size=12,

@@ -231,4 +231,4 @@ def test_files_of_other_kinds_are_named_since_they_are_not_read(tmp_path, capsys
         assert main(["--folder", str(tmp_path / "notes"), "--out", str(out), "--no-progress"]) == 0
         said = capsys.readouterr()
         assert said.out.startswith("1 passages: ")
-        assert said.err.endswith(".pdf: 0.docx, 1.docx, 2.docx, 3.docx, 4.docx and 1 more\n")
+        assert said.err.endswith(".pdf): 0.docx, 1.docx, 2.docx, 3.docx, 4.docx and 1 more\n")
