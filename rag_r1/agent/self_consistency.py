@@ -42,8 +42,9 @@ def majority_vote(records: Sequence[Trajectory], masked: Collection[str] = ()) -
     if number is None:
         number = _majority([record.answer for record in records])
     best = records[number]
+    for path, record in enumerate(records):
+        record.path = path
     best.paths = [record.to_dict() for record in records]
-    best.path = number
     best.seconds = max(record.seconds for record in records)
     return best
 

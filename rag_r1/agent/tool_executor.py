@@ -120,8 +120,8 @@ class ToolExecutor:
             if attempt:
                 await self.wait(attempt - 1)
             context = Context(self.context)
-            response = call_tool(self.tools[name], [calls[i].arguments for i in pending], context)
             try:
+                response = call_tool(self.tools[name], [calls[i].arguments for i in pending], context)
                 answers = await with_timeout(timeout_s, response)
                 attempted = checked_results(answers, len(pending), failure_text(name))
             except Exception as error:

@@ -89,14 +89,14 @@ class _SearchSamplerMixin(GroupFilter):
                     metrics["search/refilled_batches"] = float(attempt)
                 return (batch.select_keys(keys) if removed_keys else batch), metrics
             failures.update(key for info in infos for key in info if key.startswith("failed_") and info[key])
-            logger.error("no trajectory of a batch is usable: %s", dict(failures))
+            logger.error("no trajectory of a batch is usable; the failures so far: %s", dict(failures))
             if attempt < self.refills:
                 time.sleep(backoff(self.refill_wait_s, attempt))
                 self._verl_refill(batch_size)
         raise RuntimeError(
-            f"every trajectory of {self.refills + 1} batches ended with a failure that rag_r1.failures.mask "
-            f"names: {dict(failures)}. See the warnings of the agent loop above, repair the cause, and start "
-            "again: the run resumes from its last checkpoint"
+            f"no trajectory of {self.refills + 1} batches can be trained on, for failures that "
+            f"rag_r1.failures.mask names: {dict(failures)}. See the warnings of the agent loop above, repair "
+            "the cause, and start again: the run resumes from its last checkpoint"
         )
 
 

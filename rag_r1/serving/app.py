@@ -35,6 +35,8 @@ from rag_r1.serving.wire import ChatRequest, Message, TextRequest, completion
 
 #: Answered without the token: the page, which holds no data, and the probe.
 OPEN_PATHS = frozenset({*PAGE_FILES, "/health"})
+#: The codes of chats that began and failed, which are not refusals.
+_FAILED = frozenset(code for _, code, _ in FAILURES.values())
 
 
 def create_app(
@@ -116,7 +118,6 @@ def _begin_chat(chats: ChatSessions, parameters: ChatParameters) -> ChatSession:
     try:
         return chats.begin(parameters)
     except ServerFullError as full:
-        chats.metrics.refused.labels("full").inc()
         headers = {"Retry-After": str(full.retry_after_s)}
         message = f"{full}: try again in {full.retry_after_s} s"
         raise RequestError(503, "overloaded", message, headers) from full
@@ -183,6 +184,13 @@ def _add_operations(app: FastAPI, chats: ChatSessions) -> None:
 def _add_error_handlers(app: FastAPI, chats: ChatSessions) -> None:
     """Answer every error in OpenAI's form."""
     app.exception_handler(HTTPException)(http_error_response)
+
+    @app.exception_handler(RequestError)
+    async def refused(request: Request, error: RequestError) -> JSONResponse:
+        if error.code not in _FAILED:
+            reason = "full" if error.code == "overloaded" else error.code
+            chats.metrics.refused.labels(reason).inc()
+        return await http_error_response(request, error)
 
     @app.exception_handler(RequestValidationError)
     async def bad_input(_: Request, error: RequestValidationError) -> JSONResponse:

@@ -1,7 +1,7 @@
 """The wire format of the chat API: OpenAI's messages, with our additions under `rag_r1`.
 
 A request is read as OpenAI's. `temperature` (0 unless it is given: greedy, as in an evaluation) and `seed`
-are used. What cannot be done (several choices, tools of the client) is refusal; other keys that a client may
+are used. What cannot be done (several choices, tools of the client) is refused; other keys that a client may
 send are ignored, and named in `rag_r1.ignored`.
 
 An answer streams as chunks. Their `delta` has `reasoning_content`, then `content`, which is the answer and

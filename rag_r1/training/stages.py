@@ -68,7 +68,7 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
         folder = out / f"stage{number}"
         finished = folder / "finished"
         if finished.exists():
-            model = Path(finished.read_text(encoding="utf-8").strip())
+            model = _model_of(folder)
             print(f"stage {number}: finished before, its model is {model}")
             continue
         with lock_folder(folder):
@@ -84,6 +84,16 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
         print(f"stage {number}: finished, its model is {model}")
     assert model is not None  # there is at least one stage
     return model
+
+
+def _model_of(stage: Path) -> Path:
+    """`finished_model`. Raises RunError if the stage's file `finished` does not name one."""
+    try:
+        return finished_model(stage)
+    except ValueError as error:
+        raise RunError(
+            f"{stage / 'finished'} does not name a model: remove {stage}, and run again"
+        ) from error
 
 
 def finished_model(stage: Path) -> Path:

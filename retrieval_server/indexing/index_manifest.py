@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from retrieval_server.folder.manifest import (
@@ -19,8 +19,9 @@ from retrieval_server.folder.manifest import (
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.work_files import KEPT_FILES
 
+_FAISS = ("faiss-cpu", "faiss-gpu-cu12", "faiss-gpu", "faiss")  # its distributions
 _LIBRARIES = {
-    "dense": ("faiss-cpu", "sentence-transformers", "torch"),
+    "dense": (*_FAISS, "sentence-transformers", "torch"),
     "bm25": ("bm25s",),
     "lucene": ("pyserini",),
 }
@@ -63,6 +64,6 @@ def library_versions(backend: str, *libraries: str) -> dict[str, str]:
     for name in ("pyarrow", *_LIBRARIES.get(backend, ()), *libraries):
         try:
             versions[name] = version(name)
-        except ImportError:  # faiss comes under several names
+        except PackageNotFoundError:  # of FAISS, one is installed
             continue
     return versions

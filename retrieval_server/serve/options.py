@@ -167,7 +167,8 @@ class ServeCommand(Options):
         depth = self.rerank.rerank_depth
         if self.rerank.rerank and 0 < depth < self.topk:
             yield f"--topk {self.topk} is above --rerank-depth {depth}: lower it, or raise the depth"
-        if (queue := self.engine.max_queue) < limits.max_queries:
-            yield f"--max-queue {queue} is below --max-queries {limits.max_queries}: lower --max-queries too"
+        queue, queries = self.engine.max_queue, limits.max_queries
+        if queue < queries:
+            yield f"--max-queue {queue} is below --max-queries {queries}: raise it, or lower --max-queries"
         if self.topk > limits.max_topk:
             yield f"--topk {self.topk} is above --max-topk {limits.max_topk}: lower it, or raise --max-topk"

@@ -55,7 +55,7 @@ validation:
         ("questions", "questions has no train split on the Hub"),
         ("n_questions=hub:train", "n_questions has no train split on the Hub"),
         ("nq@0", "--train nq@0: give SOURCE"),
-        ("nq=x.json@many", "--train nq=x.json@many: 'many' after the @ is no .*give SOURCE.*train.json@500"),
+        ("nq=x.json@many", "--train nq=x.json@many: 'many' after the @ is not .*give SOURCE.*train.json@500"),
         ("nq=hub:dev@-3", "'-3' after the @ is not a whole number"),
         ("nq:a/b=x.json", "the name 'a/b' must have letters"),
     ],

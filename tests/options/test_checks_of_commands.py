@@ -407,7 +407,10 @@ def test_mcp_refuses_another_server_in_place_of_the_search():
         ("own notes --plan folder.yaml --out new", "folder.yaml cannot be read: Is a directory: give a file"),
         ("own notes --plan list.yaml --model none --out new", "must be a mapping"),
         ("own none --plan sections.yaml --model none_m --out new", "none does not exist"),
-        ("own notes --model none_m index.encoder=none_e --out new", "index.encoder: none_e is no folder"),
+        (
+            "own notes --model none_m index.encoder=none_e --out new",
+            "index.encoder: none_e is not the folder",
+        ),
     ],
 )
 def test_a_wrong_input_is_named_with_the_remedy(words, named, right, capsys, monkeypatch):

@@ -31,7 +31,7 @@ def test_a_function_and_a_method_of_a_package_are_imported():
 def test_what_is_no_import_path_is_told_with_an_example(path):
     with pytest.raises(ImportPathError) as caught:
         import_object(path)
-    assert "is no import path" in str(caught.value) and "my_rewards:brevity" in caught.value.remedy
+    assert "is not an import path" in str(caught.value) and "my_rewards:brevity" in caught.value.remedy
 
 
 def test_a_module_that_is_nowhere_is_told_with_the_file_and_where_it_was_looked_for(here, monkeypatch):

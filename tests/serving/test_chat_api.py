@@ -164,6 +164,17 @@ def test_what_cannot_be_answered_is_refused_in_openais_form(chat, body, status, 
     assert word in response.json()["error"]["message"]
 
 
+def test_refusals_are_counted_by_their_reason(chat):
+    def count(reason: str) -> float:
+        return chat.metric(f'chat_refused_total{{reason="{reason}"}}')
+
+    bodies = {"unsupported": question(n=2), "model_not_found": question(model="other"), "bad_input": {}}
+    for reason, body in bodies.items():
+        before = count(reason)
+        chat.post(body)
+        assert count(reason) == before + 1
+
+
 def test_what_is_no_json_or_no_route_is_an_error_too(chat):
     kind = {"Content-Type": "application/json"}
     wrong = chat.client.post("/v1/chat/completions", content=b"{", headers=kind)

@@ -87,7 +87,7 @@ NO_TEXT = "mine.yaml is not a recipe: it is not text in UTF-8"
         *((command, "rag_r1/gpro", "did you mean rag_r1/grpo?") for command in ("show", "copy", "path")),
         *((command, "x" * 300, ".yaml cannot be read: File name") for command in ("show", "copy", "path")),
         *((command, "mine.yaml", NO_TEXT) for command in ("show", "copy")),
-        ("copy", "r1_searcher/run.sh", "r1_searcher/run.sh is no recipe"),
+        ("copy", "r1_searcher/run.sh", "r1_searcher/run.sh is not a recipe"),
     ],
 )
 def test_a_file_that_is_no_recipe_is_refused_in_one_line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -89,6 +90,19 @@ def test_what_is_finished_is_not_trained_again(tmp_path):
     trainer = Trainer()
     assert run_stages(RECIPES, tmp_path, [], trainer) == first
     assert trainer.calls == []
+
+
+def test_a_moved_folder_goes_on_from_its_own_model(tmp_path):
+    with pytest.raises(Killed):
+        run_stages(RECIPES, tmp_path / "old", [], Trainer((2, 1, "step")))
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    trainer = Trainer()
+    run_stages(RECIPES, tmp_path / "new", [], trainer)
+    [(_, words)] = trainer.calls
+    assert value(words, MODEL_KEY).startswith(str(tmp_path / "new" / "stage1"))
+    (tmp_path / "new" / "stage1" / "finished").write_text("another\n")
+    with pytest.raises(RunError, match="does not name a model: remove .*stage1"):
+        run_stages(RECIPES, tmp_path / "new", [], trainer)
 
 
 def test_overrides_are_for_all_stages_for_one_or_hold_the_stages_number(tmp_path):

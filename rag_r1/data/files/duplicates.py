@@ -49,8 +49,8 @@ def question_key(question: str) -> str:
     text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
     text = " ".join(text.split())
     key = text.rstrip(_FINAL_MARKS)
-    if key == text and text.endswith("!") and not _is_factorial(text):
-        key = text.rstrip("!").rstrip()
+    while key.endswith("!") and not _is_factorial(key):
+        key = key.rstrip("!").rstrip(_FINAL_MARKS)
     return key or text or question.strip() or question
 
 

@@ -64,6 +64,8 @@ def test_questions_that_differ_in_meaning_are_not_the_same(one, other):
         ("Zoë?", unicodedata.normalize("NFD", "Zoë?")),
         ("ＡＢＣ？", "abc?"),
         ("the oﬃce?", "the office?"),
+        ("Who is Ada?!", "Who is Ada"),
+        ("Who is Ada!?.", "Who is Ada?"),
         ("Who\u00a0is\u200b Ada?", "Who is Ada?"),
         ("कमल क्या है।", "कमल क्या है"),
         ("من هي؟", "من هي"),

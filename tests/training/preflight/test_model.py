@@ -47,7 +47,7 @@ def test_a_model_folder_without_weights_is_named_with_the_remedy(home):
     assert checked(path="~/model")[1] == []
     (home / "model" / "model.safetensors").write_bytes(NO_TENSORS[:-1])
     [problem] = checked(path="~/model")[1]
-    assert "no file of weights" in problem.what and "download the model again" in problem.remedy
+    assert "not a file of weights" in problem.what and "download the model again" in problem.remedy
 
 
 def test_a_model_with_fewer_embeddings_than_its_tokenizer_has_ids_is_named(home):
