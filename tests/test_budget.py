@@ -30,7 +30,7 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: without an embedding, encoders and weights of torch that are not whole, overrides of a training that a
 #: command starts later, files named twice. Keywords passed in full instead of in a dict, one assignment a
 #: line and types at the seams of modules took 440, and 1,400 lines of documentation came with them.
-BUDGETS = {"package": (45_625, 0.277), "tests": (62_980, 0.053)}
+BUDGETS = {"package": (45_640, 0.277), "tests": (63_000, 0.053)}
 
 
 @pytest.fixture(scope="module", params=PARTS)

@@ -11,7 +11,7 @@ from rag_r1.evaluation.report.plots import dots, row_names
 from rag_r1.runs import pictures
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from rag_r1.runs.pictures import Axes
 
 #: Colour of each model, by the name of its evaluation.
 COLORS = dict(

@@ -63,7 +63,7 @@ class GroupFilter:
         if metric is not None and options.train_batch_size is None:
             raise ValueError(
                 "filtering groups needs trainer.v1.sampler.sampler_kwargs.train_batch_size: set it to"
-                " ${data.train_batch_size}, as recipes/rag_r1_defaults.yaml does"
+                " ${data.train_batch_size}, as the shipped recipes do"
             )
         self.group_size = options.group_size
         self.max_gen_batches = filter_options.max_num_gen_batches or 0

@@ -9,10 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.system.installation import pip_command
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Axes  # for the modules that paint
 
 logger = logging.getLogger(__name__)
 

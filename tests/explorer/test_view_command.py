@@ -38,7 +38,7 @@ def test_a_page_that_cannot_have_all_that_is_selected_says_so(tmp_path, capsys, 
     write(tmp_path / "a.jsonl", [record("a"), record("b"), record("c")])
     assert main([str(tmp_path), "--export", str(tmp_path / "page.html")]) == 0
     printed = capsys.readouterr()
-    assert printed.out.startswith("2 trajectories") and "3 are selected" in printed.err
+    assert printed.out.startswith("2 trajectories") and "2 of 3 selected" in printed.err
     assert (tmp_path / "page.html").read_text(encoding="utf-8").count('"record":') == 2
 
 
@@ -102,7 +102,7 @@ def test_without_a_token_a_server_for_the_network_warns(tmp_path, capsys, monkey
 def test_a_folder_without_records_is_named_since_the_page_would_be_empty(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
     assert main([str(tmp_path), "--port", "0"]) == 0
-    assert f"no record of a trajectory in {tmp_path}" in capsys.readouterr().err
+    assert f"no records in {tmp_path} yet" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def test_tags_in_a_published_observation_are_neutralised():
 @pytest.mark.parametrize(
     ("sample", "message"),
     [
-        (3, "no JSON object"),
+        (3, "not a JSON object"),
         ({}, "instruction and output"),
         ({"instruction": PROMPT, "output": 3}, "instruction and output"),
         ({"instruction": PROMPT, "output": " "}, "not the model's"),

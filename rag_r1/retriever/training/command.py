@@ -33,10 +33,10 @@ gets the same settings, and serve that with rag_r1.retriever.agentic_input=true:
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    words, settings, faults = split_recipe(sys.argv[1:] if arguments is None else arguments, COMMAND)
+    arguments, settings, faults = split_recipe(sys.argv[1:] if arguments is None else arguments, COMMAND)
     options = read_arguments(
         TrainOptions,
-        words,
+        arguments,
         prog=COMMAND,
         description=_DESCRIPTION,
         epilog=_EPILOG,

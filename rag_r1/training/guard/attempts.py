@@ -21,7 +21,7 @@ from rag_r1.training.guard.signs import Sign
 from rag_r1.training.metrics_files import MetricsFile
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from rag_r1.runs.pictures import Axes
 
 #: The files in the run's folder.
 RECORD, PAGE, PICTURE = "attempts.jsonl", "attempts.md", "attempts.png"

@@ -79,8 +79,8 @@ def test_the_settings_of_an_index_are_those_of_its_encoder(tmp_path):
     ("manifest", "words"),
     [
         ('{"backend": "bm25"}', "is not an index with an encoder: give a dense index"),
-        ('{"dense": {"encoder": {}}}', "no index with an encoder"),
-        ("[]", "no index with an encoder"),
+        ('{"dense": {"encoder": {}}}', "not an index with an encoder"),
+        ("[]", "not an index with an encoder"),
         ("no json", "manifest.json cannot be read"),
         (None, "manifest.json cannot be read"),
     ],
