@@ -141,7 +141,7 @@ def _count_request(options: JudgeOptions) -> None:
     with _sent_lock:
         if _sent_requests[options] >= options.max_requests:
             raise CannotJudgeError(
-                f"max_requests ({options.max_requests:,}) were sent to the judge: raise max_requests"
+                f"max_requests ({options.max_requests:,}) have been sent to the judge: raise max_requests"
             )
         _sent_requests[options] += 1
 

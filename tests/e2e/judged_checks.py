@@ -31,7 +31,7 @@ FAILURES = {
     "refusal": "the judge declined",
     "garbage": "reply is none of",
 }
-SPENT = r"max_requests \(\d+\) were sent"
+SPENT = r"max_requests \(\d+\) have been sent"
 Record = dict[str, Any]
 
 

@@ -127,7 +127,7 @@ def test_another_model_a_folder_without_adapters_and_one_that_exists_are_refused
     (tmp_path / "there").mkdir()
     for words, said in (
         ((step, tmp_path / "other", tmp_path / "out"), "another vocab_size"),
-        ((tmp_path, base, tmp_path / "out"), "no checkpoint of adapters"),
+        ((tmp_path, base, tmp_path / "out"), "not a checkpoint of adapters"),
         ((step, base, tmp_path / "there"), "exists already"),
     ):
         assert export(*words) == 1

@@ -133,7 +133,7 @@ FAILURES = {
     "declined": (broken_off, {}, "the judge declined"),
     "refusal as a text": (lambda body: f"I cannot judge {SECRET}", {}, "reply is none of: "),
     "garbage": (lambda body: "!?", {}, "reply is none of: "),
-    "cost": (lambda body: 503, {"max_requests": 1, "retries": 5}, r"max_requests \(1\) were sent"),
+    "cost": (lambda body: 503, {"max_requests": 1, "retries": 5}, r"max_requests \(1\) have been sent"),
 }
 
 
