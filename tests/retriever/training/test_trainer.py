@@ -232,7 +232,7 @@ def test_what_cannot_be_trained_is_said_before_it_starts(tmp_path, bert, log, ca
     assert main(words(tmp_path, bert, batch_size=64)) == 1
     assert "12 rows are fewer than a batch of 64: give --batch-size 12" in capsys.readouterr().err
     assert main(words(tmp_path, tmp_path / "nowhere")) == 1
-    assert "no such folder" in capsys.readouterr().err
+    assert "nowhere does not exist: give a folder" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
