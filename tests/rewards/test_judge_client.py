@@ -223,7 +223,7 @@ def test_the_limit_of_requests_counts_what_was_sent_and_holds_in_the_next_loop_t
         assert asyncio.run(replies(judge, "a")) == ["correct"]  # two requests
         assert asyncio.run(replies(judge, "b")) == ["correct"]
         [outcome] = asyncio.run(replies(judge, "c"))
-    assert reason(outcome) == "max_requests (3) were sent to the judge: raise max_requests"
+    assert reason(outcome) == "max_requests (3) have been sent to the judge: raise max_requests"
     assert len(server.bodies) == 3
 
 
