@@ -95,8 +95,8 @@ def observations_are_in_the_actors_context_but_outside_its_loss(run: Run) -> Non
             assert row["response_mask"][0] == row["response_mask"][-1] == 1
         assert row["loss_mask"][-len(row["responses"]) :] == row["response_mask"]
         assert row["input_ids"] == row["prompts"] + row["responses"]
-    # On real questions the tiny policy searches in a fourth to a half of its trajectories.
-    assert searched > len(run.rows) // 10
+    # On the smoke run's real questions the demo's policy searches in a fourth to a half of its trajectories.
+    assert searched > len(run.rows) // (10 if run.validation == "test" else 4)
     # On real questions the tiny policy now and then writes that tag itself; nobody else's is trained on.
     trained_on = "".join(run.tokenizer.decode(tokens(row, 1)) for row in run.rows)
     written = "".join(turn["text"] for record in records for turn in record["turns"])
