@@ -11,7 +11,7 @@ means nothing. Cells are of about equal size; of real vectors the larger ones ar
 more codes are compared. large_preset.py measures an index of vectors that are like real ones, and its recall.
 
 The encoder has the size of BERT base (twelve layers, 768 dimensions), with random weights and the tokenizer
-of `minilm`. Its mean over the questions is subtracted, so that they ask different cells: how many is told.
+of `minilm`. Its mean over the questions is subtracted, so that they ask different cells: how many is printed.
 
 Measured are the rate of adding the block; search alone, one question at a time; and the server, over HTTP,
 one question at a time: at first with nothing of index and encoder in the page cache, then with the index read
