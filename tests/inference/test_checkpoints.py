@@ -195,3 +195,19 @@ def test_the_pointer_of_git_lfs_and_a_missing_shard_are_no_weights(tmp_path):
     (folder / "none.safetensors").write_text("version https://git-lfs.github.com/spec/v1\nsize 1\n")
     with pytest.raises(RunError, match="none.safetensors is not a file of weights"):
         model_folder(folder, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "key, size, in_weights", [("num_hidden_layers", 3, 1), ("hidden_size", 8, 4), ("vocab_size", 9, 6)]
+)
+def test_weights_of_other_sizes_than_config_json_says_are_refused(tmp_path, key, size, in_weights):
+    zeros = {"model.embed_tokens.weight": (6, 4), "model.layers.0.mlp.up_proj.weight": (4, 4)}
+    (tmp_path / "model.safetensors").write_bytes(
+        save({name: np.zeros(shape) for name, shape in zeros.items()})
+    )
+    sizes = {"num_hidden_layers": 1, "hidden_size": 4, "vocab_size": 6}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    assert model_folder(tmp_path, tmp_path) == tmp_path
+    (tmp_path / "config.json").write_text(json.dumps(sizes | {key: size}))
+    with pytest.raises(RunError, match=f"{key} is {size} there, and {in_weights} in the weights"):
+        model_folder(tmp_path, tmp_path)

@@ -2,15 +2,19 @@
 
 A safetensors file begins with eight bytes, the length of a JSON header, and that header, which says where
 each tensor ends. So a download that was cut off, the pointer that Git LFS leaves in place of a file, and a
-shard that is missing are known before anything is started.
+shard that is missing are known before anything is started. The header also has the shape of each tensor, so a
+config.json of another model is known, too.
 """
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rag_r1.inference.model_folders.model_config import model_config
 from rag_r1.io.bounded_json import read_json, read_json_file
 from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
@@ -22,6 +26,9 @@ _TORCH_PREFIXES = (b"PK", b"\x80")
 #: Most JSON values of a header.
 _MAX_VALUES = 10_000_000
 _INDEX = "model.safetensors.index.json"
+#: The input embedding, and what a layer's tensors begin with, in the decoders that this project trains.
+_EMBEDDING = "model.embed_tokens.weight"
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
 def tensors_of(file: Path) -> dict[str, Any]:
@@ -41,12 +48,14 @@ def tensors_of(file: Path) -> dict[str, Any]:
 
 
 def check_weights(folder: Path) -> None:
-    """Raises RunError for the first file of weights of a Hugging Face model that is missing or not whole."""
+    """Raises RunError for the first file of weights of a Hugging Face model that is missing or not whole, and
+    for weights of other sizes than its config.json says."""
+    tensors: dict[str, Any] = {}
     try:
         index = read_json_file(folder / _INDEX) if (folder / _INDEX).is_file() else {}
         indexed = {folder / str(name) for name in index.get("weight_map", {}).values()}
         for file in sorted({*folder.glob("*.safetensors"), *indexed}):
-            tensors_of(file)
+            tensors |= tensors_of(file)
         for file in folder.glob("pytorch_model*.bin"):
             with file.open("rb") as stream:
                 if not stream.read(2).startswith(_TORCH_PREFIXES):
@@ -54,3 +63,22 @@ def check_weights(folder: Path) -> None:
     except (OSError, ValueError, AttributeError) as error:
         reason = error if isinstance(error, DataError) else f"the weights of {folder} cannot be read: {error}"
         raise RunError(f"{reason}: copy or download the model again, or give another folder") from error
+    if difference := _difference_from_config(tensors, model_config(folder)):
+        raise RunError(
+            f"{folder / 'config.json'} does not describe the weights beside it: {difference}: copy or "
+            "download the model again, or give another folder"
+        )
+
+
+def _difference_from_config(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
+    """The first size that config.json and the tensors' headers tell differently; None if there is none, or if
+    the tensors have other names than those of a plain decoder."""
+    shape = tensors.get(_EMBEDDING, {}).get("shape")
+    layers = {int(match[1]) for name in tensors if (match := _LAYER.match(name))}
+    in_weights = {"num_hidden_layers": len(layers) or None}
+    if isinstance(shape, list) and len(shape) == 2:
+        in_weights |= {"vocab_size": shape[0], "hidden_size": shape[1]}
+    for key, size in in_weights.items():
+        if size is not None and isinstance(config.get(key), int) and config[key] != size:
+            return f"{key} is {config[key]} there, and {size} in the weights"
+    return None
