@@ -1,4 +1,7 @@
-"""Draws the report of a run: exact match and searches of each model, and the curves of the training."""
+"""Draws the picture of the report: exact match and searches of each model, and the curves of the training.
+
+report.py passes the contents of report.json. Without matplotlib nothing is drawn.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,18 @@ from rag_r1.runs import pictures
 if TYPE_CHECKING:
     from rag_r1.runs.pictures import Axes
 
-#: Colour of each model, by the name of its evaluation.
+#: The colour of each model, by the name of its evaluation.
 COLORS = dict(
     untrained=pictures.GREY, one_shot=pictures.ORANGE, fine_tuned=pictures.PURPLE, trained=pictures.BLUE
 )
 
 
 def draw(report: Mapping[str, Any], path: Path) -> list[Path]:
-    """Draw the data of report.json into the file `path`, with a panel for the curves if there are any.
-    Returns the path in a list, which is empty without matplotlib."""
+    """Draw the contents of report.json into the file `path`.
+
+    There is a panel for the training curves if the report has any. Returns the files that were written: none
+    without matplotlib.
+    """
     models, curves = report["models"], report["curves"]
 
     def paint(match: Axes, searches: Axes, *training: Axes) -> None:
@@ -36,7 +42,7 @@ def draw(report: Mapping[str, Any], path: Path) -> list[Path]:
 
 
 def _draw_match(axes: Axes, models: Mapping[str, Any]) -> None:
-    """Exact match with its interval, a row for each model."""
+    """Draw the exact match of each model with its interval, one model per row."""
     for row, (name, model) in enumerate(models.items()):
         points = [{"value": None}] * len(models)
         points[row] = model["em"]
@@ -46,7 +52,7 @@ def _draw_match(axes: Axes, models: Mapping[str, Any]) -> None:
 
 
 def _draw_searches(axes: Axes, models: Mapping[str, Any]) -> None:
-    """Queries for each question, a bar for each model."""
+    """Draw the queries per question, with a bar for each model."""
     values = [model["queries"]["value"] or 0.0 for model in models.values()]
     bars = axes.barh(range(len(models)), values, color=[COLORS[name] for name in models], height=0.5)
     axes.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
@@ -55,7 +61,7 @@ def _draw_searches(axes: Axes, models: Mapping[str, Any]) -> None:
 
 
 def _draw_curves(axes: Axes, curves: Mapping[str, Mapping[Any, float]]) -> None:
-    """Reward and held-out exact match over the steps of the training."""
+    """Draw the reward and the held-out exact match over the steps of the training."""
     for name, label, color in (
         ("reward", "reward, sampled", pictures.GREEN),
         ("held_out_em", "held-out exact match", pictures.BLUE),

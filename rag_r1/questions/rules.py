@@ -67,7 +67,9 @@ _SAME_CLAUSE_PRONOUN = re.compile(
 _PERSONAL_PRONOUN = re.compile(r"\b(?:he|she|him|it|they|them)\b", re.IGNORECASE)
 #: ... and those that never refer to what is asked for.
 _THIS = re.compile(r"\b(?:this|these|those)\b(?! (?:year|day|month|century)\b)", re.IGNORECASE)
+#: Pronouns that refer to persons only.
 _OF_PERSONS = frozenset("he she him his her hers himself herself".split())
+#: A question word with the noun of what is asked for, as in "which old river".
 _QUESTION_WORD = re.compile(r"\b(?:which|what) (?:[a-z\-]+ )*?([a-z\-]+)\b", re.IGNORECASE)
 _AUXILIARY = frozenset("is was are were be do does did has have had can could will would should may".split())
 #: Nouns to which no pronoun refers, since what they mean neither owns nor does anything ("which year").
