@@ -8,13 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rag_r1.runs import pictures
 from rag_r1.sft.difficulty_filter import NEVER
-
-if TYPE_CHECKING:
-    from rag_r1.runs.pictures import Axes
 
 #: Length of the longest bar, in characters.
 _WIDTH = 50
@@ -36,7 +32,7 @@ def as_text(bars: Mapping[str, int]) -> str:
 def draw(bars: Mapping[str, int], path: Path) -> list[Path]:
     """Draw the histogram. Returns the files that were written: none without matplotlib."""
 
-    def histogram(axes: Axes) -> None:
+    def histogram(axes: pictures.Axes) -> None:
         colors = {NEVER: pictures.GREY, "1": pictures.ORANGE}
         container = axes.bar(
             list(bars), list(bars.values()), color=[colors.get(name, pictures.BLUE) for name in bars]
