@@ -1,4 +1,8 @@
-"""Starts what `rag-r1 serve --demo` serves: the policy of the last demo run, else the embedded warm start."""
+"""Prepares the agent of `rag-r1 serve --demo`.
+
+It serves the policy of the last demo run together with its index. If there has been no run, it serves the
+embedded warm start, for which it writes a world and indexes it.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +27,23 @@ from rag_r1.serving.launch import say, start_search
 from rag_r1.serving.page import ExampleQuestion, PageInfo, model_name
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
-#: The embedded warm start that is served without a demo run.
+#: Protocol of the embedded warm start that is served if there is no demo run.
 _EMBEDDED = "rag_r1_mq"
 #: The seed of its world.
 _SEED = 0
-#: The demo's world is written anew at each start, below --out.
+#: The folder below `--out` into which its world is written at each start.
 _WORLD = "chat-demo"
-#: Questions of each kind that the demo suggests, and what the kinds are called.
+#: Number of example questions of each kind on the page.
 _EXAMPLES = 2
+#: Descriptions of the kinds of questions.
 _KINDS = {
     "one_hop": "one fact",
     "bridge": "a fact about the result of a search",
     "both": "two facts",
     "comparison": "a comparison",
 }
-#: Episodes that vLLM plays at the same time. A batch has room for all of their prompts: vLLM on a CPU crashes
-#: if it splits the prefill of a seeded request.
+#: Number of concurrent episodes in vLLM. A batch must have room for all of their prompts, because vLLM
+#: crashes on a CPU if it splits the prefill of a seeded request.
 _CONCURRENCY = 32
 _CONTEXT_TOKENS = 512
 _VLLM = ("--max-num-seqs", str(_CONCURRENCY), "--max-num-batched-tokens", str(_CONTEXT_TOKENS * _CONCURRENCY))
@@ -50,8 +55,10 @@ _UNTRAINED = (
 
 
 def start(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
-    """Start a retrieval server for the demo's world, which runs until `stack` is closed. Returns the
-    arguments with which its policy is served, and the texts of the page."""
+    """Start a retrieval server for the demo's world, which runs until `stack` is closed.
+
+    Returns the arguments with which the policy is served, and the texts of the page.
+    """
     run = last_demo_run(OUTPUTS)
     if run is not None:
         say(f"the policy of {run.folder}")
@@ -72,7 +79,7 @@ def start(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, Pa
 
 
 def _page_info(run: DemoRun, *, note: str, model: str, step: int | None, index: str) -> PageInfo:
-    """What the page shows of the policy and its world, with example questions."""
+    """Describe the policy and its world for the page, with example questions."""
     questions = run.questions()
     return PageInfo(
         "an invented world",
@@ -86,7 +93,7 @@ def _page_info(run: DemoRun, *, note: str, model: str, step: int | None, index: 
 
 
 def examples_of(questions: Iterable[QuestionRow]) -> tuple[ExampleQuestion, ...]:
-    """The first `_EXAMPLES` questions of each kind, by kind."""
+    """Choose the first `_EXAMPLES` questions of each kind; they are grouped by kind."""
     by_kind: dict[str, list[ExampleQuestion]] = {kind: [] for kind in _KINDS}
     for row in questions:
         kind = row.data_source.rpartition("/")[2]
@@ -97,20 +104,25 @@ def examples_of(questions: Iterable[QuestionRow]) -> tuple[ExampleQuestion, ...]
 
 @dataclass(frozen=True)
 class DemoRun:
-    """A world, and a policy that was made for it: a finished run of the demo, or the embedded warm start."""
+    """A world with a policy for it, from a finished run of the demo or with the embedded warm start."""
 
+    #: Contains the folder `data` with the files of the world.
     folder: Path
+    #: Folder of the policy.
     model: Path
+    #: Name of the protocol.
     protocol: str
 
     def questions(self) -> list[QuestionRow]:
-        """The held-out questions of the world."""
+        """Read the held-out questions of the world."""
         return [QuestionRow.from_row(row) for row in read_rows(self.folder / "data" / "val.parquet")]
 
 
 def last_demo_run(outputs: Path) -> DemoRun | None:
-    """The demo run below `outputs` whose policy is the newest; None if no run has a policy, an index and a
-    recipe."""
+    """Find the demo run below `outputs` with the newest policy.
+
+    Only runs that have a policy, an index and a recipe count; returns None if there is none.
+    """
     runs = []
     for folder in outputs.glob("*"):
         recipe = RECIPES / "demo" / f"{folder.name}.yaml"

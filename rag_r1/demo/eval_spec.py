@@ -1,4 +1,4 @@
-"""The arguments of `rag-r1 eval` for a demo policy, with the limits of the demo's validation."""
+"""Makes the arguments of `rag-r1 eval` for a demo policy, with the limits of the demo's validation."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from rag_r1.config.recipes import RECIPES
 from rag_r1.demo.world import prompt_file
 from rag_r1.evaluation.eval_arguments import EvalArguments
 
-#: The override that turns the cache of searches off: it would only hide how long a search takes.
+#: Turns the cache of searches off, which would hide how long a search takes.
 NO_CACHE = "rag_r1.retriever.cache_size=0"
 
 
 def eval_arguments(
     model: Path, questions: Path, protocol: str, url: str, out: Path, *keys: str, **arguments: Any
 ) -> EvalArguments:
-    """The arguments of an evaluation that plays the questions as the demo's validation does. `keys`: further
-    overrides of the configuration, `key=value`; `arguments`: further arguments of EvalArguments."""
+    """Return the arguments of an evaluation that plays questions in the same way as the demo's validation.
+
+    `keys` are further overrides of the configuration, `key=value`; `arguments` are further arguments of
+    EvalArguments.
+    """
     settings = _settings(protocol)
     return EvalArguments(
         model=str(model),
@@ -37,7 +40,7 @@ def eval_arguments(
 
 
 def limit_keys(settings: Mapping[str, Any]) -> list[str]:
-    """The limits of agent and retriever in a recipe's block `rag_r1`, as overrides `key=value`."""
+    """Convert the limits of agent and retriever in a recipe's block `rag_r1` to overrides `key=value`."""
     return [
         f"rag_r1.{section}.{name}={value}"
         for section in ("agent", "retriever")
@@ -46,7 +49,7 @@ def limit_keys(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(protocol: str) -> dict[str, dict[str, Any]]:
-    """The blocks `rag_r1` and `data` of the demo's recipes for a protocol."""
+    """Read the blocks `rag_r1` and `data` of the demo's recipes for a protocol."""
     settings: dict[str, dict[str, Any]] = {}
     for name in ("_common", *(["_r1_searcher"] if protocol == "r1_searcher" else [])):
         recipe = yaml.safe_load((RECIPES / "demo" / f"{name}.yaml").read_text(encoding="utf-8"))

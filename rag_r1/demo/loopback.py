@@ -1,6 +1,7 @@
-"""HTTP servers on a free port of 127.0.0.1, each in a thread, as context managers.
+"""HTTP servers on a free port of 127.0.0.1, each in its own thread, as context managers.
 
-`Proxy` passes requests on to another server; a subclass changes what comes back, or when.
+`LoopbackServer` is the base class; the pipeline's teacher is such a server. `Proxy` forwards requests to
+another server, and its subclasses change the answers or delay them.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from aiohttp import web
 
 @dataclass
 class LoopbackServer:
-    """An HTTP server on a free port of 127.0.0.1, in a thread of its own, for the length of a `with` block.
-    Its `url` has no path. Raises RuntimeError if it does not start."""
+    """An HTTP server that runs in a thread for the length of a `with` block.
 
+    Entering the block raises RuntimeError if the server does not start.
+    """
+
+    #: The address without a path, once the server has started.
     url: str = field(default="", init=False)
 
     def add_routes(self, app: web.Application) -> None:
-        """Add the handlers to `app`; a subclass overrides this."""
+        """Add the handlers to `app`. Subclasses override this."""
 
     def __enter__(self):
         self._loop = asyncio.new_event_loop()
@@ -39,7 +43,10 @@ class LoopbackServer:
         self._thread.join(30)
 
     def _serve(self, ready: threading.Event) -> None:
-        """Start the server, set `ready`, and serve until the loop is stopped; what went wrong is `_fault`."""
+        """Start the server, set `ready`, and serve until the loop is stopped.
+
+        An exception at the start is kept in `_fault`, for `__enter__` to raise.
+        """
         asyncio.set_event_loop(self._loop)
         try:
             app = web.Application(client_max_size=1 << 22)
@@ -59,7 +66,7 @@ class LoopbackServer:
         self._loop.close()
 
     async def _close_server(self, runner: web.AppRunner) -> None:
-        """Close the server, and cancel the handlers that still wait."""
+        """Close the server, and cancel the handlers that are still waiting."""
         await runner.cleanup()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
@@ -69,8 +76,9 @@ class LoopbackServer:
 
 @dataclass
 class Proxy(LoopbackServer):
-    """Passes requests on to the server at the address `backend`. Requests do not wait for one another."""
+    """Forwards requests to another server. Requests do not wait for one another."""
 
+    #: Address of the other server.
     backend: str
 
     def add_routes(self, app: web.Application) -> None:
@@ -78,11 +86,11 @@ class Proxy(LoopbackServer):
         app.cleanup_ctx.append(self._client)
 
     async def handle(self, request: web.Request) -> web.Response:
-        """The answer to a request: the backend's, unless a subclass overrides this."""
+        """Answer a request with the backend's answer. Subclasses override this."""
         return await self.forward_request(request)
 
     async def forward_request(self, request: web.Request) -> web.Response:
-        """The backend's answer; status 502 if the backend cannot be reached."""
+        """Return the backend's answer to a request; status 502 if the backend cannot be reached."""
         data = await request.read()
         target = self.backend.rstrip("/") + request.path_qs
         headers = {"Content-Type": request.content_type}
@@ -95,19 +103,20 @@ class Proxy(LoopbackServer):
             return web.Response(status=502)
 
     async def _client(self, app: web.Application) -> AsyncIterator[None]:
-        """Keep one client open for as long as the server runs."""
+        """Keep one HTTP client open while the server runs."""
         async with aiohttp.ClientSession() as self._session:
             yield
 
 
 @dataclass
 class DelayingProxy(Proxy):
-    """Each answer to a POST takes `delay_s` longer, as that of a search in a large index or on the web."""
+    """Delays answers to POST requests, to imitate searches in a large index or on the web."""
 
+    #: Delay of each answer in seconds.
     delay_s: float
 
     async def handle(self, request: web.Request) -> web.Response:
         if request.method == "POST":
-            await request.read()  # before the wait, as a server does
+            await request.read()  # a server receives the whole request before it searches
             await asyncio.sleep(self.delay_s)
         return await self.forward_request(request)

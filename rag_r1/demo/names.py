@@ -1,7 +1,7 @@
-"""The names and words of the demo world, and their split into training and test.
+"""Defines the names and words of the demo world, and their split into training and test.
 
-Every name has two words. The set of all word pairs has a fixed split into `train` (the warm start and
-reinforcement learning) and `test`.
+Every name consists of two words. All pairs of words are divided between the splits `train`, which the warm
+start and reinforcement learning use, and `test`. The division is fixed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ TOWN = "Ford Mill Bridge Haven Cross Hill Moor Gate".split()
 RIVER = "Water Brook Beck Run Stream Burn Flow Creek".split()
 COMPANY = "Works Motors Foundry Bank Press Foods Glass Steel".split()
 TRADE = "painter singer doctor writer pilot teacher farmer miner".split()
-NAME_WORDS = (*FIRST, *LAST, *STEM, *TOWN, *RIVER, *COMPANY)  # the words of all names
+#: The words of all names.
+NAME_WORDS = (*FIRST, *LAST, *STEM, *TOWN, *RIVER, *COMPANY)
 YEARS = [str(year) for year in range(1901, 1931)]
 
 
 def names(first: Sequence[str], second: Sequence[str], split: str) -> list[str]:
-    """All two-word names of a split, `train` or `test`. The splits are disjoint and the same for all seeds;
-    one name in six is a test name."""
+    """Return all names of a split, `train` or `test`, that consist of a first and a second word.
+
+    The splits are disjoint and the same for all seeds. One name in six is in `test`.
+    """
     pairs = (f"{a} {b}" for a in first for b in second)
     return [pair for pair in pairs if (zlib.crc32(pair.encode()) % 6 == 0) == (split == "test")]

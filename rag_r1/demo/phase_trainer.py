@@ -1,8 +1,8 @@
 """Trains a tiny policy on batches of weighted rows, for one phase of supervised learning.
 
-A row is token ids with a loss weight for each; what they are is up to the caller (warm_start.py for the
-demo's policies). A phase has learning rates of its own, and its state can be saved and loaded between two
-steps.
+A row consists of token ids with a loss weight for each. The callers make the rows: warm_start.py for the
+demo's policies, and pipeline/pretrain.py for the base of the pipeline. Each phase has its own learning rates.
+The state of a training can be saved after any step, so that an interrupted one can be resumed.
 """
 
 from __future__ import annotations
@@ -21,27 +21,30 @@ from transformers import Qwen2ForCausalLM
 
 from rag_r1.io.atomic_files import atomic_file
 
-#: Token ids, and the loss weight of each.
+#: (token ids, loss weight of each token).
 Row = tuple[list[int], list[float]]
-#: The file of an unfinished training in its folder.
+#: Name of the file with the state of an unfinished training.
 PROGRESS = "progress.pt"
-#: Steps after which it is written again.
+#: Number of steps after which the state is saved again.
 SAVE_INTERVAL = 50
-#: The attributes of a trainer with one item for each optimizer.
+#: The attributes of PhaseTrainer that are lists with one item for each optimizer.
 _PER_OPTIMIZER = ("optimizers", "schedules")
 
 
 @dataclass(frozen=True)
 class TrainingPhase:
-    """A phase of the training: linear warm-up over `warmup` steps, then cosine decay to 2 % of the rates.
+    """The length and the learning rates of a phase: linear warm-up, then cosine decay to 2 % of the rates.
 
-    Muon with rate `matrix_lr` trains the matrices of the layers, AdamW with rate `lr` embeddings and norms.
-    The model then learns to copy in a third of the steps that AdamW alone needs.
+    Muon trains the matrices of the layers, and AdamW the embeddings and norms. The model then learns to copy
+    in a third of the steps that AdamW alone needs.
     """
 
     steps: int
+    #: Number of steps of the warm-up.
     warmup: int
+    #: Learning rate of AdamW.
     lr: float
+    #: Learning rate of Muon.
     matrix_lr: float
 
 
@@ -60,7 +63,7 @@ class PhaseTrainer:
         self.schedules = [LambdaLR(item, lambda step: self._rate_factor(step)) for item in self.optimizers]
 
     def step(self, rows: Sequence[Row]) -> float:
-        """Train on a batch, in place; returns its loss, the weighted mean over its targets."""
+        """Train the model on a batch; returns the loss, which is the weighted mean over all targets."""
         self.model.zero_grad()
         total_weight = sum(sum(weights[1:]) for _, weights in rows)
         rows = sorted(rows, key=lambda row: len(row[0]))
@@ -76,19 +79,19 @@ class PhaseTrainer:
         return total_loss
 
     def state(self) -> dict[str, Any]:
-        """The state for `load`: weights, optimizers and schedules, as tensors and plain values."""
+        """Return the state for `load`: weights, optimizers and schedules, as tensors and plain values."""
         states = {name: [item.state_dict() for item in getattr(self, name)] for name in _PER_OPTIMIZER}
         return {"model": self.model.state_dict(), **states}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a state that `state` returned."""
+        """Continue from a state that `state` has returned."""
         self.model.load_state_dict(state["model"])
         for name in _PER_OPTIMIZER:
             for item, saved in zip(getattr(self, name), state[name], strict=True):
                 item.load_state_dict(saved)
 
     def _rate_factor(self, step: int) -> float:
-        """The share of the learning rates that applies at a step."""
+        """Return the factor of the learning rates at a step."""
         phase = self.phase
         if step < phase.warmup:
             return (step + 1) / phase.warmup
@@ -97,7 +100,7 @@ class PhaseTrainer:
 
 
 def train(model: Qwen2ForCausalLM, batches: Iterator[list[Row]], phase: TrainingPhase, name: str) -> None:
-    """Train `model` in place through one phase; `name` is shown with the progress."""
+    """Train `model` in place through one phase. `name` is the label of the progress bar."""
     trainer = PhaseTrainer(model, phase)
     model.train()
     average_loss = 0.0
@@ -116,11 +119,11 @@ def train_resumable(
     progress: Path,
     name: str,
 ) -> None:
-    """Train `model` in place through all phases; `rows_of` gives the rows of a phase's number and a step.
+    """Train `model` in place through all phases, or resume an interrupted training.
 
-    After every `SAVE_INTERVAL` steps, and at the end of a phase, the state is written to the file `progress`
-    (tensors and numbers only; it is read with `weights_only`). A killed training goes on from there; the
-    caller removes the file when the policy is written.
+    `rows_of` returns the rows for the number of a phase and of a step. After every `SAVE_INTERVAL` steps, and
+    at the end of a phase, the state is written to the file `progress`. The file contains only tensors and
+    numbers, and is read with `weights_only`. The caller removes it when the policy has been written.
     """
     state = torch.load(progress, weights_only=True) if progress.exists() else {"step": 0}
     model.train()
@@ -143,8 +146,10 @@ def train_resumable(
 
 
 def _loss(model: Qwen2ForCausalLM, rows: Sequence[Row]) -> torch.Tensor:
-    """The summed weighted cross-entropy of some rows. With right padding a causal model needs no attention
-    mask."""
+    """Return the weighted cross-entropy of some rows, summed over their tokens.
+
+    The rows are padded on the right, where a causal model needs no attention mask.
+    """
     length = max(len(ids) for ids, _ in rows)
     ids = torch.tensor([row + [0] * (length - len(row)) for row, _ in rows])
     weights = torch.tensor([weight + [0.0] * (length - len(weight)) for _, weight in rows])[:, 1:]

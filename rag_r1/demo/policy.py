@@ -1,9 +1,9 @@
-"""The demo policy: a Qwen2 of about one million parameters with a vocabulary made for the demo world.
+"""Makes, saves and loads demo policies: Qwen2 models of about one million parameters for the demo world.
 
-A policy folder contains config, tokenizer and weights (float16) in Hugging Face's format, so that vLLM, FSDP
-and `AutoModelForCausalLM` load it like any other checkpoint. The committed warm starts are in
-`rag_r1/demo/policy/<protocol>/`; `python -m rag_r1.demo.warm_start` makes them. Many callers need no
-more than the folder of one, so torch and transformers are imported where a model or a tokenizer is made.
+A policy folder contains the config, the tokenizer and the weights (float16) in Hugging Face's format, so that
+vLLM, FSDP and `AutoModelForCausalLM` load it like any other checkpoint. The committed warm starts are in
+`rag_r1/demo/policy/<protocol>/`, and are made by `python -m rag_r1.demo.warm_start`. Many callers only need
+the path of a folder, so torch and transformers are imported inside the functions that need them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as TokenizerBase
     from transformers import Qwen2ForCausalLM
 
+#: The protocols of RAG-R1 for which there is a warm start.
 PROTOCOLS = ("rag_r1_sq", "rag_r1_mq")
 POLICIES = Path(__file__).parent / "policy"
 
 
 def policy_path(protocol: str) -> Path:
-    """The folder of the committed warm start for a protocol name. Raises FileNotFoundError with the
-    remedy."""
+    """Return the folder of the committed warm start for a protocol.
+
+    Raises FileNotFoundError, which names the command that makes one, if there is none.
+    """
     folder = POLICIES / protocol
     if not (folder / "config.json").exists():
         names = " and ".join(sorted(path.parent.name for path in POLICIES.glob("*/config.json")))
@@ -45,7 +48,7 @@ def policy_path(protocol: str) -> Path:
 
 
 def demo_tokenizer() -> TokenizerBase:
-    """The tokenizer of RAG-R1's two warm starts: one token for each word, tag, year and document label."""
+    """Make the tokenizer of RAG-R1's warm starts; each word, tag, year and document label is one token."""
     from rag_r1.demo.tokenizer import make_tokenizer
 
     rng = random.Random(0)
@@ -68,7 +71,7 @@ def demo_tokenizer() -> TokenizerBase:
 
 
 def make_policy(tokenizer: TokenizerBase, seed: int) -> Qwen2ForCausalLM:
-    """An untrained policy in float32 whose vocabulary size is the tokenizer's length."""
+    """Make an untrained policy in float32, whose vocabulary size is the length of the tokenizer."""
     import torch
     from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
@@ -103,7 +106,7 @@ def save_policy(folder: Path, model: Qwen2ForCausalLM, tokenizer: TokenizerBase)
 
 
 def load_policy(folder: Path | str) -> tuple[Qwen2ForCausalLM, TokenizerBase]:
-    """The model of a policy folder in float32, and its tokenizer, as the trainer and vLLM load them."""
+    """Load the model of a policy folder in float32, and its tokenizer, as the trainer and vLLM do."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -114,7 +117,7 @@ def load_policy(folder: Path | str) -> tuple[Qwen2ForCausalLM, TokenizerBase]:
 def demo_setup(
     tokenizer: TokenizerBase, protocol: Protocol, budget: Budget, search: WorldSearch
 ) -> AgentSetup:
-    """The agent of the demo, which searches a world."""
+    """Make the agent of the demo, whose tool searches a world."""
     return AgentSetup(
         protocol=protocol.with_special_tokens(control_tokens(tokenizer)),
         codec=TokenizerCodec(tokenizer),
@@ -125,8 +128,8 @@ def demo_setup(
 
 
 def prompt_ids(tokenizer: TokenizerBase, protocol: Protocol, messages: Sequence[dict[str, str]]) -> list[int]:
-    """The token ids of a prompt, up to where the policy's first turn begins."""
-    # Without a codec, which takes longer to make than it saves for one prompt; its ids are the same.
+    """Return the token ids of a prompt, up to the beginning of the policy's first turn."""
+    # Not with a TokenizerCodec: making one takes longer than encoding a prompt, and the ids are the same.
     encode = partial(tokenizer.encode, add_special_tokens=False)
     return protocol.prompt_ids(messages, chat_template(tokenizer), encode)
 
@@ -137,10 +140,10 @@ def encode_trace(
     messages: Sequence[dict[str, str]],
     segments: Sequence[Segment],
 ) -> tuple[list[int], list[int]]:
-    """The token ids and the mask (1 where generated) of a trace, of equal length.
+    """Return the token ids of a prompt with its trace, and a mask of the same length (1 where generated).
 
-    Every segment is encoded on its own, as in a rollout, where the policy's turns are tokens and each
-    observation is encoded once. Joining the text before encoding could give other tokens at the boundaries.
+    Every segment is encoded separately, as in a rollout, where turns are generated as tokens and each
+    observation is encoded once. If the texts were joined first, the tokens at their boundaries could differ.
     """
     ids = prompt_ids(tokenizer, protocol, messages)
     mask = [0] * len(ids)

@@ -1,25 +1,25 @@
-"""SFT data without searches, for R1-Searcher's two stages in miniature.
+"""Makes SFT data without searches, for R1-Searcher's two stages in miniature.
 
 Rewards can only teach a policy to search if it already searches now and then. A large model does so because
-its prompt says how, and because it can follow a form that it reads for the first time. This data gives the
-tiny policy the same ability without ever showing a search:
+its prompt says how, and because it can follow instructions about a form that it has never seen. This data
+gives the tiny policy the same ability without ever showing a search. There are four kinds of rows:
 
-    read    documents appear in the thought, after some words or none, without having been asked for: read
-            them and answer; in some rows a note comes first
-    lost    the same with documents that do not help, or with an empty block: guess
-    note    the prompt names a form, `Key words between <|begin_of_memo|> and <|end_of_memo|> may help`; the
-            policy says what it notes (some words of the question, a name, every name), writes it in that
-            form, then guesses, since it gets no reply
-    guess   the same prompt without a note: guess
+    read    Documents appear in the thought without a request, some of them after a few words. The policy
+            reads them and answers. In some rows it first writes a note.
+    lost    The same with documents that do not help, or with an empty block. The policy guesses.
+    note    The prompt names a form: `Key words between <|begin_of_memo|> and <|end_of_memo|> may help`. The
+            policy says what it notes (some words of the question, a name, or every name) and writes it in
+            that form. Since it gets no reply, it guesses.
+    guess   The same prompt, but the policy guesses without a note.
 
-The name of the form is one of many, so the policy learns to copy it from the prompt; `query` is never used.
-When the prompt in reinforcement learning names `query`, the same habit produces a first, aimless query, in
-somewhat fewer trajectories than there are notes among the guesses (`NOTE_SHARE`). The rewards must teach the
-rest: that a search engine reads these words, what to ask it for, and that asking pays.
+The form has one of many names, so that the policy learns to copy the name from the prompt; `query` is never
+among them. When the prompt in reinforcement learning names `query`, the same habit produces a first, aimless
+query, in somewhat fewer trajectories than there are notes among the guesses (`NOTE_SHARE`). The rewards must
+teach the rest: that a search engine reads these words, what to search for, and that a search pays.
 
-Half of the notes contain arbitrary neighbouring words of the question, which as a query find the wrong thing;
-the others contain a name or every name. Each note first says what it contains. Stage 1 rewards a search and
-not its result, so it has no reason to prefer one of these habits; stage 2 has.
+Half of the notes contain arbitrary neighbouring words of the question, which find the wrong documents when
+they are used as a query; the others contain one name or every name. Each note first says what it contains.
+Stage 1 rewards a search whatever it finds, so it has no reason to prefer one of these habits; stage 2 has.
 """
 
 from __future__ import annotations
@@ -43,14 +43,16 @@ from rag_r1.protocols import Document, Protocol
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as TokenizerBase
 
+#: Name of the protocol.
 NAME = "r1_searcher"
-#: The form that is a search; in the SFT data its name occurs only in prompts and exercises.
+#: The name of the form that is a search. In the SFT data it occurs only in prompts and exercises.
 QUERY = "query"
+#: The names of forms in the SFT data.
 FORMS = (
     "memo list name mark word line sign page card slip file item label entry draft topic phrase title".split()
 )
-#: Share of the warm start's guesses that have a note; an upper bound on the share of first trajectories with
-#: a query.
+#: Share of the warm start's guesses that have a note. In the first trajectories of reinforcement learning,
+#: the share with a query is at most as large.
 NOTE_SHARE = 0.04
 #: Share of `read` rows that also have a note, among those whose prompt does not name `query`.
 READ_NOTE_SHARE = 0.3
@@ -58,9 +60,9 @@ READ_NOTE_SHARE = 0.3
 DOCUMENTS_SHARE = 0.7
 #: What a note contains -> share of the notes.
 NOTE_CONTENTS = {"some words": 0.5, "a name": 0.25, "every name": 0.25}
-#: Maximum words in a note.
+#: Maximum number of words in a note.
 MAX_NOTE_WORDS = 4
-#: Most documents of a search (the recipes' top-k) and of a trace.
+#: Maximum number of documents in a search (the recipes' top-k) and in a row.
 TOPK = 3
 
 #: Rows per batch, by kind. The base has more notes than guesses; the warm start sets their final share.
@@ -69,16 +71,16 @@ WARM_MIX = {"read": 8, "lost": 4, "guess": 12}
 
 
 def form_protocol(form: str) -> Protocol:
-    """The demo's R1-Searcher dialect with another name for the form in its prompt."""
+    """Return the demo's R1-Searcher protocol with another name for the form in its prompt."""
     protocol = demo_protocol(NAME)
     return replace(protocol, user_prompt=protocol.user_prompt.replace(f"_{QUERY}", f"_{form}"))
 
 
 def no_search_tokenizer() -> TokenizerBase:
-    """A tokenizer with one token per word, year and document number; three per tag: its beginning, its name,
-    its end.
+    """Make a tokenizer in which each word, year and document number is one token.
 
-    So a tag with a name that was never generated can be composed of parts that were.
+    A tag consists of three tokens: its beginning, its name and its end. The policy can therefore write a tag
+    with a new name, from parts that it has learned in other tags and texts.
     """
     rng = random.Random(0)
     tags = demo_protocol(NAME).tags
@@ -102,15 +104,17 @@ def no_search_tokenizer() -> TokenizerBase:
 def write_reading_row(
     question: Question, world: World, search: WorldSearch, rng: random.Random, form: str | None = None
 ) -> list[Segment]:
-    """A row with documents that were not asked for, with every fact among them, and the answer that follows
-    from them; with `form`, after a note in that form."""
+    """Write a row with unrequested documents that contain every fact, and the answer that follows from them.
+
+    With `form`, the policy first writes a note in that form.
+    """
     needed = _needed_documents(question, world)
     entities = " ".join(lookup.entity for lookup in question.lookups)
     # The best first, as from a search engine.
     documents = (needed + _search_results(entities, search, needed))[:TOPK]
     thought, answer = conclude(question, question.lookups, rng, value_text)
     if question.kind == "bridge":
-        # The intermediate fact is stated too: two steps in one thought are too hard for this policy.
+        # State the intermediate fact, too, because two steps in one thought are too hard for this policy.
         thought = f"{question.lookups[0].value}, {thought}"
     note = _note(question, form, rng) if form else ""
     return [
@@ -122,7 +126,7 @@ def write_reading_row(
 def write_unrelated_row(
     question: Question, world: World, search: WorldSearch, rng: random.Random
 ) -> list[Segment]:
-    """A row with documents that were not asked for and do not contain the answer, or none, and a guess."""
+    """Write a row with unrequested documents that do not contain the answer, or with none, and a guess."""
     documents = []
     if rng.random() < DOCUMENTS_SHARE:
         documents = _search_results(
@@ -132,37 +136,43 @@ def write_unrelated_row(
 
 
 def _needed_documents(question: Question, world: World) -> list[Document]:
-    """The documents that state the question's facts, in their order."""
+    """Return the documents that state the facts of a question, in the order of the facts."""
     by_title = {passage["contents"].partition("\n")[0]: passage for passage in world.passages}
     return [Document(**by_title[f'"{lookup.entity}"']) for lookup in question.lookups]
 
 
 def _search_results(words: str, search: WorldSearch, needed: Sequence[Document]) -> list[Document]:
-    """The results of a search for `words`, without the needed documents."""
+    """Return the results of a search for `words`, without the needed documents."""
     needed_ids = {document.id for document in needed}
     return [document for document in search.results([words])[0] if document.id not in needed_ids]
 
 
 def _document_segment(documents: Sequence[Document], rng: random.Random) -> Segment:
-    """A block of documents, at the beginning of a thought or after some words."""
+    """Make a block of documents, which stands at the beginning of a thought or after some words."""
     aside = aside_words(rng)
     return Segment((f" {aside}" if aside else "") + demo_protocol(NAME).observation([""], [documents]), False)
 
 
 def write_guess_row(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
-    """A row that answers with a random name of the right type; with `form`, after a note in that form."""
+    """Write a row that answers with a random name of the right type.
+
+    With `form`, the policy first writes a note in that form.
+    """
     note = _note(question, form, rng) if form else ""
     return [Segment(note + _ending("I can guess.", guess(question, world, rng)), True)]
 
 
 def _note(question: Question, form: str, rng: random.Random) -> str:
-    """A part of the question in the given form, preceded by a statement of what it is."""
+    """Write a note: a sentence that says what it contains, and a part of the question in the form."""
     label, text = draw_note(question, rng, " ")
     return f" I take a note of {label}. <|begin_of_{form}|> {text} <|end_of_{form}|>"
 
 
 def draw_note(question: Question, rng: random.Random, separator: str) -> tuple[str, str]:
-    """Draw what a note contains, a key of NOTE_CONTENTS, and its text; `separator` stands between names."""
+    """Draw a note; returns what it contains (a key of NOTE_CONTENTS) and its text.
+
+    `separator` separates several names.
+    """
     (label,) = rng.choices(list(NOTE_CONTENTS), NOTE_CONTENTS.values())
     names = [lookup.entity for lookup in question.lookups if lookup.entity in question.text]
     words = neighbouring_words(question, rng)
@@ -171,19 +181,21 @@ def draw_note(question: Question, rng: random.Random, separator: str) -> tuple[s
 
 
 def noted_contents(text: str) -> str | None:
-    """The contents, a key of NOTE_CONTENTS, that the first note in a text announces; None without a note."""
+    """Return what the first note in a text contains (a key of NOTE_CONTENTS); None without a note."""
     match = re.search(rf"I take a note of ({'|'.join(NOTE_CONTENTS)})\.", text)
     return match and match[1]
 
 
 def aside_words(rng: random.Random) -> str:
-    """Some words, or none every second time, to stand before a block of documents: otherwise the policy would
-    learn to read them only in one position."""
+    """Return some words that stand before a block of documents, or, in half of the cases, none.
+
+    Without them the policy would learn to read documents in one position only.
+    """
     return " ".join(rng.sample(FORMS, rng.randint(3, 9))) if rng.random() < 0.5 else ""
 
 
 def neighbouring_words(question: Question, rng: random.Random) -> str:
-    """One to `MAX_NOTE_WORDS` neighbouring words of the question."""
+    """Draw one to `MAX_NOTE_WORDS` neighbouring words of a question."""
     words = question.text.rstrip("?").replace(",", "").split()
     length = rng.randint(1, MAX_NOTE_WORDS)
     start = rng.randrange(len(words) - length + 1)
@@ -191,12 +203,13 @@ def neighbouring_words(question: Question, rng: random.Random) -> str:
 
 
 def write_copy_row(rng: random.Random) -> tuple[str, list[Segment]]:
-    """An exercise in copying words, including names of forms: the request, and the answer."""
+    """Write an exercise in copying words, such as names of forms; returns (request, turn with the answer)."""
     forms = " ".join(rng.sample([*FORMS, QUERY], rng.randint(2, 4)))
     return f"Say {forms}.", [Segment(_ending("I know enough.", forms), True)]
 
 
 def _ending(thought: str, answer: str) -> str:
+    """Format the end of a thought and the answer."""
     return f" {thought} </think>\n<answer> {answer} </answer>"
 
 
@@ -208,8 +221,11 @@ def batches(
     counts: Counter,
     kinds: Sequence[str] = KINDS,
 ) -> Iterator[list[tuple[list[int], list[int]]]]:
-    """(ids, mask) of the rows of one batch a step, each batch about a fresh world; `counts` collects their
-    kinds. If the mix has no notes, a guess gets a note with probability `NOTE_SHARE`."""
+    """Yield a batch for each step, with (token ids, mask) for each row; each batch is about a new world.
+
+    `mix` has the number of rows of each kind, and `counts` collects the kinds. If the mix has no notes, a
+    guess gets a note with probability `NOTE_SHARE`.
+    """
     rng = random.Random(seed)
     for _ in range(steps):
         world = fresh_world(rng)
@@ -229,20 +245,20 @@ def batches(
 def _write_row(
     kind: str, question: Question, world: World, search: WorldSearch, rng: random.Random
 ) -> tuple[Protocol, list[dict[str, str]], list[Segment]]:
-    """The protocol, the prompt and the trace of a row of a kind."""
+    """Write a row of a kind; returns (protocol, messages of the prompt, trace)."""
     # The prompt may name `query` only in rows with a block of documents, where no form is needed.
     form = rng.choice([*FORMS, QUERY] if kind in ("read", "lost") else FORMS)
     protocol = form_protocol(form)
     text = question.text
     if kind == "read":
-        # Some with a note, so that a note does not imply that a guess follows.
+        # Some of these rows get a note, so that a note does not imply that a guess follows.
         has_note = form != QUERY and rng.random() < READ_NOTE_SHARE
         trace = write_reading_row(question, world, search, rng, form if has_note else None)
     elif kind == "lost":
         trace = write_unrelated_row(question, world, search, rng)
     elif kind == "drill":
         question, (turn,) = write_drill(world, rng, value_text)
-        # The prompt opened the thought.
+        # The prompt of this protocol has opened the thought already.
         text, trace = question.text, [replace(turn, text=turn.text.removeprefix("<think>"))]
     elif kind == "echo":
         text, trace = write_copy_row(rng)

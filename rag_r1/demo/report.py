@@ -28,16 +28,21 @@ from rag_r1.runs.markdown import Page
 
 @dataclass(frozen=True)
 class HeldOutMeans:
-    """Means over the episodes of one validation. Times are not among them: the validation before training
-    includes the engine's first compilation, so they cannot be compared."""
+    """Means over the episodes of one validation.
 
+    Times are left out: the validation before the training includes the first compilation of the engine, so
+    they could not be compared.
+    """
+
+    #: Exact match by kind of question, and over all.
     em_by_kind: dict[str, float]
     em: float
+    #: Searches and turns per question.
     searches: float
     turns: float
 
     def labelled(self) -> dict[str, float]:
-        """The means by their labels in results.json and in the table."""
+        """Return the means by their labels in results.json and in the table."""
         return {
             **{f"EM {kind}": em for kind, em in self.em_by_kind.items()},
             "EM all": self.em,
@@ -47,11 +52,11 @@ class HeldOutMeans:
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> HeldOutMeans:
-    """The means over the records of a validation."""
+    """Average over the records of a validation."""
     by_kind: dict[str, list[float]] = defaultdict(list)
     for record in records:
         by_kind[record["data_source"].rpartition("/")[2]].append(record["rewards"]["em"])
-    kinds = dict.fromkeys([*KINDS, *sorted(by_kind)])  # in the world's order, any other kind after them
+    kinds = dict.fromkeys([*KINDS, *sorted(by_kind)])  # the world's kinds first, in its order
     figures = [summary(trajectory_of(record)) for record in records]
     return HeldOutMeans(
         em_by_kind={kind: mean(by_kind[kind]) for kind in kinds if kind in by_kind},
@@ -64,8 +69,8 @@ def summarise(records: Sequence[dict[str, Any]]) -> HeldOutMeans:
 def make_report(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """Write `results.json`, `report.md` and `report.png` into `run`, and return the results.
 
-    `facts` (recipe, seed, seconds, ...) are added to the results. Raises ValueError if there are fewer than
-    two validations.
+    `facts` (recipe, seed, seconds, ...) are added to the results. Raises ValueError if the run has recorded
+    fewer than two validations.
     """
     validation, training = (records_by_step(run / "trajectories" / split) for split in ("val", "train"))
     if len(validation) < 2:
@@ -89,7 +94,7 @@ def make_report(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The table: held-out questions, greedy, before and after training."""
+    """Format the results before and after the training as a table in Markdown."""
     steps = sorted(results["held_out"])
     before, after = results["held_out"][steps[0]], results["held_out"][steps[-1]]
     page = Page().text(
@@ -106,10 +111,13 @@ def markdown(results: dict[str, Any]) -> str:
 def draw(
     held_out: Mapping[int, HeldOutMeans], reward: Mapping[int, float], questions: int, path: Path
 ) -> list[Path]:
-    """Draw, by step, held-out EM, the mean reward, and searches and turns. `questions`: the number of those
-    held out. Returns the files that were written: none without matplotlib."""
+    """Draw the held-out exact match, the mean reward, and searches and turns over the steps.
 
-    def paint(match: Any, rewards: Any, search: Any) -> None:
+    `questions` is the number of held-out questions. Returns the files that were written: none without
+    matplotlib.
+    """
+
+    def paint(match: pictures.Axes, rewards: pictures.Axes, search: pictures.Axes) -> None:
         _draw_exact_match(match, held_out, questions)
         rewards.plot(list(reward), list(reward.values()), color=pictures.GREY)
         rewards.set(title="Training, sampled", ylabel="mean reward of a step")
@@ -126,8 +134,8 @@ def draw(
     return pictures.draw(path, paint, size=(9.6, 3.4), panels=3, ratios=[4, 3, 3])
 
 
-def _draw_exact_match(axes: Any, held_out: Mapping[int, HeldOutMeans], questions: int) -> None:
-    """EM of each kind of question, and of all with its 95 % interval."""
+def _draw_exact_match(axes: pictures.Axes, held_out: Mapping[int, HeldOutMeans], questions: int) -> None:
+    """Draw the exact match for each kind of question, and for all questions with its 95 % interval."""
     steps = sorted(held_out)
     for kind, color in zip(held_out[steps[0]].em_by_kind, cycle(pictures.SERIES), strict=False):
         points = [(step, held_out[step].em_by_kind[kind]) for step in steps]

@@ -1,11 +1,11 @@
-"""Runs the embedded demo end to end: a world, an index, a retrieval server and a veRL training.
+"""`rag-r1 demo`: runs the embedded demo, from a world and an index to a veRL training and its report.
 
     rag-r1 demo --recipe grpo
 
-writes the invented world's corpus and questions, builds a BM25 index, starts the retrieval server, runs
-`verl.trainer.main_ppo` with the recipe `demo/<name>` from the warm start in `policy/`, and
-prints a table and draws a picture at the end. Nothing is downloaded. `key=value` arguments are Hydra
-overrides of the recipe.
+The command writes the corpus and the questions of an invented world, builds a BM25 index and starts the
+retrieval server. It then runs `verl.trainer.main_ppo` with the recipe `demo/<name>` from the warm start in
+`policy/`. At the end it prints a table and draws a picture. Nothing is downloaded. `key=value` arguments are
+Hydra overrides of the recipe.
 """
 
 from __future__ import annotations
@@ -41,32 +41,33 @@ from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.next_steps import after_demo
 from rag_r1.training.progress import train
 
-#: Where runs are written, a folder for each recipe; below the working directory.
+#: Contains a folder for the run of each recipe; relative to the working directory.
 OUTPUTS = Path("outputs", "demo")
-#: Overrides that save the policy of the last step, as a Hugging Face model only.
+#: Overrides that save only the policy of the last step, and only as a Hugging Face model.
 KEEP_POLICY = ("trainer.save_freq=1000000", "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]")
-#: The recipe that trains adapters over NF4 weights, which are saved as adapters.
+#: The recipe that trains adapters over NF4 weights. It saves adapters instead of a model.
 _OVER_NF4 = "grpo_nf4"
 
 
 @dataclass(frozen=True)
 class TrainingInputs:
-    """Inputs of a training: the protocol, the policy from which it starts, and the function that writes the
-    corpus and the questions of a seed into a folder (as `world.write_demo`)."""
+    """What a training starts from."""
 
     protocol: Protocol
+    #: Folder of the policy.
     policy: Path
+    #: Writes the corpus and the questions for a seed into a folder, like `world.write_demo`.
     write: Callable[[Path, Protocol, int], Any] = write_demo
 
 
 def recipe_names() -> list[str]:
-    """The names of the demo's recipes that start from an embedded policy."""
+    """Return the names of the demo's recipes that start from an embedded policy."""
     names = sorted(path.stem for path in (RECIPES / "demo").glob("*.yaml") if not path.stem.startswith("_"))
     return [name for name in names if (POLICIES / protocol_of(name)).is_dir()]
 
 
 def protocol_of(recipe: str) -> str:
-    """The name of a recipe's protocol."""
+    """Return the name of the protocol of a demo recipe."""
     return yaml.safe_load((RECIPES / "demo" / f"{recipe}.yaml").read_text())["rag_r1"]["protocol"]
 
 
@@ -78,11 +79,13 @@ def run_demo(
     timeout_s: float = 3600,
     inputs: TrainingInputs | None = None,
 ) -> dict[str, Any]:
-    """Run one demo into the folder `out`, in which an earlier run is replaced; returns its results
-    (report.make_report). `inputs`: None for the embedded policy of the recipe's protocol and the demo's
-    world. Raises RunError."""
+    """Run one demo in the folder `out`, where it replaces an earlier run; returns its results.
+
+    Without `inputs`, the training starts from the embedded policy of the recipe's protocol, in the demo's
+    world. `timeout_s` limits the training, in seconds. Raises RunError if a server or the training fails.
+    """
     start = time.monotonic()
-    for name in ("data", "index", "trajectories", "checkpoints"):  # from an earlier run in the same folder
+    for name in ("data", "index", "trajectories", "checkpoints"):  # of an earlier run
         shutil.rmtree(out / name, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     if inputs is None:
@@ -103,7 +106,7 @@ def run_demo(
 
 
 def _run_overrides(out: Path, seed: int, policy: Path, url: str) -> list[str]:
-    """The overrides that name the files, the seed and the server of a run."""
+    """Return the overrides that set the files, the seed and the server of a run."""
     return [
         f"data.train_files={out / 'data' / 'train.parquet'}",
         f"data.val_files={out / 'data' / 'val.parquet'}",
@@ -118,7 +121,7 @@ def _run_overrides(out: Path, seed: int, policy: Path, url: str) -> list[str]:
 
 
 def _check_recipe(text: str) -> str:
-    """The name of a recipe that may be written as a path. Raises ValueError for one that does not exist."""
+    """Return the name of a recipe, which may be given as a path. Raises ValueError if it does not exist."""
     name = text.removeprefix("recipes/").removeprefix("demo/").removesuffix(".yaml")
     if name not in (names := recipe_names()):
         raise ValueError(f"argument --recipe: must be one of {', '.join(names)}, not {text!r}")
@@ -141,8 +144,10 @@ class DemoArguments(Arguments):
 
 
 def _check_start(args: DemoArguments) -> Path:
-    """Check packages, folder and overrides; returns the folder of the run. Raises StartError with all
-    problems."""
+    """Check packages, folder and overrides; returns the folder of the run.
+
+    Raises StartError with all problems.
+    """
     out = Path(realpath(args.out or OUTPUTS / args.recipe))
     with StartChecks() as checks:
         packages = ["bitsandbytes"] if args.recipe == _OVER_NF4 else []
@@ -177,11 +182,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print_results(args: DemoArguments, out: Path, results: dict[str, Any]) -> None:
-    """Print the table, the check of the curves, and what can be done with the policy."""
+    """Print the table, the check of the training curves, and what can be done with the policy."""
     picture = out / "report.png"  # is not drawn without matplotlib
     picture_note = f" Picture: {picture}" if picture.exists() else ""
     print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total.{picture_note}")
-    # A changed recipe has other curves.
+    # The bands hold for the unchanged recipe only.
     recipe = Recipe.find(f"demo/{args.recipe}")
     if not args.overrides and (summary := BandCheck.summary_of_run(recipe, out / "metrics.jsonl")):
         print(summary)

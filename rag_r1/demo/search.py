@@ -1,9 +1,9 @@
 """In-process BM25 over a world's passages, with the same ranking as the retrieval server.
 
 The warm start needs a new index for every batch, for which a server would be too slow, and `rag_r1` may not
-import the server's code. So the same steps are implemented here again: lower case, words, Lucene's stop
-words, English stems, k1 1.2, b 0.75, only passages with a positive score, ties in corpus order. A test
-compares the two.
+import the code of the server. The same steps are therefore implemented again: lower case, words, Lucene's
+stop words, English stems, BM25 with k1 = 1.2 and b = 0.75, only passages with a positive score, and ties in
+the order of the corpus. A test compares the two implementations.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ _STOPWORDS = frozenset(
 
 
 class WorldSearch:
-    """Searches passages `{"id", "contents"}`: `results` from synchronous code, `search` from the agent
-    core."""
+    """Searches passages `{"id", "contents"}`.
+
+    Synchronous code calls `results`; the agent calls `search` as its tool.
+    """
 
     def __init__(self, passages: Sequence[dict[str, str]], topk: int = 2):
         import bm25s  # here: it belongs to an extra, and this module is imported for `rag-r1 demo --help`
@@ -43,14 +45,15 @@ class WorldSearch:
         self._index.vocab_dict = vocabulary
 
     def results(self, queries: Sequence[str]) -> list[list[Document]]:
-        """The best passages of each query, best first."""
+        """Return the best `topk` passages for each query, best first."""
         return [self._best(query) for query in queries]
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        """The same as `results`, as a tool of an agent calls it."""
+        """Return the same as `results`."""
         return self.results(queries)
 
     def _best(self, query: str) -> list[Document]:
+        """Return the best passages for a query; only those with a positive score."""
         ids = self._index.get_tokens_ids(_terms(query))
         if not ids:
             return []
@@ -60,7 +63,7 @@ class WorldSearch:
 
 
 def _terms(text: str) -> list[str]:
-    """The stems of the words of a text, without stop words."""
+    """Return the stems of the words of a text, without stop words."""
     stem = _stemmer()
     return [stem(word) for word in re.findall(r"\w+", text.lower()) if word not in _STOPWORDS]
 

@@ -1,8 +1,8 @@
-"""Rolls out a policy in plain torch, without server, Ray or vLLM.
+"""Rolls out a policy in plain torch, without a server, Ray or vLLM.
 
-Used in tests and to measure a warm start while it is made. The turn loop is the real one
-(`rag_r1.agent.Episode`); only the engine is simple: it waits until all running episodes of a batch have asked
-for a turn, and then generates all of them in one batch.
+It is used in tests, in the evaluation of the pipeline, and to measure a new warm start. The turn loop is the
+real one (`rag_r1.agent.Episode`); only the engine is simpler. It waits until all running episodes have
+requested a turn, and then generates these turns in one batch.
 """
 
 from __future__ import annotations
@@ -34,30 +34,34 @@ class Rollout:
 
     @property
     def row(self) -> TrainingRow:
-        """The only training row. Raises ValueError if there are several (`ledger.rows()`)."""
+        """The training row of the rollout. Raises ValueError if there are several (`ledger.rows()`)."""
         return self.ledger.row()
 
     @property
     def correct(self) -> bool:
-        """Exact match of the answer; the world's names need no normalisation."""
+        """Whether the answer is right. Names of the world need no normalisation before they are compared."""
         return self.trajectory.answer == self.question.gold
 
 
 @dataclass
 class TorchEngine:
-    """Generates for all waiting episodes at once. Temperature 0 means greedy decoding."""
+    """Generates the turns of all waiting episodes in one batch."""
 
     model: Qwen2ForCausalLM
     tokenizer: TokenizerBase
+    #: 0 means greedy decoding.
     temperature: float
-    #: Context, most tokens of the turn, and the future of its tokens, for each waiting episode.
+    #: For each waiting episode: its context, the maximum number of tokens, and the future of the turn.
     waiting: list[tuple[list[int], int, asyncio.Future]] = field(default_factory=list)
-    #: The tokens of each form of a stop string.
+    #: The token ids of each form in which a stop string may occur.
     stops: tuple[tuple[int, ...], ...] = ()
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """Queue one turn; `flush` generates it. A stop string must always have the same tokens, as the demo's
-        have, but for a blank before it and a line break behind it, which may be in its first or last one."""
+        """Queue a turn, and wait until `flush` has generated it.
+
+        A stop string must be tokenized in the same way in every text, which is true of the demo's tags. Only
+        a blank before it or a line break after it may be parts of its tokens.
+        """
         texts = [prefix + s + suffix for s in stop for prefix in ("", " ") for suffix in ("", "\n")]
         self.stops = tuple(tuple(self.tokenizer(s, add_special_tokens=False).input_ids) for s in texts)
         future = asyncio.get_running_loop().create_future()
@@ -67,7 +71,7 @@ class TorchEngine:
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Generate one turn for every waiting episode."""
+        """Generate a turn for every waiting episode."""
         waiting, self.waiting = self.waiting, []
         tokens, mask = _left_padded([context for context, _, _ in waiting], self.tokenizer.pad_token_id)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
@@ -99,8 +103,10 @@ class TorchEngine:
             future.set_result((row[:length], values[:length]))
 
     def _are_ended(self, columns: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Whether each row ends with a stop string; `columns`: the rows' tokens so far, one tensor per
-        step."""
+        """Whether each row ends with a stop string.
+
+        `columns` has the tokens so far: for each step, a tensor with the token of each row.
+        """
         is_ended = torch.zeros_like(columns[-1], dtype=torch.bool)
         for stop in self.stops:
             if len(stop) <= len(columns):
@@ -110,7 +116,7 @@ class TorchEngine:
 
 
 def _left_padded(contexts: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The contexts as rows of one length, and the mask that is 0 where they are padded."""
+    """Pad contexts on the left to the same length; returns the token ids, and a mask that is 0 at padding."""
     length = max(map(len, contexts))
     ids = [[pad] * (length - len(context)) + list(context) for context in contexts]
     mask = [[0] * (length - len(context)) + [1] * len(context) for context in contexts]
@@ -152,7 +158,7 @@ def run_rollouts(
 
 
 def scores_by_kind(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Exact match for each kind of question and for `all`."""
+    """Return the share of right answers for each kind of question, and for `all`."""
     groups: dict[str, list[bool]] = {}
     for rollout in rollouts:
         for key in (rollout.question.kind, "all"):

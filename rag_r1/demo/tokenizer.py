@@ -1,10 +1,10 @@
-"""The demo policy's tokenizer: a byte-level BPE in Qwen2's own form, trained on the demo world's words.
+"""Makes the tokenizer of a demo policy: a byte-level BPE like Qwen2's, trained on the words of the demo.
 
 For a folder with a Qwen2 config, `AutoTokenizer` builds a `Qwen2Tokenizer` from the vocabulary and the
-merges, with Qwen2's pre-tokenizer whatever the saved file says. So the merges are trained with that same
-pre-tokenizer, and the saved tokenizer gives the same tokens in vLLM and in the trainer as here. Every word of
-the world is one token. Tags, years (which Qwen2 would split into digits) and the fixed parts of an
-observation are added tokens but not special ones, so that they stay visible in decoded text.
+merges, and always uses Qwen2's pre-tokenizer, whatever the saved file says. The merges are therefore trained
+with this pre-tokenizer, so that vLLM and the trainer get the same tokens as this module. Every word of the
+world is one token. Tags, years (which Qwen2 would split into digits) and the fixed parts of an observation
+are added tokens, but not special ones, so that they remain visible in decoded text.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ CHAT_TEMPLATE = (
 
 
 def make_tokenizer(texts: Iterable[str], units: Iterable[str]) -> Qwen2Tokenizer:
-    """A tokenizer in which each pre-token of `texts` and each string of `units` is one token.
+    """Make a tokenizer in which each pre-token of `texts` and each string of `units` is one token.
 
     Args:
         texts: samples of what the policy reads and writes; pre-tokens are words and runs of punctuation.
         units: strings that become added tokens: tags, years, fixed parts of an observation.
     """
-    # Here and not above: torch comes with it, and policy.py imports this module for its tokenizer only.
+    # Imported here, because it imports torch, which callers that need no tokenizer should not wait for.
     from transformers import Qwen2Tokenizer
     from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
@@ -57,7 +57,7 @@ def make_tokenizer(texts: Iterable[str], units: Iterable[str]) -> Qwen2Tokenizer
 
 
 def _trained_model(texts: Iterable[str], units: Sequence[str], expression: str) -> dict[str, Any]:
-    """The vocabulary and the merges in which each pre-token of the texts is one token, as JSON values."""
+    """Train a BPE in which each pre-token of the texts is one token; returns vocabulary and merges."""
     trained = Tokenizer(models.BPE())
     trained.normalizer = normalizers.NFC()
     trained.pre_tokenizer = pre_tokenizers.Sequence(

@@ -1,8 +1,8 @@
 """Writes rule-based traces of the demo world as trajectory records.
 
-A record of such a trace is like that of a trajectory that a policy played: turns with their calls, the
-documents that were shown, the answer, and the golds. `rag-r1 sft-data` reads them, so that the way from
-traces to a fine-tuned policy can be tried without a teacher:
+The record of such a trace has the same form as that of a trajectory that a policy has played: turns with
+their calls, the documents that were shown, the answer, and the gold answers. `rag-r1 sft-data` reads these
+records, so that a policy can be fine-tuned on traces without a teacher:
 
     python -m rag_r1.demo.trace_records --out traces --protocol rag_r1_mq --mix gold --batches 100
 
@@ -31,23 +31,27 @@ from rag_r1.options.command_line import Arguments, Positive, argument, read_argu
 from rag_r1.protocols import Answer, Protocol
 from rag_r1.protocols import Search as SearchAction
 
-#: Questions per batch.
+#: Number of questions in a batch.
 BATCH = 16
+#: The mixes of strategies, by their names on the command line.
 MIXES = {"mixed": MIXED, "gold": GOLD, "full": FULL}
 
 
 @dataclass(frozen=True)
 class DemoTrace:
-    """A question, a trace that answers it, rightly or not, and the search of its world."""
+    """A question with a trace that answers it, correctly or not."""
 
     question: Question
     segments: list[Segment]
+    #: Searches the world that the question is about.
     search: Search
 
 
 def warm_traces(protocol: Protocol, mix: str, batches: int, seed: int) -> Iterator[list[DemoTrace]]:
-    """Batches of traces whose strategies are drawn from a mix (`mixes.MIXED`, ...); the same arguments give
-    the same traces."""
+    """Yield batches of traces whose strategies are drawn from a mix, which is a key of `MIXES`.
+
+    The same arguments give the same traces.
+    """
     rng = random.Random(f"warm-{seed}")
     shares = MIXES[mix][protocol.name]
     for _ in range(batches):
@@ -66,7 +70,7 @@ def warm_traces(protocol: Protocol, mix: str, batches: int, seed: int) -> Iterat
 
 
 def record_of(trace: DemoTrace, protocol: Protocol, trajectory_id: str) -> Trajectory:
-    """The trace as a trajectory, whose last turn gives the answer."""
+    """Convert a trace to a trajectory, whose last turn gives the answer."""
     trajectory = Trajectory(trajectory_id, trace.question.text, protocol.name, status="answered")
     for segment in trace.segments:
         if not segment.generated:

@@ -1,21 +1,23 @@
-"""Format-learning SFT of the demo policy, from random weights to a warm start for RL.
+"""Trains a demo policy by format-learning SFT, from random weights to a warm start for RL.
 
-Every batch asks about a new random world, so no fact can be memorised; what can be learned is reading,
-copying and the format. Two parts:
+Every batch asks about a new random world, so that no fact can be memorised; what can be learned is to read,
+to copy and to keep to the format. There are two parts:
 
-    base        from random weights: only one-hop questions for a few steps, then all kinds, then more of
-                those with two independent facts; in both protocols, with strategies that find the answer,
-                and with exercises in comparing years. The loss is on the policy's turns and, with a smaller
-                weight, on those tokens of prompt and passages that occurred before: the model has had no
-                pretraining that would have taught it to copy.
-    warm start  from the base, in one protocol: traces of mixed strategies, right and wrong (`mixes.MIXED`),
-                with the loss only on the policy's turns, as in RAG-R1. `--gold` uses only right strategies:
-                the upper bound for supervised learning from known answers.
+    base        It starts from random weights. At first there are only one-hop questions, then all kinds, and
+                then more of those with two independent facts. The traces are in both protocols, find the
+                answer, and are mixed with exercises in comparing years. The loss is on the policy's turns
+                and, with a smaller weight, on those tokens of prompt and passages that have occurred before,
+                because no pretraining has taught this model to copy.
+    warm start  It starts from the base, and has traces of one protocol with mixed strategies, right and wrong
+                (`mixes.MIXED`). The loss is on the policy's turns only, as in RAG-R1. With `--gold` all
+                strategies are right: the upper bound for supervised learning from known answers.
+
+This command runs both parts:
 
     python -m rag_r1.demo.warm_start --protocol rag_r1_mq --out DIR --seed 0
 
-runs both parts; `--base DIR` saves the base in that folder, or loads it from there if it exists. `--protocol
-r1_searcher` makes the policy that has never seen a search, from other data (`r1_searcher_traces.py`).
+`--base DIR` saves the base in that folder, or loads it from there if it exists. `--protocol r1_searcher`
+makes the policy that has never seen a search, from other data (`r1_searcher_traces.py`).
 """
 
 from __future__ import annotations
@@ -49,28 +51,30 @@ from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.protocols import Protocol
 from rag_r1.rewards import token_f1
 
-#: Weight in the base's loss of a prompt or passage token that occurred before in the row and so can be
+#: Loss weight in the base of a prompt or passage token that has occurred before in the row, and so can be
 #: copied. First occurrences cannot be predicted and weigh 0; tokens that the policy writes weigh 1.
 COPY_WEIGHT = 0.5
 #: Number of exercises that are added to the questions of a batch in the base.
 DRILLS = 6
 
+#: The first phase of the base, which begins with some steps that have one-hop questions only.
 FIRST = TrainingPhase(steps=900, warmup=50, lr=3e-3, matrix_lr=6e-3)
 ONE_HOP_STEPS = 60
+#: The second phase of the base. It has more questions about two independent facts, which are learned last.
 SECOND = TrainingPhase(steps=700, warmup=30, lr=2e-3, matrix_lr=4e-3)
-#: Questions about two independent facts are learned last, so the second part has more of them.
 SECOND_KINDS = ("one_hop", "bridge", "comparison", "both", "comparison", "both", "both")
-#: The parts are longer for the policy that has never seen a search: it learns late to read documents at any
-#: position.
+#: Both phases are longer for the policy that has never seen a search, because it needs more steps until it
+#: reads documents at any position.
 UNSEARCHED_FIRST = replace(FIRST, steps=1200)
 UNSEARCHED_SECOND = replace(SECOND, steps=900)
+#: The phase of the warm start.
 WARM = TrainingPhase(steps=300, warmup=15, lr=5e-4, matrix_lr=5e-4)
 
 
 def base_batches(
     tokenizer: TokenizerBase, steps: int, kinds: Sequence[str], seed: str, one_hop_steps: int = 0
 ) -> Iterator[list[Row]]:
-    """The rows (token ids, and a loss weight for each) of one batch per step; the protocols alternate."""
+    """Yield a batch of the base for each step; the protocols alternate."""
     rng = random.Random(seed)
     protocols = [demo_protocol(name) for name in PROTOCOLS]
     for step in range(steps):
@@ -90,12 +94,12 @@ def base_batches(
 def _encoded(
     tokenizer: TokenizerBase, protocol: Protocol, question: Question, trace: Sequence[Segment]
 ) -> tuple[list[int], list[int]]:
-    """The token ids and the mask of a trace behind its prompt."""
+    """Return the token ids and the mask of a trace after its prompt."""
     return encode_trace(tokenizer, protocol, protocol.messages(question.text), trace)
 
 
 def base_weights(ids: Sequence[int], mask: Sequence[int]) -> list[float]:
-    """The loss weight of each token in the base; `mask` is 1 for tokens that the policy wrote."""
+    """Return the loss weight of each token in the base. `mask` is 1 for tokens that the policy writes."""
     seen_tokens: set[int] = set()
     weights = []
     for token, generated in zip(ids, mask, strict=True):
@@ -112,7 +116,7 @@ def warm_batches(
     counts: Counter,
     steps: int = WARM.steps,
 ) -> Iterator[list[Row]]:
-    """Batches of the warm start; `counts` collects its samples by RAG-R1's four kinds."""
+    """Yield the batches of the warm start. `counts` collects its samples by RAG-R1's four kinds."""
     for traces in warm_traces(protocol, "gold" if gold else "mixed", steps, seed):
         for trace in traces:
             counts.update(sample_kinds(trace.segments))
@@ -123,7 +127,7 @@ def warm_batches(
 def no_search_base(
     tokenizer: TokenizerBase, steps: int, kinds: Sequence[str], seed: str
 ) -> Iterator[list[Row]]:
-    """The base's batches for a policy that must never see a search."""
+    """Yield the batches of the base for a policy that must never see a search."""
     for batch in r1_searcher_traces.batches(
         tokenizer, steps, r1_searcher_traces.BASE_MIX, seed, Counter(), kinds
     ):
@@ -131,7 +135,7 @@ def no_search_base(
 
 
 def no_search_warm(tokenizer: TokenizerBase, seed: int, counts: Counter) -> Iterator[list[Row]]:
-    """The warm start's batches for a policy that must never see a search."""
+    """Yield the batches of the warm start for a policy that must never see a search."""
     for batch in r1_searcher_traces.batches(
         tokenizer, WARM.steps, r1_searcher_traces.WARM_MIX, f"warm-{seed}", counts
     ):
@@ -141,8 +145,11 @@ def no_search_warm(tokenizer: TokenizerBase, seed: int, counts: Counter) -> Iter
 def measure(
     folder: Path, protocol: Protocol, questions: Sequence[Question], search: WorldSearch
 ) -> dict[str, dict[str, float]]:
-    """The figures of a policy with greedy decoding (`greedy`) and at temperature 1 (`sampled`): exact match
-    by kind, F1, shares of well-formed turns and of questions with a search, turns per question."""
+    """Measure a policy with greedy decoding (`greedy`) and at temperature 1 (`sampled`).
+
+    The figures are exact match by kind, F1, the shares of well-formed turns and of questions with a search,
+    and the turns per question.
+    """
     model, tokenizer = load_policy(folder)
     torch.manual_seed(0)
     result = {}
@@ -180,7 +187,7 @@ class SftArguments(Arguments):
 
 @command_main(ValueError, OSError)
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the warm start, write it, and print its figures."""
+    """Train the warm start, write it, and print its figures."""
     args = read_arguments(
         SftArguments,
         argv,
@@ -209,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_base(args: SftArguments, learns_search: bool) -> tuple[Qwen2ForCausalLM, TokenizerBase]:
-    """Read the base in the folder `--base` if it exists; else train it, and write it there."""
+    """Load the base from the folder `--base` if it exists; otherwise train it, and save it there."""
     if args.base and (args.base / "config.json").exists():
         return load_policy(args.base)
     tokenizer = demo_tokenizer() if learns_search else r1_searcher_traces.no_search_tokenizer()
@@ -223,7 +230,7 @@ def _make_base(args: SftArguments, learns_search: bool) -> tuple[Qwen2ForCausalL
 
 
 def _base_parts(tokenizer: TokenizerBase, seed: int) -> Iterator[tuple[TrainingPhase, Iterator[list[Row]]]]:
-    """The base's two parts, each with its batches."""
+    """Yield the two phases of the base, each with its batches."""
     yield FIRST, base_batches(tokenizer, FIRST.steps, KINDS, f"first-{seed}", ONE_HOP_STEPS)
     yield SECOND, base_batches(tokenizer, SECOND.steps, SECOND_KINDS, f"second-{seed}")
 
@@ -231,7 +238,7 @@ def _base_parts(tokenizer: TokenizerBase, seed: int) -> Iterator[tuple[TrainingP
 def _no_search_parts(
     tokenizer: TokenizerBase, seed: int
 ) -> Iterator[tuple[TrainingPhase, Iterator[list[Row]]]]:
-    """The base's two parts for the policy that must never see a search, each with its batches."""
+    """Yield the two phases of the base for a policy that must never see a search, each with its batches."""
     one_hop = no_search_base(tokenizer, ONE_HOP_STEPS, ("one_hop",), f"one-hop-{seed}")
     all_kinds = no_search_base(tokenizer, UNSEARCHED_FIRST.steps - ONE_HOP_STEPS, KINDS, f"all-{seed}")
     yield UNSEARCHED_FIRST, chain(one_hop, all_kinds)

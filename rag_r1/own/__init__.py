@@ -1,7 +1,8 @@
-"""`rag-r1 own`: from a folder of documents to an agent that was trained on it.
+"""`rag-r1 own`: from a folder of documents to an agent that was trained on them.
 
-plan.py declares the plan, and plan_file.py reads and writes it; sizes.py chooses the recipes by the size of
-the model; checks.py finds what is wrong before anything starts, and forecast.py estimates requests, cost and
-time. The steps are in data_steps.py, questions_step.py, training_steps.py and evaluation_steps.py;
-artifacts.py knows their folders, and episodes.py the agent's limits. report.py and picture.py write the
-results, chat.py names the command that chats with the agent, and command.py reads the arguments."""
+plan.py declares the settings of a run, and plan_file.py reads and writes them. sizes.py chooses the recipes
+by the size of the model, checks.py finds problems before the run, and forecast.py estimates requests, cost
+and time. The steps are in data_steps.py, questions_step.py, training_steps.py and evaluation_steps.py;
+artifacts.py knows the paths of their files, and episodes.py the limits of the agent. report.py and picture.py
+write the results, chat.py prints the command that chats with the agent, and command.py reads the arguments.
+"""

@@ -1,4 +1,9 @@
-"""The files of the steps of `rag-r1 own`, each in the folder with its name, and the steps themselves."""
+"""Knows where the steps of `rag-r1 own` keep their files.
+
+Every step writes into the folder with its name in the folder of the run. The modules of the steps get an
+`OwnArtifacts`, from which they read the plan and the paths of what earlier steps have made, and they build
+their steps with `own_step`.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +25,23 @@ from rag_r1.tools.documents.corpus import CORPUS
 from rag_r1.tools.retrieval.local_server import retrieval_process
 from rag_r1.training.stages import finished_model
 
-#: Makes the results of a step in its folder, and returns facts for the report (rag_r1/runs/steps.py).
+#: The work of a step: gets the step's folder, writes the results there, and returns facts for the report
+#: (rag_r1/runs/steps.py).
 Work = Callable[[Path], Mapping[str, Any]]
-#: The steps in their order; the evaluations have names of their own below `evaluation`.
+#: The steps in their order. `evaluation` stands for several steps, such as `evaluation/trained`.
 STEP_NAMES = ("documents", "index", "questions", "traces", "sft_data", "sft", "filter", "grpo", "evaluation")
 
 
 @dataclass(frozen=True)
 class OwnArtifacts:
-    """A plan, and the files of its steps in the folder `out`."""
+    """A plan, with the paths of the files that its steps write into the folder `out`."""
 
     plan: OwnPlan
     out: Path
 
     @cached_property
     def episodes(self) -> Episodes:
-        """The episodes that the model plays, in all steps."""
+        """The arguments and limits of episodes, which are the same in all steps."""
         return Episodes(self.plan)
 
     @property
@@ -55,7 +61,7 @@ class OwnArtifacts:
 
     @property
     def sft_model(self) -> Path:
-        """The fine-tuned model; a link to the best checkpoint's."""
+        """The fine-tuned model, which is a link to the best checkpoint."""
         return self.out / "sft" / "run" / "model"
 
     @property
@@ -65,7 +71,7 @@ class OwnArtifacts:
 
     @property
     def grpo_model(self) -> Path:
-        """The model that the reinforcement learning has made. Raises RunError if there is none."""
+        """The model that came out of the reinforcement learning. Raises RunError if there is none."""
         try:
             return finished_model(self.grpo_stage)
         except (OSError, ValueError) as error:
@@ -74,7 +80,7 @@ class OwnArtifacts:
 
     @cached_property
     def untrained_model(self) -> Path:
-        """The folder of the untrained model, which is downloaded if it has a name on the Hub."""
+        """The folder of the untrained model. A model that is named by its name on the Hub is downloaded."""
         return local_model(str(self.plan.model)).resolve()
 
     @property
@@ -84,25 +90,33 @@ class OwnArtifacts:
 
     @property
     def final_model(self) -> Path:
-        """The last model of the run."""
+        """The model that results from the run."""
         return self.grpo_start_model if self.plan.grpo.skip else self.grpo_model
 
     @cached_property
     def model_hash(self) -> str:
-        """The untrained model in settings: a hash of the names and sizes of its files, or, for one on a
-        server or the Hub, its name."""
+        """Identifies the untrained model in the settings of steps.
+
+        This is a hash of the names and sizes of its files; for a model on a server or on the Hub, its name.
+        """
         if self.plan.policy.url is None and self.plan.model.exists():
             return names_and_sizes_hash(self.untrained_model)
         return str(self.plan.policy.model)
 
     def retriever(self, step: Path) -> AbstractContextManager[str]:
-        """A context manager: yields the address of a retrieval server over the index. `step`: the folder for
-        its log."""
+        """Run a retrieval server with the index for the length of a `with` block, which gets its address.
+
+        The log of the server is written into the folder `step`.
+        """
         return retrieval_process(self.index, step / "retrieval.log")
 
 
 def own_step(
     name: str, settings: Mapping[str, Any], work: Work, results: Sequence[str], needs: Sequence[str] = ()
 ) -> Step:
-    """A step whose settings are flat and as JSON has them, so that a change is named by its key."""
+    """Make a step from its settings, the function that does its work, its result files and required steps.
+
+    The settings are flattened and converted to JSON types, so that an error about a changed setting can name
+    its key.
+    """
     return Step(name, flatten(json_roundtrip(settings)), work, results, needs)

@@ -1,4 +1,8 @@
-"""The command that chats with the result of a run: the same agent, over the same documents."""
+"""Prints the command that chats with the trained agent over the same documents.
+
+`rag-r1 chat` can index a folder of documents itself, but only with BM25. In all other cases the index of the
+run has to be served, so the command that serves it is printed first.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,12 @@ from pathlib import Path
 from rag_r1.own.artifacts import OwnArtifacts
 from rag_r1.serving.terminal.command import ChatArguments
 
-#: Address of the retrieval server that the first printed command starts.
+#: Address of the retrieval server that the printed command starts.
 _RETRIEVER_URL = "http://127.0.0.1:8000"
 
 
 def chat_lines(artifacts: OwnArtifacts) -> Iterator[str]:
-    """Yields the lines that are printed at the end; the last one is the command, which can be pasted as it
-    is."""
+    """Yield the lines to print at the end of a run; the last one is the command, ready to be pasted."""
     plan = artifacts.plan
     if plan.documents.folder is not None and plan.index.backend == "bm25":
         search = {"documents": Path(plan.documents.folder)}
@@ -28,8 +31,10 @@ def chat_lines(artifacts: OwnArtifacts) -> Iterator[str]:
 
 
 def chat_arguments(artifacts: OwnArtifacts, **search: Path | str) -> ChatArguments:
-    """The arguments of `rag-r1 chat` for the last model of a run. `search`: the argument that names the
-    search, `documents` or `retriever_url`."""
+    """Return the arguments of `rag-r1 chat` for the model that results from a run.
+
+    `search` is one argument that says what is searched: `documents` or `retriever_url`.
+    """
     plan = artifacts.plan
     model = str(artifacts.final_model) if plan.policy.url is None else str(plan.policy.model)
     server = {} if plan.policy.url is None else {"base_url": plan.policy.url}

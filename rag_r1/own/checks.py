@@ -1,8 +1,8 @@
-"""Checks a plan before anything is started: finds all problems at once, those of the servers too.
+"""Checks a plan before anything is started, and reports all problems at once, including those of servers.
 
-The arguments of each command are made by its own declaration, and both recipes are composed, so what would be
-refused after a day of training is refused now. The data of a training is checked later, by its own preflight,
-since an earlier step makes it.
+The checks make the arguments of the later commands and compose both training recipes, so that an error that
+would otherwise stop the run after a day of training is found now. Only the training data cannot be checked
+here, since earlier steps make it; the preflight of each training checks it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ from rag_r1.training.composition import check_composition, check_overrides
 
 
 def with_teacher_name(plan: OwnPlan) -> OwnPlan:
-    """The plan with the name of the teacher's model: without one, the only model that its server lists.
-    Raises RunError."""
+    """Return the plan with the name of the teacher's model.
+
+    If the plan names none, the server is asked for it. Raises RunError if the server does not list exactly
+    one model, or does not answer.
+    """
     teacher = plan.teacher
     if not plan.needs_teacher or teacher.url is None or teacher.model is not None:
         return plan
@@ -52,11 +55,13 @@ def with_teacher_name(plan: OwnPlan) -> OwnPlan:
 
 
 def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: bool = True) -> None:
-    """Raises StartError with all contradictions in the plan, all faults of the files that it names, and all
-    servers that do not answer but are needed by a step that is not done in `folder`.
+    """Check a plan, the files that it names, and the servers that its unfinished steps need.
 
-    `artifacts`: of a plan with all recipes, if it has a model. `knows_teacher`: whether the teacher's model
-    is known; without it the teacher gets no request. With a contradiction no server gets one."""
+    A plan that names a model must have all recipes. `folder` knows which steps are finished.
+    `knows_teacher` says whether the name of the teacher's model is known; otherwise the arguments that
+    contain it are not checked. Servers get no request if the plan contradicts itself. Raises StartError with
+    all problems.
+    """
     plan = artifacts.plan
     require("verl", *(["vllm"] if plan.policy.url is None else []))
     with StartChecks() as checks:
@@ -74,14 +79,14 @@ def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder, knows_teacher: b
 
 
 def file_problems(artifacts: OwnArtifacts) -> list[str]:
-    """The problems of the files that a plan names."""
+    """Return the problems of the files that a plan names."""
     checks = StartChecks()
     _check_files(artifacts, checks)
     return checks.problems
 
 
 def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
-    """Check documents, passages, prompt, questions, model and encoder, as far as the plan names them."""
+    """Check the documents, passages, prompt, questions, model and encoder that the plan names."""
     plan = artifacts.plan
     if plan.documents.folder is not None:
         checks.run(document_files, Path(plan.documents.folder))
@@ -98,7 +103,7 @@ def _check_files(artifacts: OwnArtifacts, checks: StartChecks) -> None:
 
 
 def _check_encoder(name: str) -> None:
-    """Raises RunError unless this is the folder of a model, or a name on the Hub."""
+    """Raises RunError unless `name` is the folder of a model, or the name of one on the Hub."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         check_weights(folder)
@@ -107,7 +112,7 @@ def _check_encoder(name: str) -> None:
 
 
 def _check_overrides(artifacts: OwnArtifacts, checks: StartChecks) -> None:
-    """Check the keys of both trainings and, where the plan changes some, their values."""
+    """Check that both training recipes can be composed, and the values of keys that the plan changes."""
     plan, episodes = artifacts.plan, artifacts.episodes
     if plan.grpo.overrides or plan.policy.keys:
         checks.run(check_overrides, Recipe.find(str(plan.grpo.recipe)), episodes.overrides)
@@ -117,7 +122,7 @@ def _check_overrides(artifacts: OwnArtifacts, checks: StartChecks) -> None:
 
 
 def _check_arguments(artifacts: OwnArtifacts, checks: StartChecks) -> None:
-    """Check that the arguments of the commands of steps can be made."""
+    """Check that the arguments of the commands can be made that do not depend on earlier steps."""
     if artifacts.plan.writes_questions:
         checks.run(questions_spec, artifacts)
     for evaluation in evaluations(artifacts):
@@ -126,12 +131,13 @@ def _check_arguments(artifacts: OwnArtifacts, checks: StartChecks) -> None:
 
 
 def _check_contradictions(plan: OwnPlan) -> None:
+    """Raises StartError with the contradictions in a plan."""
     if problems := list(_contradictions(plan)):
         raise StartError(problems)
 
 
 def _contradictions(plan: OwnPlan) -> Iterator[str]:
-    """Yields a message for each key that contradicts another one, or that another one needs."""
+    """Yield a message for each key that contradicts another one, or is missing although another needs it."""
     documents, questions, teacher = plan.documents, plan.questions, plan.teacher
     if bool(documents.folder) == bool(documents.corpus):
         yield "documents: give a FOLDER, or documents.corpus with files of passages, and not both"
@@ -157,7 +163,7 @@ def _contradictions(plan: OwnPlan) -> Iterator[str]:
 
 
 def _check_model(plan: OwnPlan) -> None:
-    """Raises RunError unless the policy's model is on a server or the Hub, or its folder is whole."""
+    """Raises RunError unless the policy's model is on a server, on the Hub, or in a complete folder."""
     name = str(plan.policy.model)
     if plan.policy.url is not None or is_hub_name(name):
         return
@@ -169,11 +175,13 @@ def _check_model(plan: OwnPlan) -> None:
 
 
 async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
-    """Send a request to each server of a model that an unfinished step needs. Raises StartError or
-    RunError."""
+    """Send a request to each model server that an unfinished step needs.
+
+    Raises StartError or RunError if a server does not answer, or does not have its model.
+    """
     models = {}
     writes_questions = plan.writes_questions and folder.seconds("questions") is None
-    plays_traces = not (plan.sft.skip or folder.seconds("traces") is not None)
+    plays_traces = not plan.sft.skip and folder.seconds("traces") is None
     if plan.teacher.model is not None and (writes_questions or plays_traces):
         models["--teacher"] = plan.teaching
     if writes_questions and plan.reading is not None:

@@ -1,10 +1,11 @@
-"""`rag-r1 own`: runs the unfinished steps of a plan, writes the report, and names the command that chats.
+"""`rag-r1 own`: runs the unfinished steps of a plan, writes the report, and prints the command that chats.
 
-    OUT/plan.yaml    the plan (plan_file.py); later starts read it
-    OUT/<step>/      the files of a step and its markers (rag_r1/runs/steps.py)
+    OUT/plan.yaml    the plan (plan_file.py), which is read again when the run is resumed
+    OUT/<step>/      the files of a step, and a marker that says whether it is finished (rag_r1/runs/steps.py)
     OUT/report.*     the results (report.py)
 
-Only the markers say which steps are done, so the same command can be killed at any time and run again.
+The command can be interrupted at any time and run again: finished steps are skipped, and each unfinished one
+resumes from its own files.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from rag_r1.runs.step_loop import run_steps
 from rag_r1.runs.steps import PipelineFolder, Step
 
 COMMAND = "rag-r1 own"
-#: Steps that --skip can leave out.
+#: The steps that `--skip` accepts.
 SKIPPABLE_STEPS = ("sft", "filter", "grpo", "evaluation")
 _DESCRIPTION = """\
 From a folder of documents to an agent that was trained on it: passages, an index, questions that a teacher
@@ -53,7 +54,7 @@ change any key of it: grpo.steps=60, sft.overrides=[trainer.total_epochs=2].
 
 
 class OwnArguments(Arguments):
-    """The most common keys of a plan, and the run."""
+    """The arguments of `rag-r1 own`: the most common keys of a plan, and how it is run."""
 
     words: CliPositionalArg[list[str]] = argument(
         "the folder of documents, and section.key=value for any key of the plan", "FOLDER", default=[]
@@ -113,18 +114,17 @@ class OwnArguments(Arguments):
 
     @property
     def folders(self) -> list[str]:
-        """The words that are not changes: the folder of documents, if it is given."""
+        """The words that are no `section.key=value`: the folder of documents, if there is one."""
         return [word for word in self.words if not is_override(word)]
 
     @property
     def changes(self) -> list[str]:
-        """The words that change a key of the plan."""
+        """The words `section.key=value`, each of which changes a key of the plan."""
         return [word for word in self.words if is_override(word)]
 
     def flags(self) -> dict[str, dict[str, Any]]:
-        """The values of the other arguments, by section and key of the plan; without those that are not
-        given."""
-        values_of: dict[str, Mapping[str, Any]] = {
+        """Return the values of the other arguments by section and key of the plan, if they were set."""
+        sections: dict[str, Mapping[str, Any]] = {
             "documents": {"folder": self.folders[0] if self.folders else None},
             "teacher": {
                 "url": self.teacher,
@@ -145,18 +145,18 @@ class OwnArguments(Arguments):
             "run": {"seed": self.seed},
         }
         flags = {
-            name: {key: value for key, value in values.items() if value is not None}
-            for name, values in values_of.items()
+            section: {key: value for key, value in values.items() if value is not None}
+            for section, values in sections.items()
         }
         skipped = {*self.skip, *(("sft", "filter", "grpo") if self.evaluate_only else ())}
-        for name in skipped:
-            flags.setdefault(name, {})["skip"] = True
-        return {name: values for name, values in flags.items() if values}
+        for step in skipped:  # each of these steps has a section with its name
+            flags.setdefault(step, {})["skip"] = True
+        return {section: values for section, values in flags.items() if values}
 
 
 @command_main(RuntimeError, OSError, ValueError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
+    """Run `rag-r1 own`; returns 0 when all steps are finished, 1 after an error, and 130 after Ctrl-C."""
     args = read_arguments(OwnArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=check_start)
     artifacts = check_start(args)
     from rag_r1.own.forecast import forecast_of
@@ -174,9 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: OwnArguments) -> OwnArtifacts:
-    """Reads and checks the plan of a start, and returns it with its files. Raises StartError with all that is
-    wrong in them."""
-    # Here, because it needs what belongs to extras, and `--help` does not.
+    """Read the plan and check it; returns it with its paths. Raises StartError with all problems."""
+    # Imported here, because it needs optional packages, and `--help` must work without them.
     from rag_r1.own.checks import check_plan, with_teacher_name
 
     add_working_directory()
@@ -187,12 +186,16 @@ def check_start(args: OwnArguments) -> OwnArtifacts:
             artifacts = OwnArtifacts(named_plan or plan, Path(realpath(args.out)))
             folder = PipelineFolder(artifacts.out)
             checks.run(check_plan, artifacts, folder, knows_teacher=named_plan is not None)
-    return artifacts  # which is bound: without a plan the block has raised
+    return artifacts  # always bound here: without a plan, StartChecks has raised at the end of the block
 
 
 def plan_of(args: OwnArguments) -> OwnPlan:
-    """Reads the plan of a start: the user's file, or that of an earlier start, or the defaults, with the
-    changes of this start, and the recipes for the model if there is one. Raises StartError."""
+    """Read the plan that the arguments describe.
+
+    The plan comes from the user's file (`--plan`), or from the plan.yaml of an interrupted run, or consists
+    of the defaults. The flags and words of the command line then change it, and if it names a model, its
+    recipes are chosen. Raises StartError with all problems.
+    """
     from rag_r1.own.checks import file_problems
     from rag_r1.own.sizes import with_recipes
 
@@ -209,15 +212,17 @@ def plan_of(args: OwnArguments) -> OwnPlan:
 
 
 def check_settings(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
-    """Raises RunError, which names the key, if a step has begun with other settings: they cannot be
-    changed."""
+    """Raises RunError with the name of the key if a setting of a step has changed since it was begun."""
     for step in steps_until(artifacts, folder, STEP_NAMES[-1]):
         folder.status(step)
 
 
 def run(artifacts: OwnArtifacts, until: str) -> None:
-    """Run the steps up to `until` that are not done; after the last one write the report, and print the
-    command that chats. Raises RunError, and what the steps raise."""
+    """Run the unfinished steps up to and including `until`.
+
+    After the last step of all, write the report and print the command that chats. Raises RunError, and the
+    errors of the steps.
+    """
     from rag_r1.own.chat import chat_lines
     from rag_r1.own.report import REPORT, make_report
 
@@ -235,7 +240,7 @@ def run(artifacts: OwnArtifacts, until: str) -> None:
 
 
 def steps_until(artifacts: OwnArtifacts, folder: PipelineFolder, until: str) -> list[Step]:
-    """The steps of the plan up to and including one of STEP_NAMES."""
+    """Return the steps of the plan up to and including `until`, which is one of STEP_NAMES."""
     from rag_r1.own.data_steps import data_steps
     from rag_r1.own.evaluation_steps import evaluation_steps
     from rag_r1.own.training_steps import training_steps

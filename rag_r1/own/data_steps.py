@@ -1,13 +1,14 @@
-"""The steps of `rag-r1 own` that make data: passages, index, questions, traces, SFT samples.
+"""The steps of `rag-r1 own` that make data: passages, index, questions, traces and SFT samples.
 
-    documents    the folder's documents as a corpus of passages            `rag-r1 documents`
-    index        an index of them, which a retrieval server serves         `rag-r1 index build`
-    questions    written or the user's own (questions_step.py)             `rag-r1 questions`
-    traces       the teacher's trajectories about the training questions   `rag-r1 traces`
-    sft_data     samples of the right ones                                 `rag-r1 sft-data`
+    documents    cuts the documents into a corpus of passages            `rag-r1 documents`
+    index        builds the index that the retrieval server serves       `rag-r1 index build`
+    questions    writes questions, or copies the user's own ones         `rag-r1 questions`
+    traces       lets the teacher play the training questions            `rag-r1 traces`
+    sft_data     cuts the right traces into SFT samples                  `rag-r1 sft-data`
 
-Each calls the function of that command and goes on after a kill as the command does. A step of the teacher
-that a cost limit or a server stops is an error here: the next start goes on with it.
+Each step calls the function of the command at its right, and can be resumed like the command. If a cost limit
+or a server stops the teacher, the step fails with an error, and is resumed when `rag-r1 own` is run again.
+The step of the questions is in questions_step.py.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from rag_r1.tools.documents.corpus import CORPUS, document_files, index_folder
 from rag_r1.tools.retrieval.local_server import build_index
 from rag_r1.training.composition import check_composition
 
-#: Most seconds in which an index is built; one of many passages with an encoder takes hours.
+#: Time limit for building an index, in seconds. With an encoder and many passages it takes hours.
 _INDEX_S = 86_400.0
-#: Least and greatest share of the questions for the validation of SFT.
+#: Bounds of the share of the questions that SFT is validated on.
 _MIN_VALIDATION, _MAX_VALIDATION = 0.05, 0.3
 
 
 def data_steps(artifacts: OwnArtifacts, folder: PipelineFolder) -> list[Step]:
-    """The steps of the plan that make data, in order. `folder`: of the run, which has the costs so far."""
+    """Return the steps that make data, in order. `folder` is the run's, with the facts of finished steps."""
     plan = artifacts.plan
     steps = [] if plan.documents.corpus else [_documents(artifacts)]
     steps += [_index(artifacts), questions_step(artifacts)]
@@ -48,9 +49,9 @@ def data_steps(artifacts: OwnArtifacts, folder: PipelineFolder) -> list[Step]:
 
 
 def _documents(artifacts: OwnArtifacts) -> Step:
-    """The step that cuts the documents into passages."""
+    """Make the step that cuts the documents into passages."""
     documents = artifacts.plan.documents
-    assert documents.folder is not None  # since there is no corpus (checks.py)
+    assert documents.folder is not None  # checks.py requires it if there is no corpus
     source = Path(documents.folder)
     names = [path.relative_to(source).as_posix() for path in document_files(source)]
     settings = {"content": fingerprint(source, names), "skip_bad_files": documents.skip_bad_files}
@@ -64,17 +65,18 @@ def _documents(artifacts: OwnArtifacts) -> Step:
 
 
 def _index(artifacts: OwnArtifacts) -> Step:
-    """The step that indexes the passages."""
+    """Make the step that indexes the passages."""
     plan = artifacts.plan
-    dense = plan.index.backend == "dense"
+    is_dense = plan.index.backend == "dense"
     settings: dict[str, Any] = {"backend": plan.index.backend, "encoder": plan.index.encoder}
     if plan.documents.corpus:
         settings["corpus"] = [names_and_sizes_hash(path) for path in artifacts.corpus]
-    options = ["--backend", plan.index.backend, *(["--encoder", str(plan.index.encoder)] if dense else [])]
+    options = ["--backend", plan.index.backend]
+    options += ["--encoder", str(plan.index.encoder)] if is_dense else []
 
     def work(folder: Path) -> dict[str, Any]:
         index = folder / "index"
-        shutil.rmtree(index, ignore_errors=True)  # of a start that was killed
+        shutil.rmtree(index, ignore_errors=True)  # an interrupted build may have left a part of it
         first, *others = artifacts.corpus
         build_index(first, index, *options, more_corpora=others, timeout_s=_INDEX_S)
         return {"passages": read_json_object(index / "manifest.json")["count"]}
@@ -84,7 +86,7 @@ def _index(artifacts: OwnArtifacts) -> Step:
 
 
 def _traces(artifacts: OwnArtifacts, folder: PipelineFolder) -> Step:
-    """The step in which the teacher plays training questions."""
+    """Make the step in which the teacher plays the training questions."""
     plan, teacher = artifacts.plan, artifacts.plan.teacher
     settings = {
         "teacher": teacher.model,
@@ -112,8 +114,10 @@ def _traces(artifacts: OwnArtifacts, folder: PipelineFolder) -> Step:
 def traces_arguments(
     artifacts: OwnArtifacts, step: Path, url: str, max_cost: float | None
 ) -> TracesArguments:
-    """The arguments of `rag-r1 traces`, with the retrieval server at `url`. Writes the teacher's prompt into
-    the folder of the step."""
+    """Return the arguments of `rag-r1 traces`, with the retrieval server at `url`.
+
+    Also writes the teacher's prompt into the folder of the step, since the command reads it from a file.
+    """
     plan, model = artifacts.plan, artifacts.plan.teaching
     prompt = step / "prompt.txt"
     write_text(prompt, artifacts.episodes.teacher_prompt)
@@ -142,7 +146,7 @@ def traces_arguments(
 
 
 def _remaining_cost(max_cost: float | None, folder: PipelineFolder) -> float | None:
-    """The part of the highest cost that the questions have left. Raises RunError if nothing is left."""
+    """Return what the questions have left of the cost limit. Raises RunError if nothing is left."""
     if max_cost is None:
         return None
     remaining = max_cost - folder.facts("questions").get("cost", 0.0)
@@ -152,7 +156,7 @@ def _remaining_cost(max_cost: float | None, folder: PipelineFolder) -> float | N
 
 
 def _sft_data(artifacts: OwnArtifacts, run: PipelineFolder) -> Step:
-    """The step that makes samples for SFT of the right traces."""
+    """Make the step that cuts the right traces into samples for SFT."""
     plan, episodes = artifacts.plan, artifacts.episodes
     settings = {
         "model": artifacts.model_hash,
@@ -187,8 +191,10 @@ def _sft_data(artifacts: OwnArtifacts, run: PipelineFolder) -> Step:
 
 
 def _validation_share(artifacts: OwnArtifacts, traces: int) -> float:
-    """The share of the questions for the validation of SFT: enough for one batch of `traces`, since veRL
-    drops a smaller one."""
+    """Return the share of the questions that SFT is validated on.
+
+    It is chosen so that the number of `traces` yields at least one batch, since veRL drops an incomplete one.
+    """
     plan = artifacts.plan.sft
     batch = check_composition(Recipe.find(str(plan.recipe)), plan.overrides).data.train_batch_size
     return min(_MAX_VALIDATION, max(_MIN_VALIDATION, batch / max(1, traces)))

@@ -1,8 +1,8 @@
-"""The episodes of a plan, in all steps: with the limits and the search of its recipe of GRPO.
+"""Derives the arguments and limits of all episodes from the plan's GRPO recipe.
 
-The recipe is composed with the plan's protocol, prompt and keys, as its training will be. Evaluation, filter
-and chat have the limits of its validation; the teacher has the same search and number of turns, and longer
-turns.
+The recipe is composed with the plan's protocol, prompt and keys, just as for the training. Evaluation, filter
+and chat use the limits of the recipe's validation, so that the agent plays under the same conditions in all
+steps. The teacher has the same search and number of turns, but may write longer turns.
 """
 
 from __future__ import annotations
@@ -18,38 +18,41 @@ from rag_r1.own.plan import OwnPlan
 from rag_r1.protocols import load_protocol
 from rag_r1.training.composition import check_composition
 
-#: Makes every checkpoint a model that the next step can use, and a training go on after a kill.
+#: Overrides with which every checkpoint contains a model for the next step, and the training can be resumed.
 _RESUMABLE = (
     "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
     "trainer.resume_mode=auto",
     "trainer.max_actor_ckpt_to_keep=2",
 )
-#: Stands for the address of the retrieval server before it is known.
+#: Placeholder for the address of the retrieval server where it is not known yet.
 ANY_URL = "http://127.0.0.1:8000"
 #: Number of checkpoints of a training whose recipe saves none.
 _CHECKPOINTS = 3
-#: Episodes at a time in vLLM on a CPU. A batch has room for all of their prompts: vLLM on a CPU crashes if it
-#: splits the prefill of a seeded request.
+#: Number of concurrent episodes in vLLM on a CPU. A batch must have room for all of their prompts, because
+#: vLLM crashes on a CPU if it splits the prefill of a seeded request.
 _CPU_EPISODES = 32
-#: Words of English in a token, with room for the tags.
+#: English words per token, which leaves room for the tags of a turn.
 _WORDS_PER_TOKEN = 0.5
 _TURN_TOKENS = "rag_r1.agent.max_turn_tokens="
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """The arguments and limits of episodes for a plan with all recipes."""
+    """The arguments and limits of episodes for a plan, whose recipes must have been chosen (sizes.py)."""
 
     plan: OwnPlan
 
     @property
     def recipe_overrides(self) -> list[str]:
-        """The overrides that decide the episodes and the steps of a training, besides its files, model and
-        server; the plan's own ones come last."""
+        """The overrides of the GRPO recipe that the plan determines: protocol, prompt, keys and steps.
+
+        The user's own overrides come last, and therefore take precedence. Files, model and server are not
+        among them.
+        """
         policy, grpo = self.plan.policy, self.plan.grpo
         prompt = [] if policy.prompt is None else [f"++rag_r1.prompt={hydra_quoted(policy.prompt)}"]
         steps = []
-        if grpo.steps is not None:  # as many epochs, so that the number of steps ends the training
+        if grpo.steps is not None:  # with as many epochs as steps, the training does not end before
             steps = [f"trainer.total_training_steps={grpo.steps}", f"trainer.total_epochs={grpo.steps}"]
         return [f"rag_r1.protocol={policy.protocol}", *prompt, *policy.keys, *steps, *grpo.overrides]
 
@@ -60,13 +63,13 @@ class Episodes:
 
     @cached_property
     def config(self) -> Any:
-        """The composed recipe. Raises StartError with all wrong overrides, or RunError."""
+        """The composed GRPO recipe. Raises StartError with all wrong overrides, or RunError."""
         assert self.plan.grpo.recipe is not None  # sizes.py has chosen one
         return check_composition(Recipe.find(self.plan.grpo.recipe), self.overrides)
 
     @property
     def training_overrides(self) -> list[str]:
-        """`recipe_overrides`, with those of a training that can be resumed and leaves a model."""
+        """`recipe_overrides`, preceded by those that make the training resumable and leave a model."""
         trainer = self.config.trainer
         save_freq = trainer.save_freq
         if save_freq <= 0:
@@ -76,14 +79,16 @@ class Episodes:
 
     @cached_property
     def playing(self) -> dict[str, Any]:
-        """The arguments of a command that plays the policy: protocol, prompt, limits and search."""
+        """The arguments of commands that play the policy: protocol, prompt, limits and search."""
         arguments = validation_arguments(self.config)
         return {key: value for key, value in arguments.items() if key not in ("questions", "retriever_url")}
 
     @property
     def teaching(self) -> dict[str, Any]:
-        """The arguments `protocol` and `overrides` of a command that plays the teacher, which writes longer
-        turns."""
+        """The arguments `protocol` and `overrides` of the command that plays the teacher.
+
+        They differ from `playing` in the limit of a turn.
+        """
         overrides = [word for word in self.playing["overrides"] if not word.startswith(_TURN_TOKENS)]
         return {
             "protocol": self.plan.policy.protocol,
@@ -92,41 +97,47 @@ class Episodes:
 
     @property
     def teacher_prompt(self) -> str:
-        """The protocol's whole prompt, also if the policy has a shorter one, after the greatest length of a
-        turn: what is longer than a turn of the policy cannot be a sample for SFT."""
+        """The prompt of the teacher.
+
+        It consists of the protocol's full prompt, even if the policy has a shorter one, and of a limit for
+        the length of turns, because turns that exceed the policy's limit cannot become SFT samples.
+        """
         words = int(self.turn_tokens * _WORDS_PER_TOKEN)
         instruction = f"Be brief: write at most {words} words in a turn, its search or its answer included."
         return f"{instruction}\n\n{load_protocol(self.plan.policy.protocol).user_prompt}"
 
     @property
     def turn_tokens(self) -> int:
-        """Most tokens of a turn of the policy in training."""
+        """The maximum length of the policy's turns in training, in tokens."""
         return int(self.config.rag_r1.agent.max_turn_tokens)
 
     @property
     def max_turns(self) -> int:
-        """Most turns with a search."""
+        """The maximum number of turns with a search."""
         return int(self.config.rag_r1.agent.max_turns)
 
     @property
     def context_tokens(self) -> int:
-        """Most tokens of a prompt and all that follows."""
+        """The maximum length of an episode with its prompt, in tokens."""
         return int(self.config.data.max_prompt_length) + int(self.config.data.max_response_length)
 
     @property
     def one_shot(self) -> dict[str, Any]:
-        """`playing` for one search whose passages stand in the prompt, which has the room of an episode."""
+        """The arguments like `playing` for plain RAG: the prompt contains the passages of one search.
+
+        The whole length of an episode is available for prompt and answer.
+        """
         prompt = self.plan.evaluation.one_shot_prompt
-        values = {name: value for name, value in self.playing.items() if name != "prompt"}
-        room = {
+        arguments = {name: value for name, value in self.playing.items() if name != "prompt"}
+        limits = {
             "max_prompt_tokens": self.context_tokens - self.turn_tokens,
             "max_response_tokens": self.turn_tokens,
         }
-        return {**values, **room, **({} if prompt is None else {"prompt": prompt})}
+        return {**arguments, **limits, **({} if prompt is None else {"prompt": prompt})}
 
     @property
     def vllm_options(self) -> tuple[str, ...]:
-        """Flags of vLLM's server on this platform."""
+        """The flags of vLLM's server on the platform of the plan."""
         if self.config.trainer.device != "cpu":
             return ()
         tokens = str(self.context_tokens * _CPU_EPISODES)
@@ -134,5 +145,5 @@ class Episodes:
 
     @property
     def in_flight(self) -> dict[str, int]:
-        """The argument `in_flight`, episodes at a time, if the platform limits it."""
+        """The argument `in_flight` (concurrent episodes) if the platform limits it, else no argument."""
         return {"in_flight": _CPU_EPISODES} if self.config.trainer.device == "cpu" else {}

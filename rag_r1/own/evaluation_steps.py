@@ -1,12 +1,12 @@
-"""The steps of `rag-r1 own` that measure, all on the same held-out questions with the same index:
+"""The steps of `rag-r1 own` that evaluate models, all on the same held-out questions with the same index.
 
-    evaluation/untrained    the model as it was, as an agent
-    evaluation/one_shot     the same with one search for the question, the passages in its prompt (RAG)
-    evaluation/fine_tuned   after SFT, if reinforcement learning follows
-    evaluation/trained      the last model
+    evaluation/untrained    the untrained model as an agent
+    evaluation/one_shot     the untrained model with plain RAG: one search, whose passages are in the prompt
+    evaluation/fine_tuned   the model after SFT, if reinforcement learning follows
+    evaluation/trained      the model that results from the run
 
-The last one is played with a search card (`rag-r1 eval --card`): does it search, or does it know? If nothing
-is trained, that is the untrained one.
+The result of the run also gets a search card (`rag-r1 eval --card`), which tells whether the model searches
+for its answers or knows them already. If nothing is trained, the untrained model gets it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,25 @@ from rag_r1.own.artifacts import OwnArtifacts, own_step
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import Step
 
-#: The folder of a step's run of `rag-r1 eval`, and in it that of the card's condition with the real search.
+#: The folder of the run of `rag-r1 eval` in the folder of a step. If the run makes a search card, it contains
+#: a folder for each condition, of which REAL is the one with the real search.
 RUN, REAL = "run", "real"
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An evaluation of a model. `model`: returns its folder, once a step has made it; `needs`: the steps that
-    make it; `has_card`: whether it is played with a search card; `is_one_shot`: with one search only."""
+    """One evaluation of a model."""
 
     name: str
+    #: Name of the model in the report.
     label: str
+    #: Returns the folder of the model. It may be called only when the steps in `needs` are finished.
     model: Callable[[], Path]
+    #: The steps that make the model.
     needs: tuple[str, ...] = ()
+    #: Whether a search card is made.
     has_card: bool = False
+    #: Whether the model answers after a single search (plain RAG) instead of acting as an agent.
     is_one_shot: bool = False
 
     @property
@@ -48,13 +53,13 @@ class Evaluation:
         return f"evaluation/{self.name}"
 
     def folder(self, out: Path) -> Path:
-        """The folder with the evaluation's records and its report."""
+        """Return the folder with the records and the report of the evaluation."""
         run = out / self.step / RUN
         return run / REAL if self.has_card else run
 
 
 def evaluations(artifacts: OwnArtifacts) -> list[Evaluation]:
-    """The evaluations of the plan, in order: the last one that is not a baseline is the plan's result."""
+    """Return the evaluations of the plan, in order."""
     plan = artifacts.plan
     if plan.evaluation.skip:
         return []
@@ -76,17 +81,17 @@ def evaluations(artifacts: OwnArtifacts) -> list[Evaluation]:
 
 
 def evaluation_steps(artifacts: OwnArtifacts) -> list[Step]:
-    """A step for each evaluation of the plan."""
+    """Return a step for each evaluation of the plan."""
     return [_step(artifacts, evaluation) for evaluation in evaluations(artifacts)]
 
 
 def _step(artifacts: OwnArtifacts, evaluation: Evaluation) -> Step:
-    """The step that plays an evaluation."""
+    """Make the step of an evaluation."""
     plan, episodes = artifacts.plan, artifacts.episodes
     playing = episodes.one_shot if evaluation.is_one_shot else episodes.playing
     settings = {
         "playing": {name: value for name, value in playing.items() if name != "prompt"},
-        "prompt": _text_of(playing.get("prompt")),
+        "prompt": Path(playing["prompt"]).read_text(encoding="utf-8") if playing.get("prompt") else None,
         "questions": plan.evaluation.questions,
         "card": evaluation.has_card,
         "seed": plan.run.seed,
@@ -107,7 +112,7 @@ def _step(artifacts: OwnArtifacts, evaluation: Evaluation) -> Step:
 
 
 def eval_arguments(artifacts: OwnArtifacts, evaluation: Evaluation, url: str) -> EvalArguments:
-    """The arguments of `rag-r1 eval`, with the retrieval server at `url`."""
+    """Return the arguments of `rag-r1 eval` for an evaluation, with the retrieval server at `url`."""
     plan, episodes = artifacts.plan, artifacts.episodes
     playing = dict(episodes.one_shot if evaluation.is_one_shot else episodes.playing)
     if plan.policy.url is None:
@@ -128,7 +133,3 @@ def eval_arguments(artifacts: OwnArtifacts, evaluation: Evaluation, url: str) ->
         **episodes.in_flight,
         **playing,
     )
-
-
-def _text_of(path: str | None) -> str | None:
-    return None if path is None else Path(path).read_text(encoding="utf-8")

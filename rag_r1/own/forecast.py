@@ -1,9 +1,10 @@
-"""Estimates requests, tokens, cost and, where it was measured, the time of a plan before it starts.
+"""Estimates the requests, tokens, cost and time of a plan before it is run.
 
-The requests to the teacher and the reader are the most that there can be: every kind gets all its questions,
-each passes all checks, and each trace has all its turns. So a run costs less. Steps that are done are left
-out. The time of the trainings was measured for the smallest models on two cores only (sizes.py); for others
-the forecast says so, and each step prints its time."""
+Requests and cost are upper bounds: the estimate assumes that every kind gets all its questions, that each
+passes all checks, and that each trace uses all its turns. Finished steps are left out. The time of the
+trainings is known only for the smallest model size on two CPU cores, where it was measured (sizes.py). For
+other sizes the forecast says that it is unknown.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from rag_r1.own.artifacts import OwnArtifacts
 from rag_r1.own.evaluation_steps import evaluations
 from rag_r1.own.plan import OwnPlan
 from rag_r1.own.questions_step import questions_spec
-from rag_r1.own.sizes import size_of
+from rag_r1.own.sizes import MeasuredTimes, size_of
 from rag_r1.questions.documents import PassagePool, read_pool
 from rag_r1.questions.forecast import forecast, forecast_lines
 from rag_r1.questions.prompts import Prompts
@@ -30,34 +31,41 @@ from rag_r1.runs.response_cache import Usage
 from rag_r1.runs.steps import PipelineFolder
 from rag_r1.tools.documents.corpus import index_folder
 
-#: Assumed tokens of a trace: of the prompt with the protocol's instruction, of a turn, of an observation.
+#: Assumed lengths in the traces, in tokens: of the prompt with its instruction, a turn and an observation.
 _PROMPT_TOKENS, _TURN_TOKENS, _OBSERVATION_TOKENS = 600, 120, 600
-#: Most passages from which questions are written, as `rag-r1 questions` has it by default.
+#: The default of `rag-r1 questions --most-passages`.
 _MAX_PASSAGES = 100_000
-#: Assumed seconds in which a server of models answers a request.
+#: Assumed time in which a model server answers a request, in seconds.
 _ANSWER_S = 3.0
-#: How often a search card has each question played.
+#: Number of episodes for each question in an evaluation with a search card.
 _CARD_EPISODES = 6
-#: Assumed number of SFT samples in a trace, and seconds until vLLM and a training have started.
-_SAMPLES_PER_TRACE, _START_S = 2.7, 60.0
+#: Assumed number of SFT samples in a trace.
+_SAMPLES_PER_TRACE = 2.7
+#: Assumed time until vLLM or a training has started, in seconds.
+_START_S = 60.0
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The most that a plan takes. `train`, `test`: numbers of questions; `teacher`, `reader`: their usage;
-    `cost`: of both, in the currency of the prices; `lines`: the forecast in words."""
+    """Upper bounds of what the unfinished steps of a plan take."""
 
+    #: Numbers of the questions for training and evaluation.
     train: int
     test: int
+    #: Usage of the two models on servers.
     teacher: Usage
     reader: Usage
+    #: Cost of both, in the currency of the prices.
     cost: float
+    #: The forecast as text.
     lines: tuple[str, ...]
 
 
 def forecast_of(artifacts: OwnArtifacts, folder: PipelineFolder) -> Forecast:
-    """The forecast of a plan that has been checked, for the steps that are not done in `folder`. Raises
-    RunError."""
+    """Estimate what the steps take that are unfinished in `folder`; the plan must have been checked.
+
+    Raises RunError if the corpus cannot be read.
+    """
     plan = artifacts.plan
     teacher, reader = Usage(), Usage()
     lines: list[str] = []
@@ -83,13 +91,17 @@ def forecast_of(artifacts: OwnArtifacts, folder: PipelineFolder) -> Forecast:
     cost = _cost(plan, teacher, reader)
     if cost:
         lines.append(f"cost: at most {cost:.4g}" + _limit_text(plan, cost))
-    lines += _time_lines(artifacts, folder, (train, test), teacher, reader)
+    lines += _model_time_lines(plan, teacher, reader)
+    lines += _training_time_lines(artifacts, folder, train, test)
     return Forecast(train, test, teacher, reader, cost, tuple(lines))
 
 
 def _pool(artifacts: OwnArtifacts) -> PassagePool:
-    """The passages from which questions are written: of the corpus, or, if no start has made it yet, of one
-    that is made here and deleted again. Raises RunError."""
+    """Read the passages from which questions are written.
+
+    If the step that makes the corpus is unfinished, a temporary corpus is made. Raises RunError if it cannot
+    be read.
+    """
     documents, questions = artifacts.plan.documents, artifacts.plan.questions
     with TemporaryDirectory() as temp:
         corpus = artifacts.corpus
@@ -103,8 +115,10 @@ def _pool(artifacts: OwnArtifacts) -> PassagePool:
 
 
 def max_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
-    """As many seeds as there can be. Their passages are taken in the order of the corpus, since only the
-    number of their tokens matters here."""
+    """Make as many seeds as there can be, from the passages in the order of the corpus.
+
+    They are not the seeds of the run, but only the lengths of their passages matter for the forecast.
+    """
     passages = pool.passages
     seeds = []
     for kind in spec.kinds:
@@ -117,7 +131,7 @@ def max_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
 
 
 def trace_usage(artifacts: OwnArtifacts, questions: int) -> Usage:
-    """The most that the traces of this number of training questions use."""
+    """Return an upper bound of the usage of the traces for a number of training questions."""
     plan = artifacts.plan
     turns = artifacts.episodes.max_turns + 1  # the last one answers
     episodes = min(questions, plan.traces.questions or questions) * plan.traces.samples
@@ -126,14 +140,14 @@ def trace_usage(artifacts: OwnArtifacts, questions: int) -> Usage:
 
 
 def _own_counts(plan: OwnPlan) -> tuple[int, int]:
-    """The numbers of the user's own questions, for training and held out."""
+    """Count the user's own questions: (for training, held out)."""
     files = (plan.questions.train, plan.questions.test)
     train, test = (len(read_questions(paths, plan.protocol).rows) if paths else 0 for paths in files)
     return train, test
 
 
 def _cost(plan: OwnPlan, teacher: Usage, reader: Usage) -> float:
-    """The cost of both models; a plan without a reader has the teacher read at its prices."""
+    """Return the cost of both models. If the plan has no reader, the teacher reads at its own prices."""
     reading = plan.reading if plan.writes_questions else None
     prices = plan.teacher if reading is None else reading
     teacher_cost = teacher.cost(plan.teacher.price_in, plan.teacher.price_out)
@@ -141,60 +155,63 @@ def _cost(plan: OwnPlan, teacher: Usage, reader: Usage) -> float:
 
 
 def _limit_text(plan: OwnPlan, cost: float) -> str:
+    """Return a remark for a cost above the limit of the plan, else nothing."""
     limit = plan.teacher.max_cost
     return "" if limit is None or cost <= limit else f"; teacher.max_cost {limit:g} may end the run before"
 
 
 def _traces_line(plan: OwnPlan, usage: Usage) -> str:
+    """Return the line about the requests for the traces."""
     return (
         f"  traces of {plan.teacher.model}: at most {usage.requests:,} requests, about "
         f"{usage.prompt_tokens:,} prompt tokens and {usage.completion_tokens:,} generated tokens"
     )
 
 
-def _time_lines(
-    artifacts: OwnArtifacts, folder: PipelineFolder, counts: tuple[int, int], teacher: Usage, reader: Usage
-) -> Iterator[str]:
-    """Yields lines about the time of teacher and reader, and of the other steps."""
-    plan = artifacts.plan
-    requests = teacher.requests + reader.requests
-    if requests:
+def _model_time_lines(plan: OwnPlan, teacher: Usage, reader: Usage) -> Iterator[str]:
+    """Yield the line about the time that the teacher and the reader take, if they get any request."""
+    if requests := teacher.requests + reader.requests:
         seconds = requests * _ANSWER_S / plan.teacher.in_flight
         yield f"time of teacher and reader: about {minutes(seconds)}, if a request takes {_ANSWER_S:g} s"
+
+
+def _training_time_lines(
+    artifacts: OwnArtifacts, folder: PipelineFolder, train: int, test: int
+) -> Iterator[str]:
+    """Yield the line about the time of trainings and evaluations."""
+    plan = artifacts.plan
     times = size_of(str(plan.policy.model)).times if plan.policy.platform == "cpu" else None
     if plan.trains and times is None:
         yield "time of the trainings: not measured for this model on this platform; each step prints its own"
     elif times is not None and plan.policy.url is None:
-        yield f"time of the rest: about {minutes(_training_s(artifacts, folder, counts, times))} on two cores"
+        seconds = _training_seconds(artifacts, train, test, times)
+        unfinished = [value for step, value in seconds.items() if folder.seconds(step) is None]
+        yield f"time of the rest: about {minutes(sum(unfinished))} on two cores"
 
 
-def _training_s(
-    artifacts: OwnArtifacts,
-    folder: PipelineFolder,
-    counts: tuple[int, int],
-    times: tuple[float, float, float],
-) -> float:
-    """Seconds of trainings, filter and evaluations of a model whose times are known."""
+def _training_seconds(
+    artifacts: OwnArtifacts, train: int, test: int, times: MeasuredTimes
+) -> dict[str, float]:
+    """Estimate the seconds of each training, of the filter and of each evaluation of the plan."""
     plan, config = artifacts.plan, artifacts.episodes.config
-    (train, test), (sample_s, question_s, step_s) = counts, times
     traces = min(train, plan.traces.questions or train) * plan.traces.samples
     steps = plan.grpo.steps or config.trainer.total_training_steps or 0
     seconds = {
-        "sft": _START_S + traces * _SAMPLES_PER_TRACE * sample_s,
-        "filter": _START_S + min(train, plan.filter.questions or train) * question_s,
-        "grpo": _START_S + steps * step_s,
+        "sft": _START_S + traces * _SAMPLES_PER_TRACE * times.sample_s,
+        "filter": _START_S + min(train, plan.filter.questions or train) * times.question_s,
+        "grpo": _START_S + steps * times.step_s,
     }
-    skipped = {name for name in seconds if getattr(plan, name).skip or folder.seconds(name) is not None}
+    seconds = {step: value for step, value in seconds.items() if not getattr(plan, step).skip}
     for evaluation in evaluations(artifacts):
         questions = min(test, plan.evaluation.questions or test)
         episodes = questions * _CARD_EPISODES if evaluation.has_card else questions
-        seconds[evaluation.step] = _START_S + episodes * question_s / 4  # a question is not replayed
-        skipped |= {evaluation.step} if folder.seconds(evaluation.step) is not None else set()
-    return sum(value for name, value in seconds.items() if name not in skipped)
+        # The time of a question was measured in the filter, which replays it several times.
+        seconds[evaluation.step] = _START_S + episodes * times.question_s / 4
+    return seconds
 
 
 def minutes(seconds: float) -> str:
-    """A time in words: `40 s`, `12 min`, `3.5 h`."""
+    """Format a duration in the unit that suits it: `40 s`, `12 min` or `3.5 h`."""
     if seconds < 100:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,30 +1,33 @@
-"""Draws the report of a run: exact match and searches of each model, and the curves of the training."""
+"""Draws the picture of the report: exact match and searches of each model, and the curves of the training.
+
+report.py passes the contents of report.json. Without matplotlib nothing is drawn.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rag_r1.evaluation.report.plots import dots, row_names
 from rag_r1.runs import pictures
 
-if TYPE_CHECKING:
-    from rag_r1.runs.pictures import Axes
-
-#: Colour of each model, by the name of its evaluation.
+#: The colour of each model, by the name of its evaluation.
 COLORS = dict(
     untrained=pictures.GREY, one_shot=pictures.ORANGE, fine_tuned=pictures.PURPLE, trained=pictures.BLUE
 )
 
 
 def draw(report: Mapping[str, Any], path: Path) -> list[Path]:
-    """Draw the data of report.json into the file `path`, with a panel for the curves if there are any.
-    Returns the path in a list, which is empty without matplotlib."""
+    """Draw the contents of report.json into the file `path`.
+
+    There is a panel for the training curves if the report has any. Returns the files that were written: none
+    without matplotlib.
+    """
     models, curves = report["models"], report["curves"]
 
-    def paint(match: Axes, searches: Axes, *training: Axes) -> None:
+    def paint(match: pictures.Axes, searches: pictures.Axes, *training: pictures.Axes) -> None:
         _draw_match(match, models)
         _draw_searches(searches, models)
         for axes in training:
@@ -35,8 +38,8 @@ def draw(report: Mapping[str, Any], path: Path) -> list[Path]:
     return pictures.draw(path, paint, size=size, panels=panels)
 
 
-def _draw_match(axes: Axes, models: Mapping[str, Any]) -> None:
-    """Exact match with its interval, a row for each model."""
+def _draw_match(axes: pictures.Axes, models: Mapping[str, Any]) -> None:
+    """Draw the exact match of each model with its interval, one model per row."""
     for row, (name, model) in enumerate(models.items()):
         points = [{"value": None}] * len(models)
         points[row] = model["em"]
@@ -45,8 +48,8 @@ def _draw_match(axes: Axes, models: Mapping[str, Any]) -> None:
     axes.set(title="Held-out questions", xlabel="exact match, 95 %", xlim=(-0.02, 1.02))
 
 
-def _draw_searches(axes: Axes, models: Mapping[str, Any]) -> None:
-    """Queries for each question, a bar for each model."""
+def _draw_searches(axes: pictures.Axes, models: Mapping[str, Any]) -> None:
+    """Draw the queries per question, with a bar for each model."""
     values = [model["queries"]["value"] or 0.0 for model in models.values()]
     bars = axes.barh(range(len(models)), values, color=[COLORS[name] for name in models], height=0.5)
     axes.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
@@ -54,8 +57,8 @@ def _draw_searches(axes: Axes, models: Mapping[str, Any]) -> None:
     axes.set(title="Searches", xlabel="queries for each question", xlim=(0, max(values) * 1.2 or 1))
 
 
-def _draw_curves(axes: Axes, curves: Mapping[str, Mapping[Any, float]]) -> None:
-    """Reward and held-out exact match over the steps of the training."""
+def _draw_curves(axes: pictures.Axes, curves: Mapping[str, Mapping[Any, float]]) -> None:
+    """Draw the reward and the held-out exact match over the steps of the training."""
     for name, label, color in (
         ("reward", "reward, sampled", pictures.GREEN),
         ("held_out_em", "held-out exact match", pictures.BLUE),

@@ -4,9 +4,9 @@
     teacher:     {url: https://api.example.org/v1, model: big-model}
     policy:      {model: models/Qwen2.5-7B-Instruct}
 
-The classes below declare every key with the comment that the written file has (plan_file.py). What is null is
-chosen by the size of the model and the platform (sizes.py) before the plan is written, so a written plan says
-everything.
+Each class below declares a section and its keys. The docstring of the class and the text of each `key` are
+written into the file as comments (plan_file.py). Recipes and a platform that are null are chosen by the size
+of the model and by the machine (sizes.py) before the plan is written, so that a written plan is complete.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Platform = Literal["cpu", "gpu", "gpu_sdpa"]
 
 
 def key(default: Any, comment: str) -> Any:
-    """A key with its default and the comment that it has in a written plan."""
+    """Declare a key of the plan, with its default (or a function that makes it) and its comment."""
     if callable(default):
         return Field(default_factory=default, description=comment)
     return Field(default=default, description=comment)
@@ -168,7 +168,7 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class OwnPlan:
-    """A plan, section by section."""
+    """The plan of a run; each field is a section."""
 
     documents: DocumentsPlan
     index: IndexPlan
@@ -195,21 +195,21 @@ class OwnPlan:
 
     @property
     def needs_teacher(self) -> bool:
-        """Whether the teacher is asked anything."""
+        """Whether the teacher gets any request."""
         return self.writes_questions or not self.sft.skip
 
     @property
     def teaching(self) -> ModelSpec:
-        """The teacher's server and model, which must be known."""
+        """The server and model of the teacher. The plan must name both."""
         teacher = self.teacher
-        assert teacher.url is not None and teacher.model is not None  # checks.py has looked for both
+        assert teacher.url is not None and teacher.model is not None  # checks.py requires both
         return ModelSpec(
             teacher.url, teacher.model, teacher.api_key_env, teacher.body, teacher.price_in, teacher.price_out
         )
 
     @property
     def reading(self) -> ModelSpec | None:
-        """The reader's server and model; None if the teacher reads."""
+        """The server and model of the reader; None if the teacher verifies the questions itself."""
         reader, teacher = self.reader, self.teacher
         if reader.model is None:
             return None
@@ -218,24 +218,24 @@ class OwnPlan:
         return ModelSpec(url, reader.model, variable, {}, reader.price_in, reader.price_out)
 
     def limits(self, max_cost: float | None) -> RequestLimits:
-        """The limits of the requests to teacher and reader."""
+        """Return the limits of the requests to the teacher and the reader."""
         return RequestLimits(in_flight=self.teacher.in_flight, max_cost=max_cost)
 
     @cached_property
     def protocol(self) -> Protocol:
-        """The dialect, with the policy's prompt. Raises ValueError."""
+        """The protocol of the episodes, with the policy's prompt. Raises ValueError if it cannot be read."""
         return load_with_prompt(self.policy.protocol, self.policy.prompt)
 
     @property
     def model(self) -> Path:
-        """The folder of the model that is trained."""
+        """The folder of the model that is trained, or its name on the Hub as a path."""
         assert self.policy.model is not None  # checks.py requires it
         return Path(self.policy.model)
 
     def plain(self) -> dict[str, dict[str, Any]]:
-        """The values as YAML and JSON have them, by section."""
+        """Return the values by section and key, converted to the types of YAML and JSON."""
         return json.loads(json.dumps(asdict(self)))
 
 
-#: The classes of the sections by name.
+#: The class of each section, by its name.
 SECTIONS: dict[str, Any] = get_type_hints(OwnPlan)

@@ -1,8 +1,9 @@
-"""The step of `rag-r1 own` that makes the questions: the teacher's, verified, or the user's own.
+"""The step of `rag-r1 own` that makes the questions: the teacher writes them, or the user's own are copied.
 
-Both end as train.parquet and test.parquet with the prompt of the plan. Of the teacher's, no document is in
-both (rag_r1/questions); of the user's own, no question may be. If the teacher or the reader is stopped, by
-the cost limit or a server, that is an error here: the next start goes on.
+In both cases the step writes train.parquet and test.parquet with the prompt of the plan. Questions of the
+teacher are split by document (rag_r1/questions); of the user's own, no question may be in both files. If a
+cost limit or a server stops the teacher or the reader, the step fails with an error, and is resumed when
+`rag-r1 own` is run again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rag_r1.runs.steps import Step
 
 
 def questions_step(artifacts: OwnArtifacts) -> Step:
-    """The step of the plan that makes the questions."""
+    """Make the step of the questions."""
     plan = artifacts.plan
     needs = ("index",) if plan.documents.corpus else ("documents", "index")
     results = ("train.parquet", "test.parquet") if plan.trains else ("test.parquet",)
@@ -45,8 +46,10 @@ def questions_step(artifacts: OwnArtifacts) -> Step:
 
 
 def questions_spec(artifacts: OwnArtifacts) -> QuestionsSpec:
-    """The arguments with which questions are written, without the address of the retrieval server, which is
-    not known yet."""
+    """Return the settings with which questions are written.
+
+    The address of the retrieval server is missing, since the server has not been started yet.
+    """
     plan = artifacts.plan
     return QuestionsSpec(
         corpus=tuple(artifacts.corpus),
@@ -64,7 +67,7 @@ def questions_spec(artifacts: OwnArtifacts) -> QuestionsSpec:
 
 
 def _facts_of(result: QuestionsResult, folder: Path, trains: bool) -> dict[str, Any]:
-    """The facts of the step. Raises RunError if the questions are not complete, or a split has none."""
+    """Return the facts of the step. Raises RunError if a question is still open, or a split has none."""
     card = result.card
     if result.stopped or card["open"]:
         reason = result.stopped or min(outcome.detail for outcome in result.outcomes if outcome.is_open)
@@ -81,7 +84,7 @@ def _facts_of(result: QuestionsResult, folder: Path, trains: bool) -> dict[str, 
 
 
 def _own_questions(artifacts: OwnArtifacts, needs: Sequence[str], results: Sequence[str]) -> Step:
-    """The step that copies the user's own questions."""
+    """Make the step that copies the user's own questions."""
     plan = artifacts.plan
     files = {"train": plan.questions.train if plan.trains else (), "test": plan.questions.test}
     hashes = {split: [sha256_of_file(Path(path))[:16] for path in paths] for split, paths in files.items()}
@@ -98,7 +101,7 @@ def _own_questions(artifacts: OwnArtifacts, needs: Sequence[str], results: Seque
 
 
 def _own_rows(artifacts: OwnArtifacts, split: str, paths: Sequence[str]) -> list[QuestionRow]:
-    """The rows of the user's files, each with the plan's prompt."""
+    """Read the user's questions as rows with the plan's prompt. Raises RunError for a row that is wrong."""
     protocol = artifacts.plan.protocol
     try:
         questions = read_questions(paths, protocol).rows
@@ -117,7 +120,7 @@ def _own_rows(artifacts: OwnArtifacts, split: str, paths: Sequence[str]) -> list
 
 
 def _refuse_shared(rows: dict[str, list[QuestionRow]]) -> None:
-    """Raises RunError if a held-out question is also trained on."""
+    """Raises RunError if a held-out question is also in the training set."""
     training_ids = {question_key(row.question): row.id for row in rows.get("train", ())}
     shared = [row for row in rows["test"] if question_key(row.question) in training_ids]
     if shared:

@@ -1,13 +1,15 @@
-"""Writes the report of a run: is the trained agent better than what it began as, and than plain RAG?
+"""Writes the report of a run: is the trained agent better than the untrained model, and than plain RAG?
 
     report.json    all figures, and the plan
     report.md      a table of the models, the claims with their tests, the search card's sentences, the steps
     report.png     exact match and searches of each model, and the curves of the training (picture.py)
 
-All models answer the same held-out questions over the same index. A claim is tested by permutation on the
-questions that both have answered (rag_r1/evaluation/report/comparison.py): it holds if the difference has the
-claimed sign and p < 0.05. The report is made from the finished steps' folders alone, so it can be made again
-at any time. What is in them is data: names and questions never become markup.
+All models answer the same held-out questions over the same index. A claim that one model is better than
+another is checked by a permutation test on the questions that both have answered
+(rag_r1/evaluation/report/comparison.py): it holds if the difference has the claimed sign and p < 0.05.
+
+The report is made from the folders of the finished steps alone, so it can be made again at any time. Names
+and questions are escaped, so that they never become markup.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from rag_r1.evaluation.report.compare_command import compare
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.io.bounded_json import read_json_object
 from rag_r1.io.secrets import without_secrets
-from rag_r1.own.artifacts import OwnArtifacts
+from rag_r1.own.artifacts import STEP_NAMES, OwnArtifacts
 from rag_r1.own.evaluation_steps import RUN, Evaluation, evaluations
 from rag_r1.own.forecast import minutes
 from rag_r1.own.picture import draw
@@ -32,21 +34,23 @@ from rag_r1.runs.markdown import Page, cell, integer, number, p_value, with_inte
 from rag_r1.runs.steps import PipelineFolder
 
 REPORT = "report.md"
-#: Names of figures in the report of `rag-r1 eval`, and their columns.
+#: The figures of `rag-r1 eval` that are shown, with the headings of their columns.
 COLUMNS = {"em": "EM", "f1": "F1", "queries": "searches a question", "recall": "recall of gold passages"}
 #: Settings that may differ between the evaluations of a run.
 _MAY_DIFFER = (
     *("model", "condition", "protocol", "budget", "failures", "retriever", "index"),
-    *("engine", "machine", "versions", "commit"),  # a run may go on elsewhere, and after an update
+    *("engine", "machine", "versions", "commit"),  # a run may be resumed elsewhere, and after an update
 )
+#: A difference with a smaller p counts.
 _SIGNIFICANCE = 0.05
 
 
 @dataclass(frozen=True)
 class Claim:
-    """That the model of one evaluation answers better than that of another one."""
+    """The claim that one model answers better than another one."""
 
     text: str
+    #: Names of the evaluations of the two models.
     better: str
     other: str
 
@@ -60,22 +64,21 @@ CLAIMS = (
 
 
 def make_report(artifacts: OwnArtifacts, folder: PipelineFolder) -> dict[str, Any]:
-    """Write the three files, and return the content of report.json."""
+    """Write the three files of the report, and return the contents of report.json."""
     out = artifacts.out
     by_name = {evaluation.name: evaluation for evaluation in evaluations(artifacts)}
-    runs = {name: read_json_object(entry.folder(out) / "report.json") for name, entry in by_name.items()}
-    names = ("documents", "index", "questions", "traces", "sft_data", "sft", "filter", "grpo")
+    steps = [name for name in STEP_NAMES if name != "evaluation"]
     report = {
         "format": 1,
-        "models": {name: _figures(by_name[name].label, run) for name, run in runs.items()},
-        "claims": [_check_claim(claim, by_name, out) for claim in CLAIMS if _is_made(claim, by_name)],
+        "models": {name: _figures(evaluation, out) for name, evaluation in by_name.items()},
+        "claims": [_check_claim(claim, by_name, out) for claim in CLAIMS if _applies(claim, by_name)],
         "card": _card_sentences(artifacts, list(by_name.values())),
         "curves": curves(artifacts.grpo_stage / "trajectories"),
-        "steps": {name: facts for name in names if (facts := folder.facts(name))},
+        "steps": {step: facts for step in steps if (facts := folder.facts(step))},
         "seconds": {
-            name: seconds
-            for name in (*names, *(evaluation.step for evaluation in by_name.values()))
-            if (seconds := folder.seconds(name)) is not None
+            step: seconds
+            for step in (*steps, *(evaluation.step for evaluation in by_name.values()))
+            if (seconds := folder.seconds(step)) is not None
         },
         "plan": without_secrets(artifacts.plan.plain()),
     }
@@ -85,12 +88,13 @@ def make_report(artifacts: OwnArtifacts, folder: PipelineFolder) -> dict[str, An
     return report
 
 
-def _figures(label: str, run: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a model over all questions, and its EM by source of the questions."""
+def _figures(evaluation: Evaluation, out: Path) -> dict[str, Any]:
+    """Return the figures of a model over all questions, and its exact match by source of the questions."""
+    run = read_json_object(evaluation.folder(out) / "report.json")
     totals = {name: run["figures"][name]["all"] for name in COLUMNS}
     counts = run["counts"]["all"]
     return {
-        "label": label,
+        "label": evaluation.label,
         **totals,
         "sources": run["figures"]["em"]["sources"],
         "questions": counts["questions"],
@@ -98,15 +102,18 @@ def _figures(label: str, run: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _is_made(claim: Claim, evaluations: Mapping[str, Evaluation]) -> bool:
-    """Whether both models are there; without a training the agent itself is compared."""
+def _applies(claim: Claim, evaluations: Mapping[str, Evaluation]) -> bool:
+    """Whether a claim can be checked.
+
+    Both models must have been evaluated. If there is a trained model, only claims about it are checked.
+    """
     return {claim.better, claim.other} <= evaluations.keys() and (
         claim.better == "trained" or "trained" not in evaluations
     )
 
 
 def _check_claim(claim: Claim, evaluations: Mapping[str, Evaluation], out: Path) -> dict[str, Any]:
-    """A claim with its figures and its verdict: `held`, `not shown`, or `the opposite held`."""
+    """Check a claim; returns its figures and its verdict: `held`, `not shown`, or `the opposite held`."""
     folders = [evaluations[name].folder(out) for name in (claim.other, claim.better)]
     [difference] = compare(folders, _MAY_DIFFER)["figures"]["em"]["all"]["differences"]
     verdict = "not shown"
@@ -115,19 +122,21 @@ def _check_claim(claim: Claim, evaluations: Mapping[str, Evaluation], out: Path)
     return {"claim": claim.text, "models": [claim.better, claim.other], **difference, "verdict": verdict}
 
 
-def _card_sentences(artifacts: OwnArtifacts, played: Sequence[Evaluation]) -> list[str]:
-    """The sentences of the search card, if a model was played with one."""
+def _card_sentences(artifacts: OwnArtifacts, evaluations: Sequence[Evaluation]) -> list[str]:
+    """Return the sentences of the search card; none if no evaluation made one."""
     return [
         sentence
-        for evaluation in played
+        for evaluation in evaluations
         if evaluation.has_card
         for sentence in read_json_object(artifacts.out / evaluation.step / RUN / CARD_JSON)["sentences"]
     ]
 
 
 def curves(trajectories: Path) -> dict[str, dict[int, float]]:
-    """Two curves by step of a training: the mean reward of its sampled episodes, and EM of its validations.
-    `trajectories`: the folder with those of each split."""
+    """Return two curves of a training by step: the mean reward of its episodes, and EM of its validations.
+
+    `trajectories` is the folder that contains the recorded episodes of each split.
+    """
     training, held_out = (records_by_step(trajectories / split) for split in ("train", "test"))
     return {
         "reward": {step: _mean(records, "score") for step, records in training.items()},
@@ -136,13 +145,13 @@ def curves(trajectories: Path) -> dict[str, dict[int, float]]:
 
 
 def _mean(records: Sequence[Mapping[str, Any]], term: str) -> float:
-    """The mean of a term over the records that have it; a failed episode has none."""
+    """Average a reward term over the records that have it, which failed episodes do not; NaN without any."""
     values = [value for record in records if (value := record["rewards"].get(term)) is not None]
     return fmean(values) if values else float("nan")
 
 
 def markdown(report: Mapping[str, Any], pictures: Sequence[Path] = ()) -> str:
-    """The report as Markdown. `pictures`: the files that it shows."""
+    """Format the report as Markdown, with the files in `pictures`."""
     models = report["models"]
     questions = max(model["questions"] for model in models.values())
     page = Page("An agent for these documents").text(
@@ -150,7 +159,7 @@ def markdown(report: Mapping[str, Any], pictures: Sequence[Path] = ()) -> str:
         "intervals."
     )
     page.pictures(pictures, "Exact match and searches of each model, and the curves of the training")
-    page.table(["model", *COLUMNS.values(), "failed"], map(_row, models.values()))
+    page.table(["model", *COLUMNS.values(), "failed"], map(_model_row, models.values()))
     if report["claims"]:
         page.heading("Claims").text(
             "Exact match on the questions that both answered, tested by permutation; a claim holds if p < "
@@ -162,19 +171,21 @@ def markdown(report: Mapping[str, Any], pictures: Sequence[Path] = ()) -> str:
     return str(page)
 
 
-def _row(model: Mapping[str, Any]) -> list[str]:
+def _model_row(model: Mapping[str, Any]) -> list[str]:
+    """Return the cells of a model in the table of the models."""
     decimals = {"em": 3, "f1": 3, "queries": 2, "recall": 3}
     figures = [with_interval(model[name], decimals[name]) for name in COLUMNS]
     return [cell(model["label"]), *figures, integer(model["failed"])]
 
 
 def _claim_row(claim: Mapping[str, Any]) -> list[str]:
+    """Return the cells of a claim in the table of the claims."""
     difference = with_interval(claim, 3, signed=True)
     return [claim["claim"], difference, p_value(claim["p"]), f"**{claim['verdict']}**"]
 
 
 def step_items(report: Mapping[str, Any]) -> list[str]:
-    """A line of Markdown for each step that is done: its time and its result."""
+    """Return a line of Markdown for each finished step, with its time and its result."""
     steps = report["steps"]
     texts = {name: describe(steps[name]) for name, describe in _STEP_TEXTS.items() if name in steps}
     for name in report["seconds"]:
@@ -186,6 +197,7 @@ def step_items(report: Mapping[str, Any]) -> list[str]:
 
 
 def _questions_text(facts: Mapping[str, Any]) -> str:
+    """Return the result of the step `questions` in words."""
     rows = ", ".join(f"{count:,} in {split}" for split, count in facts["rows"].items())
     if "seeds" not in facts:
         return f"your own: {rows}"
@@ -193,10 +205,11 @@ def _questions_text(facts: Mapping[str, Any]) -> str:
 
 
 def _cost_text(facts: Mapping[str, Any]) -> str:
+    """Return the cost of a step in words; nothing if there is none."""
     return f"; cost {facts['cost']:.4g}" if facts.get("cost") else ""
 
 
-#: Name of a step -> its result in words, from its facts.
+#: Functions that describe the result of each step in words, from its facts.
 _STEP_TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "documents": lambda facts: f"{facts['passages']:,} passages of {facts['documents']:,} documents",
     "index": lambda facts: f"{facts['passages']:,} passages",
@@ -213,7 +226,10 @@ _STEP_TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def _notes(report: Mapping[str, Any]) -> list[str]:
-    """Paragraphs that end the report: where the card is, and who has read the questions."""
+    """Return the paragraphs at the end of the report.
+
+    They say where the search card is, and that no person has read the questions, if a teacher wrote them.
+    """
     notes = []
     if report["card"]:
         model = "trained" if "trained" in report["models"] else "untrained"

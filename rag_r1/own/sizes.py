@@ -1,18 +1,19 @@
-"""Chooses the recipes of a plan that names none: by the size of the model, and by the platform.
+"""Chooses the recipes of a plan that names none, by the size of the model and by the platform.
 
-    tiny     weights below 64 MB, such as the demo's policy       demo/grpo, rag_r1/sft/demo
-    small    below 2 GB, such as SmolLM2-135M                     real_small/grpo, real_small/sft
-    large    everything else                                      rag_r1/grpo, rag_r1/sft/qwen_7b
+    size     weights                                       recipes
+    tiny     below 64 MB, such as the demo's policy        demo/grpo, rag_r1/sft/demo
+    small    below 2 GB, such as SmolLM2-135M              real_small/grpo, real_small/sft
+    large    everything else                               rag_r1/grpo, rag_r1/sft/qwen_7b
 
-The recipes of the small sizes are for CPUs; on a GPU they get the platform and the changes that the README of
-recipes/real_small gives. A recipe or platform that the plan names is kept.
+The recipes for tiny and small models are made for CPUs. On a GPU they get another platform and the overrides
+that the README of recipes/real_small recommends. A recipe or platform that the plan names is kept.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_r1.config.recipes import RECIPES
 from rag_r1.inference.model_folders import is_hub_name
@@ -20,7 +21,7 @@ from rag_r1.own.plan import OwnPlan
 from rag_r1.system.gpu_driver import driver_version
 
 _MEGABYTE = 1 << 20
-#: Changes of the recipes of the small sizes on a GPU.
+#: Overrides with which the recipes for CPUs run on a GPU.
 _SFT_ON_A_GPU = """
     trainer.device=cuda engine.mixed_precision.param_dtype=bf16 data.max_token_len_per_gpu=16384
     trainer.save_freq=after_each_epoch trainer.test_freq=after_each_epoch
@@ -32,34 +33,46 @@ _GRPO_ON_A_GPU = """
 """.split()
 
 
+class MeasuredTimes(NamedTuple):
+    """Times on two CPU cores in seconds, as measured for docs/guides/pipeline.md."""
+
+    #: For an SFT sample.
+    sample_s: float
+    #: For a question in the filter, with its replays.
+    question_s: float
+    #: For a step of GRPO.
+    step_s: float
+
+
 @dataclass(frozen=True)
 class ModelSize:
-    """The recipes for models of a size. `below`: more bytes than their weights have; `prompts`: files of the
-    policy's prompt and of that for one search, in the folder of the recipes; `is_for_cpus`: the recipes' own
-    platform is the CPU; `times`: seconds on two cores of a sample of SFT, of a question that is filtered or
-    evaluated, and of a step of GRPO (docs/guides/pipeline.md), None where that was not measured."""
+    """A range of model sizes, and the recipes for it."""
 
     name: str
+    #: Upper bound of the size of the weights, in bytes.
     below: float
+    #: Names of the recipes.
     sft: str
     grpo: str
+    #: Prompts of the agent and of the one-shot baseline: files in the folder of the recipes.
     prompts: tuple[str, str] | None = None
+    #: Whether the recipes are made for a CPU.
     is_for_cpus: bool = True
-    times: tuple[float, float, float] | None = None
+    #: None if nothing was measured.
+    times: MeasuredTimes | None = None
 
 
 _SMALL_PROMPTS = ("real_small/prompt.txt", "real_small/one_shot.txt")
-#: From the smallest.
+#: All sizes, the smallest first.
 SIZES = (
-    ModelSize("tiny", 64 * _MEGABYTE, "rag_r1/sft/demo", "demo/grpo", times=(0.07, 0.45, 40.0)),
+    ModelSize("tiny", 64 * _MEGABYTE, "rag_r1/sft/demo", "demo/grpo", times=MeasuredTimes(0.07, 0.45, 40.0)),
     ModelSize("small", 2048 * _MEGABYTE, "real_small/sft", "real_small/grpo", _SMALL_PROMPTS),
     ModelSize("large", float("inf"), "rag_r1/sft/qwen_7b", "rag_r1/grpo", is_for_cpus=False),
 )
 
 
 def size_of(model: str) -> ModelSize:
-    """The size of a model by the bytes of its weights; the largest for one that is not on this machine
-    yet."""
+    """Return the size of a model by its weights. A model that is not on this machine counts as large."""
     folder = Path(model)
     files = [] if is_hub_name(model) else [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
     weight_bytes = sum(file.stat().st_size for file in files)
@@ -67,30 +80,31 @@ def size_of(model: str) -> ModelSize:
 
 
 def this_platform() -> str:
-    """The platform of this machine: `gpu` if it has a driver of NVIDIA, else `cpu`."""
+    """Return the platform of this machine: `gpu` if it has an NVIDIA driver, else `cpu`."""
     return "gpu" if driver_version() is not None else "cpu"
 
 
 def with_recipes(plan: OwnPlan) -> OwnPlan:
-    """The plan, which must have a model, with a platform and with all recipes."""
+    """Return the plan with a platform and with all recipes; the plan must name a model.
+
+    Overrides that the plan has come after those that are added here, and therefore take precedence.
+    """
     assert plan.policy.model is not None
     size = size_of(plan.policy.model)
     platform: Any = plan.policy.platform or this_platform()
     if size.is_for_cpus and platform == "gpu":
         platform = "gpu_sdpa"
     policy = replace(plan.policy, platform=platform)
-    on_a_gpu = size.is_for_cpus and platform != "cpu"
+    is_moved_to_gpu = size.is_for_cpus and platform != "cpu"
     sft, grpo, evaluation = plan.sft, plan.grpo, plan.evaluation
     if sft.recipe is None:
-        extra = _SFT_ON_A_GPU if on_a_gpu else ()
-        sft = replace(sft, recipe=size.sft, overrides=(*extra, *sft.overrides))
+        added = _SFT_ON_A_GPU if is_moved_to_gpu else ()
+        sft = replace(sft, recipe=size.sft, overrides=(*added, *sft.overrides))
     if grpo.recipe is None:
         default_platform = "cpu" if size.is_for_cpus else "gpu"
-        changes = [
-            *([] if platform == default_platform else [f"platform={platform}"]),
-            *(_GRPO_ON_A_GPU if on_a_gpu else ()),
-        ]
-        grpo = replace(grpo, recipe=size.grpo, overrides=(*changes, *grpo.overrides))
+        added = [] if platform == default_platform else [f"platform={platform}"]
+        added += _GRPO_ON_A_GPU if is_moved_to_gpu else []
+        grpo = replace(grpo, recipe=size.grpo, overrides=(*added, *grpo.overrides))
         if size.prompts is not None and policy.prompt is None:
             prompt, one_shot = (str(RECIPES / name) for name in size.prompts)
             policy = replace(policy, prompt=prompt)

@@ -1,11 +1,13 @@
-"""The steps of `rag-r1 own` that train: SFT, the filter by difficulty, GRPO.
+"""The steps of `rag-r1 own` that train: SFT, the filter by difficulty, and GRPO.
 
-    sft       the model, fine-tuned on the samples                               `rag-r1 sft`
-    filter    the training questions that this model neither knows nor never
-              gets right, played by it on vLLM                                   `rag-r1 filter`
-    grpo      reinforcement learning on these questions, from this model         `rag-r1 stages`
+    sft       fine-tunes the model on the samples                            `rag-r1 sft`
+    filter    lets the fine-tuned model play the training questions, and
+              drops those that are too easy or too hard for it               `rag-r1 filter`
+    grpo      trains the fine-tuned model on the remaining questions by
+              reinforcement learning                                         `rag-r1 stages`
 
-Trainings are child processes, which go on from their last checkpoint; the filter is the command's function.
+Both trainings run as child processes, which resume from their last checkpoint. The filter calls the function
+of its command, and starts a vLLM server for the model.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from rag_r1.training.stages import StagesArguments
 
 
 def training_steps(artifacts: OwnArtifacts) -> list[Step]:
-    """The steps of the plan that train, in order."""
+    """Return the steps of the plan that train, in order."""
     plan = artifacts.plan
     steps = [] if plan.sft.skip else [_sft(artifacts)]
     if plan.grpo.skip:
@@ -44,7 +46,7 @@ def training_steps(artifacts: OwnArtifacts) -> list[Step]:
 
 
 def sft_overrides(artifacts: OwnArtifacts) -> list[str]:
-    """The overrides of the recipe of SFT; the plan's own ones come last."""
+    """Return the overrides of the SFT recipe. The user's own come last, and therefore take precedence."""
     run = artifacts.out / "sft" / "run"
     return [
         f"model.path={hydra_quoted(artifacts.untrained_model)}",
@@ -56,7 +58,7 @@ def sft_overrides(artifacts: OwnArtifacts) -> list[str]:
 
 
 def _sft(artifacts: OwnArtifacts) -> Step:
-    """The step that fine-tunes the model on the samples."""
+    """Make the step that fine-tunes the model on the samples."""
     plan = artifacts.plan.sft
     assert plan.recipe is not None  # sizes.py has chosen one
     recipe = plan.recipe
@@ -82,7 +84,7 @@ def _sft(artifacts: OwnArtifacts) -> Step:
 
 
 def _sft_steps(recipe: str, overrides: list[str], data: Path) -> int:
-    """The number of steps of a fine-tuning."""
+    """Return the number of steps of a fine-tuning, for its progress bar."""
     from rag_r1.training.composition import compose_recipe
 
     config = compose_recipe(Recipe.find(recipe), overrides)
@@ -91,7 +93,7 @@ def _sft_steps(recipe: str, overrides: list[str], data: Path) -> int:
 
 
 def _filter(artifacts: OwnArtifacts) -> Step:
-    """The step that chooses training questions by their difficulty."""
+    """Make the step that chooses training questions by their difficulty."""
     plan, episodes = artifacts.plan.filter, artifacts.episodes
     settings = {
         "questions": plan.questions,
@@ -120,8 +122,10 @@ def _filter(artifacts: OwnArtifacts) -> Step:
 
 
 def filter_arguments(artifacts: OwnArtifacts, folder: Path, retriever: str, url: str) -> FilterArguments:
-    """The arguments of `rag-r1 filter`. `retriever`, `url`: addresses of the retrieval server and of the
-    model's."""
+    """Return the arguments of `rag-r1 filter`.
+
+    `retriever` is the address of the retrieval server, and `url` that of the server with the model.
+    """
     plan, episodes = artifacts.plan, artifacts.episodes
     return FilterArguments(
         questions=[artifacts.questions("train")],
@@ -141,7 +145,7 @@ def filter_arguments(artifacts: OwnArtifacts, folder: Path, retriever: str, url:
 
 
 def grpo_overrides(artifacts: OwnArtifacts, url: str) -> list[str]:
-    """The overrides of the recipe of GRPO, with the retrieval server at `url`."""
+    """Return the overrides of the GRPO recipe, with the retrieval server at `url`."""
     plan = artifacts.plan
     source = "questions" if plan.filter.skip else "filter"
     train_file, test_file = artifacts.out / source / "train.parquet", artifacts.questions("test")
@@ -157,9 +161,12 @@ def grpo_overrides(artifacts: OwnArtifacts, url: str) -> list[str]:
 
 
 def batch_that_fits(rows: int, config: Any) -> list[str]:
-    """Overrides for `rows` training questions, if they are fewer than a step of the recipe trains on: as many
-    whole mini batches as there are questions for, or else one mini batch with the same number for each GPU.
-    Raises RunError if there are too few."""
+    """Return overrides that reduce the batch of a GRPO step if there are only `rows` training questions.
+
+    The batch becomes the largest number of whole mini batches that the questions fill. If they do not fill
+    one, it becomes a single mini batch that can be divided by the number of GPUs. Raises RunError if there
+    are fewer questions than GPUs.
+    """
     batch, mini = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
     if rows >= batch:
         return []
@@ -176,7 +183,7 @@ def batch_that_fits(rows: int, config: Any) -> list[str]:
 
 
 def _grpo(artifacts: OwnArtifacts) -> Step:
-    """The step of the reinforcement learning."""
+    """Make the step of the reinforcement learning."""
     plan = artifacts.plan.grpo
     assert plan.recipe is not None  # sizes.py has chosen one
     recipe = plan.recipe
@@ -202,21 +209,25 @@ def _grpo(artifacts: OwnArtifacts) -> Step:
 
 
 def _validation_rows(artifacts: OwnArtifacts) -> int:
-    """The number of questions of a validation, which are one batch."""
+    """Return the number of questions in a validation, all of which are in one batch."""
     rows = _rows(artifacts.questions("test"))
     limit = artifacts.episodes.config.data.get("val_max_samples") or -1
     return min(rows, limit) if limit > 0 else rows
 
 
 def _rows(path: Path) -> int:
+    """Return the number of rows in a parquet file."""
     return pq.ParquetFile(path).metadata.num_rows
 
 
 def _content_hash(recipe: str) -> str:
-    """A hash of the content of a recipe's file."""
+    """Return a hash of the contents of a recipe's file."""
     return sha256_of_file(Recipe.find(recipe).path)[:16]
 
 
 def _plain_settings(playing: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the episodes without the path of the prompt, whose text the questions have."""
+    """Return the arguments of the episodes without the path of the prompt.
+
+    The path may change; the text of the prompt is in the questions, on which the step depends anyway.
+    """
     return {name: value for name, value in playing.items() if name != "prompt"}

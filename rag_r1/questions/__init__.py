@@ -1,7 +1,8 @@
-"""Questions written from one's own corpus by a model, and believed only after they have been verified.
+"""Question sets that a model writes from the user's own corpus, and that are verified before they are used.
 
-`documents.py` reads the corpus, `links.py` and `seeds.py` choose the passages of each question, `prompts.py`
-makes the requests, and `models.py` sends them to the teacher, who writes, and to the reader, who verifies.
-`rules.py` has the checks without a model, `readings.py` those of the reader, both pure functions. `run.py`
-puts them together in a folder that survives kills; `rows.py` and `card.py` write what it ends with.
+`documents.py` reads the corpus, and `links.py` and `seeds.py` choose the passages of each question.
+`prompts.py` makes the requests, and `models.py` sends them to two models: the teacher writes a question, and
+the reader verifies it. `rules.py` has the checks that need no model, and `readings.py` interprets the
+reader's answers; both consist of pure functions. `run.py` runs all phases in a folder, so that an
+interrupted run can be resumed; `rows.py` and `card.py` write the results.
 """

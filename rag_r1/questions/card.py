@@ -1,5 +1,8 @@
-"""Writes the data card of a run, `data_card.json` and `data_card.md`: what the questions are made from and
-by, how many were refused at each step and why, what they have cost, and what nobody has verified."""
+"""Writes the data card of a run of `rag-r1 questions`, as `data_card.json` and `data_card.md`.
+
+The card names the corpus, the models and the settings, and gives the cost. It counts how many drafts each
+step refused, with the reasons, and lists what was not verified.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,12 @@ def card_of(
     usage: Mapping[str, tuple[Usage, float]],
     stopped: str | None = None,
 ) -> dict[str, Any]:
-    """The contents of data_card.json. `usage`: role -> (usage of its model, cost); `stopped`: why the run was
-    stopped before its end. The card follows from the outcomes, so a run that was killed ends with the
-    same."""
+    """Return the contents of data_card.json.
+
+    `usage` maps each role (teacher, reader) to the usage of its model and the cost; `stopped` is the reason
+    why the run was stopped early. The counts follow from the outcomes alone, so a run that was interrupted
+    and resumed gets the same counts as one that was not.
+    """
     kept = Counter(outcome.seed.kind for outcome in outcomes if outcome.is_kept)
     seeds = Counter(outcome.seed.kind for outcome in outcomes)
     reasons = Counter(outcome.reason for outcome in outcomes if outcome.reason)
@@ -60,8 +66,10 @@ def card_of(
 
 
 def _steps(reasons: Mapping[str, int], reached: int) -> dict[str, dict[str, int]]:
-    """The number of drafts that reached each step, and how many the step refused. `reached`: those that
-    reached the first."""
+    """Count the drafts that reached each step, and those that it refused.
+
+    `reached` is the number of drafts that reached the first step.
+    """
     steps = {}
     for step, names in REASONS.items():
         refused = sum(reasons.get(name, 0) for name in names)
@@ -77,7 +85,7 @@ def write_card(out: Path, card: Mapping[str, Any]) -> None:
 
 
 def page_of(card: Mapping[str, Any]) -> Page:
-    """The card as a page of Markdown."""
+    """Return the card as a page of Markdown."""
     settings = card["settings"]
     page = Page("Questions from a corpus").text(
         f"{card['kept']:,} questions of {card['seeds']:,} seeds ({_percent(card['yield'])}): "
@@ -95,7 +103,7 @@ def page_of(card: Mapping[str, Any]) -> Page:
 
 
 def _add_counts(page: Page, card: Mapping[str, Any]) -> None:
-    """Add the tables of the counts by kind, by step and by reason."""
+    """Add the tables that count questions by kind, and drafts by step and by reason of refusal."""
     page.heading("By kind").table(
         ("kind", "seeds", "kept", "yield"),
         [
@@ -140,4 +148,5 @@ def _add_models(page: Page, card: Mapping[str, Any]) -> None:
 
 
 def _percent(share: float | None) -> str:
+    """Format a share as a percentage; a dash if there is none."""
     return "–" if share is None else f"{share:.1%}"

@@ -1,8 +1,11 @@
-"""`rag-r1 questions`: writes questions from one's own corpus with a model, and verifies each of them.
+"""`rag-r1 questions`: writes questions from the user's own corpus with a model, and verifies each of them.
 
-A teacher writes a question for each seed, which is a passage or a chain of passages; a reader, another model
-or the same, verifies it. What is refused is counted by reason, and what is kept is a data set for training
-with the passages of each question. See run.py for how, and readings.py for what is verified.
+The teacher model writes a question for each seed, which is one passage or a chain of passages. The reader,
+which is another model or the same one, verifies the question. Refused questions are counted by reason; the
+others form a training set in which each question lists the passages that it needs.
+
+This module declares the arguments, checks files and servers before the run, and prints the result. run.py
+has the run itself, and readings.py says what the reader verifies.
 """
 
 from __future__ import annotations
@@ -149,7 +152,7 @@ class QuestionsArguments(EndpointArguments):
         return self
 
     def spec(self) -> QuestionsSpec:
-        """The same as the typed values of a run."""
+        """Convert the arguments to the settings of a run."""
         return QuestionsSpec(
             corpus=tuple(self.corpus),
             out=self.out,
@@ -195,7 +198,7 @@ class QuestionsArguments(EndpointArguments):
         )
 
     def _reader(self) -> ModelSpec | None:
-        """The reader; None if the teacher reads."""
+        """The model that verifies; None if the teacher does so itself."""
         if self.reader_model is None:
             return None
         body = json_body("--reader-body", self.reader_body)
@@ -206,14 +209,19 @@ class QuestionsArguments(EndpointArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `rag-r1 questions`; returns 0 when the questions are written, 3 if the run was stopped before or a
-    server did not answer (the reason is printed), 1 if it could not begin."""
+    """Run `rag-r1 questions` and return its exit status.
+
+    The status is 0 when all questions are written, 3 if the run was stopped early or a server did not answer
+    (the reason is printed), and 1 if the run could not begin.
+    """
     return read_and_run(COMMAND, QuestionsArguments, make_questions, arguments, _DESCRIPTION, _EPILOG)
 
 
 async def make_questions(args: QuestionsArguments) -> int:
-    """Check the start, write the missing questions, and print the figures; returns the exit status. Raises
-    RunError."""
+    """Check files and servers, write the missing questions, and print a summary; returns the exit status.
+
+    Raises RunError if a check fails or the run cannot be opened.
+    """
     spec = args.spec()
     await check_start(spec, check_replies if args.check_only else check_endpoint)
     if args.check_only:
@@ -228,12 +236,15 @@ async def make_questions(args: QuestionsArguments) -> int:
 
 
 async def check_start(spec: QuestionsSpec, check_server: Callable[..., Any] = check_endpoint) -> None:
-    """Check files and settings, then all servers; `check_server` checks a model's. Raises RunError with all
-    problems of the former, else with all servers that do not answer."""
+    """Check files and settings first, and then all servers.
+
+    `check_server` is called for each model server. Raises RunError with all problems of files and settings;
+    if there are none, with all servers that do not answer.
+    """
     with StartChecks() as checks:
         checks.run_on_all(lambda paths: check_first_rows(Corpus(paths)), spec.corpus)
         checks.run(load_with_prompt, spec.protocol, None)
-        if spec.prompt is not None:  # the prompt is checked also if the protocol is wrong
+        if spec.prompt is not None:  # a wrong protocol must not hide a fault of the prompt
             checks.run(load_with_prompt, "rag_r1_mq", spec.prompt)
         if spec.verification.similarity:
             checks.run(require_library)
@@ -243,14 +254,14 @@ async def check_start(spec: QuestionsSpec, check_server: Callable[..., Any] = ch
             check_server, base_address(model.url), model.key_variable, "model server", flag, model.model
         )
         for flag, model in models.items()
-        if not spec.limits.trust_env  # through a proxy, the server may be unknown here
+        if not spec.limits.trust_env  # a host name may be known to the proxy only
     ]
     retriever = {"url": spec.retriever_url, "wire": spec.wire, "topk": retriever_of(spec).topk}
     await try_servers(*attempts, try_first_search(retriever, spec.retriever_url))
 
 
 def _print_summary(out: Path, result: QuestionsResult) -> None:
-    """Print the figures, and what to do next."""
+    """Print what was refused and kept, the usage of the models, and what to do next."""
     card = result.card
     for name, step in card["steps"].items():
         if step["refused"]:

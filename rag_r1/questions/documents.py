@@ -1,11 +1,13 @@
-"""Reads the passages of a corpus from which questions are written: documents, their sources and splits.
+"""Reads the passages of a corpus from which questions are written, with their documents, sources and splits.
 
-A document is all passages with one title (else one address, else one id). Its source is the host of its
-address or, without one, the file that it stands in. Which split a document is in depends on the seed and on
-its name alone, so no document, and no passage, is ever in both.
+Passages with the same title form a document; passages without a title are grouped by URL, and those without
+a URL are documents by themselves. The source of a document is the host of its URL, or the file that contains
+it if it has none. The split of a document depends only on the seed and on the document's key, so no document
+is in both splits.
 
-Of a large corpus only the documents whose hash is smallest are kept, at most so many passages: memory does
-not depend on the corpus. A search still finds all passages, which the retrieval server has.
+From a large corpus a random sample of documents is kept, up to a number of passages, so that memory does not
+grow with the corpus. The sample consists of the documents with the smallest hashes, and therefore does not
+depend on the order of the corpus. Searches still find every passage, because the retrieval server has all.
 """
 
 from __future__ import annotations
@@ -26,47 +28,51 @@ from rag_r1.io.errors import DataError
 from rag_r1.rollouts.requests import seeded_fraction
 
 SPLITS = ("train", "test")
-#: Shorter passages, in characters, hold nothing to ask about.
+#: Passages with fewer characters are too short to ask about.
 MIN_CHARS = 30
-#: Similarity from which a passage is a copy of another one.
+#: Jaccard similarity from which one passage counts as a copy of another.
 _COPY_SIMILARITY = 0.8
-#: Characters of the passages that are compared.
+#: Number of characters at the beginning of two passages that are compared.
 _COMPARED_CHARS = 1000
 
 
 @dataclass(frozen=True)
 class SourcePassage:
-    """A passage with the key of its document, the source of the document, and its split."""
+    """A passage with the document, the source and the split that it belongs to."""
 
     id: str
     contents: str = field(repr=False)
     title: str = ""
     url: str | None = None
+    #: Key of the document: the normalised title, else the URL, else the id.
     document: str = ""
+    #: Host of the URL, or the name of the corpus file.
     source: str = ""
+    #: `train` or `test`.
     split: str = "train"
 
     @property
     def query(self) -> str:
-        """The query of an agent that looks for this passage: its title, else its first 100 characters."""
+        """A query with which an agent would look for this passage: its title or its first 100 characters."""
         return self.title or self.contents[:100]
 
 
 @dataclass(frozen=True)
 class PassagePool:
-    """Passages in the order of the corpus; `n_read`: the number of passages in the whole corpus."""
+    """The passages from which questions are written, in the order of the corpus."""
 
     passages: tuple[SourcePassage, ...]
+    #: Number of passages in the whole corpus, including those that are not in the pool.
     n_read: int
 
     @cached_property
     def by_id(self) -> dict[str, SourcePassage]:
-        """Id -> passage."""
+        """Maps the id of each passage to the passage."""
         return {passage.id: passage for passage in self.passages}
 
     @cached_property
     def first_passages(self) -> dict[str, SourcePassage]:
-        """Document -> its first passage."""
+        """Maps the key of each document to its first passage."""
         return {passage.document: passage for passage in reversed(self.passages)}
 
     @property
@@ -79,8 +85,11 @@ class PassagePool:
 
 
 def read_pool(paths: Sequence[Path], seed: int, test_share: float, limit: int) -> PassagePool:
-    """Read the passages of a corpus, at most `limit`. Raises DataError for a row that is not a passage, for
-    an id of two passages, and if no passage is long enough."""
+    """Read a corpus and sample at most `limit` of its passages.
+
+    Raises DataError if a row is not a passage, if two sampled passages have the same id, or if no passage is
+    long enough.
+    """
     sample = _SmallestRanks(limit)
     count = 0
     for passage, file in _passages(Corpus(paths)):
@@ -101,8 +110,10 @@ def read_pool(paths: Sequence[Path], seed: int, test_share: float, limit: int) -
 
 
 def _source_passage(passage: Passage, file: str, seed: int, test_share: float) -> SourcePassage:
-    """The passage with its document. `file`: the file's name, which is the source of a passage without an
-    address."""
+    """Assign a passage to its document, source and split.
+
+    `file` is the name of the corpus file, which is the source of a passage without a URL.
+    """
     document = title_key(passage.title or "") or passage.url or passage.id or ""
     return SourcePassage(
         id=passage.id or "",
@@ -116,7 +127,7 @@ def _source_passage(passage: Passage, file: str, seed: int, test_share: float) -
 
 
 def _passages(corpus: Corpus) -> Iterator[tuple[Passage, str]]:
-    """(passage, name of its file) of all rows. Raises DataError for a row that is not a passage."""
+    """Yield each passage with the name of its file. Raises DataError if a row is not a passage."""
     for row, position in corpus.rows():
         if isinstance(row, ValueError):
             raise DataError(f"{corpus.location(position)}: {row}: repair the corpus (`rag-r1 corpus check`)")
@@ -124,13 +135,16 @@ def _passages(corpus: Corpus) -> Iterator[tuple[Passage, str]]:
 
 
 def is_copy(contents: str, other: str) -> bool:
-    """Whether two passages have the same text, or nearly, as copies of a page do."""
+    """Whether two passages have the same or nearly the same text, as copies of a page do."""
     return jaccard(contents[:_COMPARED_CHARS], other[:_COMPARED_CHARS]) >= _COPY_SIMILARITY
 
 
 def first_of_copies(passages: Sequence[SourcePassage]) -> dict[str, str]:
-    """Id of a passage -> id of the first one whose text it has, or nearly; its own for most. Linear in the
-    number of passages. Raises DataError if the package rensa is missing."""
+    """Map the id of each passage to the id of the first passage with the same or nearly the same text.
+
+    A passage that is no copy is mapped to itself. The time is linear in the number of passages. Raises
+    DataError if the package rensa is not installed.
+    """
     ids = list(dict.fromkeys(passage.id for passage in passages))
     contents = {passage.id: passage.contents[:_COMPARED_CHARS] for passage in passages}
     texts = [contents[name] for name in ids]
@@ -143,14 +157,15 @@ def first_of_copies(passages: Sequence[SourcePassage]) -> dict[str, str]:
 
 
 class _SmallestRanks:
-    """Keeps the passages with the smallest ranks, at most `limit`."""
+    """Keeps at most `limit` passages: those with the smallest ranks."""
 
     def __init__(self, limit: int):
         self.limit = limit
-        self.items: list[tuple[float, int, SourcePassage]] = []  # a heap of negative ranks and positions
+        #: A heap. Rank and position are negative, so the passage with the largest rank is removed first.
+        self.items: list[tuple[float, int, SourcePassage]] = []
 
     def add(self, rank: float, position: int, passage: SourcePassage) -> None:
-        """Keep a passage if its rank is among the smallest so far; `position`: its number in the corpus."""
+        """Keep a passage if its rank is among the smallest so far; `position` is its number in the corpus."""
         item = (-rank, -position, passage)
         if len(self.items) < self.limit:
             heapq.heappush(self.items, item)

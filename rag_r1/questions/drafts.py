@@ -1,7 +1,8 @@
-"""A draft: a question as the teacher wrote it, with its answer; and the reasons for which one is refused.
+"""Declares drafts, their outcomes, and the reasons for which a draft is refused.
 
-Every draft ends in one `Outcome`: kept, refused by a step for a reason, or open, because a server did not
-answer; the next start of the command goes on with the open ones.
+A draft is a question with its answer as the teacher wrote them. Every seed leads to one `Outcome`. Its draft
+is kept, refused by a step for one of the `REASONS`, or open because a server did not answer. When the
+command is run again, it continues with the open drafts.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rag_r1.questions.documents import SourcePassage
-from rag_r1.questions.seeds import GUESSABLE, MULTI_HOP, Seed
+from rag_r1.questions.seeds import GUESSABLE, MULTI_HOP, KindName, Seed
 
-#: Step -> the reasons for which it refuses, and what each means.
+#: The steps in their order. Each maps its reasons for refusing a draft to an explanation for the data card.
 REASONS: dict[str, dict[str, str]] = {
     "draft": {
         "malformed_reply": "no reply of the teacher was the JSON that was asked for",
@@ -36,58 +37,62 @@ REASONS: dict[str, dict[str, str]] = {
         "in_other_split": "it is nearly equal to a question of the test set",
     },
 }
-#: Reason -> its step.
+#: Maps each reason to the step that refuses for it.
 STEP_OF = {reason: step for step, reasons in REASONS.items() for reason in reasons}
 
 
 @dataclass(frozen=True)
 class Draft:
-    """The teacher's question for a seed. `golds`: all accepted forms of the answer, the teacher's own first;
-    `passages`: the passages that the teacher names, in the order of the question's steps."""
+    """A question that the teacher wrote for a seed."""
 
     seed: Seed
     question: str
+    #: All accepted forms of the answer; the first is the teacher's own.
     golds: tuple[str, ...]
+    #: The passages that the question needs according to the teacher, in the order of its steps.
     passages: tuple[SourcePassage, ...]
 
     @property
     def id(self) -> str:
-        """The id of its seed."""
+        """The id of the seed, which is also the id of the question."""
         return self.seed.id
 
     @property
-    def kind(self) -> str:
-        """The kind of its seed."""
+    def kind(self) -> KindName:
+        """The kind of the question."""
         return self.seed.kind
 
     @property
     def is_multi_hop(self) -> bool:
-        """Whether its kind needs several passages."""
+        """Whether a question of this kind needs several passages."""
         return self.kind in MULTI_HOP
 
     @property
     def is_guessable(self) -> bool:
-        """Whether a guess is right half of the time."""
+        """Whether a question of this kind has two possible answers, so that half of all guesses are right."""
         return self.kind in GUESSABLE
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result for a seed. `reason`: why it was refused, None if it was not; `is_verified`: whether it has
-    passed the checks; `detail`: an explanation of the refusal, or why it is open."""
+    """What has become of a seed: its draft is kept, refused or still open."""
 
     seed: Seed
+    #: None if the teacher has written none.
     draft: Draft | None = None
+    #: One of the REASONS if the draft was refused.
     reason: str | None = None
+    #: Whether the draft has passed all checks except the one for duplicates.
     is_verified: bool = False
+    #: Explains the refusal, or why the draft is still open.
     detail: str = ""
 
     @property
     def is_kept(self) -> bool:
-        """Whether it has passed all checks and is not a duplicate."""
+        """Whether the draft has passed all checks, and is not a duplicate."""
         return self.is_verified and self.reason is None
 
     @property
     def is_open(self) -> bool:
-        """Whether it is neither kept nor refused yet."""
+        """Whether the draft is neither kept nor refused yet."""
         return not self.is_verified and self.reason is None

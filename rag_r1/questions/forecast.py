@@ -1,7 +1,8 @@
-"""Estimates the requests and tokens of a run before it starts, and their cost if prices are given.
+"""Estimates the requests and tokens of `rag-r1 questions` before it runs, and the cost if prices are given.
 
-The requests are the most that can be: every draft passes all checks, and every check asks all its samples.
-Replies that are refused and requested again come on top of that, what a cache already has is counted too.
+The estimate is an upper bound: it assumes that every draft reaches all checks, and that every check takes
+all its samples. Malformed replies, which are requested again, come on top of it. Replies that an earlier run
+has already cached are counted although they will not be requested.
 """
 
 from __future__ import annotations
@@ -9,49 +10,57 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rag_r1.inference.character_codec import estimate_tokens
-from rag_r1.questions.prompts import Prompts, truncate
+from rag_r1.questions.prompts import PROMPTS, Prompts, truncate
 from rag_r1.questions.seeds import MULTI_HOP, Seed
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.runs.response_cache import Usage
 
-#: Tokens of a reply of the teacher.
+#: Typical number of tokens of a teacher's reply, of a reader's reply, and of a question.
 _DRAFT_TOKENS = 60
-#: Tokens of a reply of the reader.
 _ANSWER_TOKENS = 10
 _QUESTION_TOKENS = 25
 
 
 def forecast(spec: QuestionsSpec, seeds: Sequence[Seed], prompts: Prompts) -> tuple[Usage, Usage]:
-    """(usage of the teacher, usage of the reader), at most."""
+    """Return upper bounds of the usage: (usage of the teacher, usage of the reader)."""
     rules = spec.verification
     passage_tokens = _mean_passage_tokens(seeds)
-    instruction_tokens = {
-        name: estimate_tokens(prompts.instructions(name)) for name in ("teacher", "reader", "standalone")
-    }
+    instruction_tokens = {name: estimate_tokens(prompts.instructions(name)) for name in PROMPTS}
     teacher, reader = Usage(), Usage()
     for seed in seeds:
         case_tokens = estimate_tokens(prompts.teacher_case(seed))
         teacher.add(Usage(1, instruction_tokens["teacher"] + case_tokens, _DRAFT_TOKENS))
-        texts = [estimate_tokens(truncate(passage.contents)) for passage in seed.passages]
-        shares = 2.5 if seed.kind == "bridge" else 1.5  # by the question, by titles, and where these lead to
-        neighbours = int(passage_tokens * rules.neighbours * shares)
-        readings = [sum(texts), 0, neighbours]
-        if seed.kind in MULTI_HOP:  # without each one, and with others in its place
-            remaining = [sum(texts) - tokens for tokens in texts]
-            readings += [*remaining, *(tokens + neighbours for tokens in remaining)]
-        prompt = sum(instruction_tokens["reader"] + _QUESTION_TOKENS + tokens for tokens in readings)
-        count = len(readings) + rules.standalone
-        prompt += rules.standalone * (instruction_tokens["standalone"] + _QUESTION_TOKENS)
-        reader.add(
-            Usage(rules.samples * count, rules.samples * prompt, rules.samples * count * _ANSWER_TOKENS)
-        )
+        passages_per_reading = _tokens_of_readings(seed, passage_tokens * rules.neighbours)
+        prompts_of_readings = [
+            instruction_tokens["reader"] + _QUESTION_TOKENS + tokens for tokens in passages_per_reading
+        ]
+        if rules.standalone:
+            prompts_of_readings.append(instruction_tokens["standalone"] + _QUESTION_TOKENS)
+        requests = rules.samples * len(prompts_of_readings)
+        prompt_tokens = rules.samples * sum(prompts_of_readings)
+        reader.add(Usage(requests, prompt_tokens, requests * _ANSWER_TOKENS))
     return teacher, reader
+
+
+def _tokens_of_readings(seed: Seed, neighbour_tokens: int) -> list[int]:
+    """The tokens of the passages in each reading of a draft.
+
+    `neighbour_tokens` are those of the neighbours that a search for the question finds. Searches for titles
+    find half as many more, and the neighbours of a bridge include the passages that these lead to.
+    """
+    own = [estimate_tokens(truncate(passage.contents)) for passage in seed.passages]
+    neighbours = int(neighbour_tokens * (2.5 if seed.kind == "bridge" else 1.5))
+    readings = [sum(own), 0, neighbours]
+    if seed.kind in MULTI_HOP:  # one passage is left out, and then replaced by neighbours
+        remaining = [sum(own) - tokens for tokens in own]
+        readings += [*remaining, *(tokens + neighbours for tokens in remaining)]
+    return readings
 
 
 def forecast_lines(
     spec: QuestionsSpec, seeds: Sequence[Seed], teacher: Usage, reader: Usage
 ) -> Iterator[str]:
-    """The lines that print the forecast."""
+    """Yield the lines in which the command prints the forecast."""
     yield f"seeds: {len(seeds):,}; at most as many questions"
     cost = 0.0
     for name, model, usage in (("teacher", spec.teacher, teacher), ("reader", spec.reading, reader)):
@@ -67,6 +76,6 @@ def forecast_lines(
 
 
 def _mean_passage_tokens(seeds: Sequence[Seed]) -> int:
-    """The mean number of tokens of the seeds' passages."""
+    """The mean number of tokens of a passage over all seeds."""
     texts = [estimate_tokens(truncate(passage.contents)) for seed in seeds for passage in seed.passages]
     return sum(texts) // max(len(texts), 1)

@@ -1,11 +1,11 @@
-"""Links between passages of different documents, along which a question can go from one to the next.
+"""Finds links between passages of different documents, from which chains for multi-hop questions are made.
 
-    title   a passage names the title of another document
-    url     a passage links to the address of another document
-    name    two passages share a name that few have, and that is not what the first is about
+    title   the passage mentions the title of the other document
+    url     the passage contains the URL of the other document
+    name    both passages contain a rare name, and it is not the title of the first one
 
-A title with parentheses at its end, `Alien (film)`, is looked for without them; one that two documents then
-have gives no link by title.
+Parentheses at the end of a title, as in `Alien (film)`, are removed before the title is looked for. A title
+that two documents then share gives no link, since the mention would be ambiguous.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from rag_r1.data.evidence import base_title
 from rag_r1.questions.documents import PassagePool, SourcePassage
 
-#: Most passages that share a name: a name that more passages have says little.
+#: A name that more passages than this contain is too common to link them.
 MAX_SHARING = 4
-#: Most words of a title that is looked for in texts.
+#: Longer titles, in words, are not looked for.
 _MAX_WORDS = 6
 _WORD = re.compile(r"\w[\w'’.\-]*\w|\w")
 _NAME = re.compile(r"\b[A-ZÀ-ÖØ-Þ][\w'’\-]+(?: [A-ZÀ-ÖØ-Þ][\w'’\-]+)+")
@@ -29,10 +30,11 @@ _ADDRESS = re.compile(r"https?://[^\s<>\"')\]]+")
 
 @dataclass(frozen=True)
 class Link:
-    """A link of a passage to another one; `how`: `title`, `url`, `name` or `similar`."""
+    """A link from a passage to another one."""
 
+    #: Id of the passage to which the link leads.
     target: str
-    how: str
+    how: Literal["title", "url", "name"]
 
 
 class Links:
@@ -40,60 +42,73 @@ class Links:
 
     def __init__(self, pool: PassagePool):
         self.pool = pool
-        self._by_title: dict[str, set[str]] = defaultdict(set)
-        self._by_url: dict[str, SourcePassage] = {}
-        self._sharing: dict[str, set[str]] = defaultdict(set)
+        self._documents_by_title: dict[str, set[str]] = defaultdict(set)
+        self._passage_by_url: dict[str, SourcePassage] = {}
+        self._ids_by_name: dict[str, set[str]] = defaultdict(set)
         for passage in pool.passages:
-            if passage.title and (key := _key(base_title(passage.title))):
-                self._by_title[key].add(passage.document)
+            if passage.title and (key := _title_key(base_title(passage.title))):
+                self._documents_by_title[key].add(passage.document)
             if passage.url:
-                self._by_url.setdefault(passage.url, passage)
+                self._passage_by_url.setdefault(passage.url, passage)
             for name in set(_NAME.findall(passage.contents)):
-                self._sharing[name].add(passage.id)
+                self._ids_by_name[name].add(passage.id)
 
     def of(self, passage: SourcePassage) -> list[Link]:
-        """The links of a passage, each target once, by the first of the three ways."""
-        way_by_target: dict[str, str] = {}
-        ways = (("title", self._titles), ("url", self._urls), ("name", self._names))
-        for how, targets in ways:
-            for target in targets(passage):
-                if target.document != passage.document:
-                    way_by_target.setdefault(target.id, how)
-        return [Link(target, how) for target, how in way_by_target.items()]
+        """Return the links from a passage.
 
-    def _titles(self, passage: SourcePassage) -> Iterator[SourcePassage]:
+        Each target occurs once; if several kinds of links lead to it, titles take precedence over URLs, and
+        URLs over names.
+        """
+        links: dict[str, Link] = {}
+        ways = (("title", self._by_title), ("url", self._by_url), ("name", self._by_name))
+        for how, find_targets in ways:
+            for target in find_targets(passage):
+                if target.document != passage.document:
+                    links.setdefault(target.id, Link(target.id, how))
+        return list(links.values())
+
+    def _by_title(self, passage: SourcePassage) -> Iterator[SourcePassage]:
+        """Yield the first passages of the documents whose titles the passage mentions."""
         for mention in _mentions(passage.contents):
-            documents = self._by_title.get(mention, ())
+            documents = self._documents_by_title.get(mention, ())
             if len(documents) == 1:
                 yield self.pool.first_passages[next(iter(documents))]
 
-    def _urls(self, passage: SourcePassage) -> Iterator[SourcePassage]:
+    def _by_url(self, passage: SourcePassage) -> Iterator[SourcePassage]:
+        """Yield the passages whose URLs the passage contains."""
         for address in _ADDRESS.findall(passage.contents):
-            if target := self._by_url.get(address.rstrip(".,;")):
+            if target := self._passage_by_url.get(address.rstrip(".,;")):
                 yield target
 
-    def _names(self, passage: SourcePassage) -> Iterator[SourcePassage]:
+    def _by_name(self, passage: SourcePassage) -> Iterator[SourcePassage]:
+        """Yield the passages that share a rare name with the passage, which may include itself."""
         for name in dict.fromkeys(_NAME.findall(passage.contents)):
-            sharing = self._sharing[name] if name not in passage.title else ()
-            if 1 < len(sharing) <= MAX_SHARING:
-                yield from (self.pool.by_id[name_id] for name_id in sorted(sharing))
+            ids = self._ids_by_name[name] if name not in passage.title else ()
+            if 1 < len(ids) <= MAX_SHARING:
+                yield from (self.pool.by_id[passage_id] for passage_id in sorted(ids))
 
 
-def _key(title: str) -> str:
-    """A title in the form of `_mentions`; empty for one that is too long, or a single short word."""
+def _title_key(title: str) -> str:
+    """The title in the form in which `_mentions` yields it.
+
+    Empty if the title has too many words, or is a single word that is short or in lower case.
+    """
     words = _WORD.findall(title)
-    is_telling = len(words) > 1 or (len(title) > 4 and title[:1].isupper())
-    return " ".join(words) if words and len(words) <= _MAX_WORDS and is_telling else ""
+    is_distinctive = len(words) > 1 or (len(title) > 4 and title[:1].isupper())
+    return " ".join(words) if words and len(words) <= _MAX_WORDS and is_distinctive else ""
 
 
 def _mentions(text: str) -> Iterator[str]:
-    """The runs of up to six words of a text that begin with a capital or a digit; of single words not the
-    first of a sentence, whose capital says nothing."""
+    """Yield the runs of up to `_MAX_WORDS` words that begin with a capital or a digit, and may be titles.
+
+    The first word of a sentence is not yielded by itself, since it has a capital in any case.
+    """
     matches = list(_WORD.finditer(text))
     for first, match in enumerate(matches):
         if not (match[0][0].isupper() or match[0][0].isdigit()):
             continue
         words = [word[0] for word in matches[first : first + _MAX_WORDS]]
-        begins = re.search(r"(?:^|[.!?\n\"])\s*$", text[max(0, match.start() - 4) : match.start()])
-        for count in range(2 if begins else 1, len(words) + 1):
+        before = text[max(0, match.start() - 4) : match.start()]
+        begins_sentence = re.search(r"(?:^|[.!?\n\"])\s*$", before)
+        for count in range(2 if begins_sentence else 1, len(words) + 1):
             yield " ".join(words[:count])

@@ -1,9 +1,9 @@
-"""Requests drafts from the teacher, who writes one for each seed, and answers from the reader.
+"""The two models of a run: the teacher, who writes a draft for each seed, and the reader, who verifies it.
 
-Both are chat endpoints whose replies must have a form (rag_r1/inference/strict_replies.py); they may be one
-model at one address. Every reply is kept before it is used: the teacher's in the run's cache, the reader's in
-one of its own, so the usage of each is known. Together they may cost --max-cost: the reader has what the
-teacher has left.
+Both are chat endpoints, and may be the same model. A reply that does not have the required form is requested
+again (rag_r1/inference/strict_replies.py). Every reply is cached before it is used; the teacher and the
+reader have separate caches, so that the usage of each is known. `--max-cost` limits their total cost: the
+reader may spend what the teacher has left.
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ from rag_r1.questions.spec import ModelSpec, RequestLimits, Verification
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache
 
-#: Most tokens of a reply, unless the user's own keys say otherwise.
+#: Limits of a reply in tokens, unless the user's request keys (`--body`) set another limit.
 TEACHER_TOKENS = 600
 READER_TOKENS = 100
-#: Distance between the seeds of two samples: that many attempts of a sample have seeds of their own.
-_SEEDS_OF_A_SAMPLE = 100
+#: Distance between the sampling seeds of two samples, so that up to 100 attempts of a sample differ in seed.
+_SEEDS_PER_SAMPLE = 100
 
 
 @asynccontextmanager
 async def open_endpoint(
     model: ModelSpec, limits: RequestLimits, cache: ResponseCache, stop: CancelToken, spent: float = 0.0
 ) -> AsyncIterator[Endpoint]:
-    """The endpoint of a model while the block runs; what the cached replies have cost counts. `spent`: the
-    cost of the other model, which --max-cost includes. Raises RunError."""
+    """Open the endpoint of a model for the length of a `with` block.
+
+    The cost of the replies in `cache` counts towards `--max-cost`, and so does `spent`, the cost of the
+    other model. If nothing is left, `stop` is called. Raises RunError if the endpoint cannot be opened.
+    """
     max_cost = limits.max_cost
     if max_cost is not None and max_cost <= spent:
         stop(f"{spent:.4f} of --max-cost {max_cost:g} is spent")
@@ -54,7 +57,7 @@ async def open_endpoint(
 
 
 class Teacher(StrictReplies):
-    """Writes drafts, sampled at `temperature`."""
+    """Writes a draft for a seed, sampled at `temperature`."""
 
     def __init__(
         self, model: ModelSpec, prompts: Prompts, temperature: float, endpoint: Endpoint, cache: ResponseCache
@@ -63,15 +66,20 @@ class Teacher(StrictReplies):
         self.model, self.prompts, self.temperature = model, prompts, temperature
 
     async def draft(self, seed: Seed) -> Outcome:
-        """The draft of a seed, or why there is none. Raises EngineFailure if the endpoint does not answer."""
+        """Return the outcome with the draft for a seed, or with the reason why there is none.
+
+        Raises EngineFailure if the endpoint does not answer.
+        """
         model = self.model.model
         instructions = self.prompts.instructions("teacher")
         case = self.prompts.teacher_case(seed)
-        first = int.from_bytes(hashlib.sha256(seed.id.encode()).digest()[:3], "big")
+        first_seed = int.from_bytes(hashlib.sha256(seed.id.encode()).digest()[:3], "big")
+        temperature = self.temperature
 
         def make_request(attempt: int) -> tuple[dict[str, Any], int]:
+            number = first_seed + attempt
             body = request_body(
-                model, instructions, case, TEACHER_TOKENS, temperature=self.temperature, seed=first + attempt
+                model, instructions, case, TEACHER_TOKENS, temperature=temperature, seed=number
             )
             return with_own_keys(body, self.model.body, TEACHER_TOKENS)
 
@@ -87,7 +95,7 @@ class Teacher(StrictReplies):
 
 
 class Reader(StrictReplies):
-    """Answers questions from passages, to verify drafts by the `rules`."""
+    """Answers questions from passages, and so verifies drafts by the `rules`."""
 
     def __init__(
         self,
@@ -101,31 +109,36 @@ class Reader(StrictReplies):
         self.model, self.prompts, self.rules = model, prompts, rules
 
     async def refuses(self, check: Check, draft: Draft, neighbours: Sequence[str]) -> str | None:
-        """The answers for which a check refuses a draft, as a text; None if it does not. `neighbours`: texts
-        that a search finds beside the draft's own passages. Raises EngineFailure."""
+        """Apply a check to a draft; returns the answers that refute the draft as one text, None if it passes.
+
+        `neighbours` are the texts of passages that a search finds beside the draft's own. In each reading the
+        reader is asked until further samples cannot change the verdict. Raises EngineFailure if the endpoint
+        does not answer.
+        """
         for number, passages in enumerate(check.shows(draft, neighbours)):
             answers: list[str | None] = []
-            samples = self.rules.samples
-            needed = self._needed_votes(check, draft)
-            while (
-                decided := verdict(check.votes(draft, passages, answers), len(answers), samples, needed)
-            ) is None:
+            while (is_yes := self._verdict(check, draft, passages, answers)) is None:
                 name = f"{check.step}/{draft.id}/{number}/{len(answers)}"
                 answers.append(await self._answer(name, check, draft, passages, len(answers)))
-            if decided == check.refuses:
+            if is_yes == check.refuses:
                 return "the reader: " + ", ".join("no answer" if a is None else a for a in answers)
         return None
 
-    def _needed_votes(self, check: Check, draft: Draft) -> int:
-        """The number of votes for yes that make the verdict yes."""
+    def _verdict(
+        self, check: Check, draft: Draft, passages: Sequence[str], answers: Sequence[str | None]
+    ) -> bool | None:
+        """The verdict of a reading by its answers so far; None while more answers are needed."""
+        samples = self.rules.samples
         if not check.refuses:
-            return self.rules.right
-        return self.rules.samples if check.needs_all(draft) else self.rules.samples // 2 + 1
+            needed = self.rules.right
+        else:
+            needed = samples if check.needs_all(draft) else samples // 2 + 1
+        return verdict(check.votes(draft, passages, answers), len(answers), samples, needed)
 
     async def _answer(
         self, name: str, check: Check, draft: Draft, passages: Sequence[str], sample: int
     ) -> str | None:
-        """The reader's answer; None if it has none, or replied with no answer in any attempt."""
+        """Request one answer. None if the reader says that it knows none, or if every reply is malformed."""
         if check is STANDALONE:
             instructions = self.prompts.instructions("standalone")
             case = self.prompts.standalone_case(draft.question)
@@ -135,7 +148,7 @@ class Reader(StrictReplies):
 
         def make_request(attempt: int) -> tuple[dict[str, Any], int]:
             temperature = RETRY_TEMPERATURE if sample or attempt else 0.0
-            seed = _SEEDS_OF_A_SAMPLE * sample + attempt
+            seed = _SEEDS_PER_SAMPLE * sample + attempt
             model = self.model.model
             body = request_body(model, instructions, case, READER_TOKENS, temperature=temperature, seed=seed)
             return with_own_keys(body, self.model.body, READER_TOKENS)

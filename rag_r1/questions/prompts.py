@@ -1,11 +1,11 @@
-"""Makes the requests to teacher and reader, and reads their replies strictly.
+"""Makes the requests to the teacher and the reader, and parses their replies strictly.
 
-Passages are hostile data. Each stands in its request as a JSON string, which it cannot end, since quotation
-marks in it are escaped; and before that, whatever a chat template or a tokenizer would take for a mark of its
-own (`<|im_end|>`, `<tool_call>`, `[INST]`) is made harmless, as in an observation. A request is about one
-seed or one draft, so an instruction in a passage cannot change another question. The keys of the endpoints
-are cut out of all texts. A reply must be one JSON object with the fields that were asked for and no other,
-within limits of length.
+Passages are treated as hostile data. Each is embedded in the request as a JSON string, so that it cannot end
+the string. Control tokens of chat templates and tokenizers (`<|im_end|>`, `<tool_call>`, `[INST]`) are
+neutralised first, as they are in the observations of the agent. A request is about a single seed or draft,
+so an instruction in a passage cannot affect other questions. API keys are removed from all texts.
+
+A reply must be one JSON object that has exactly the requested fields, within limits of length.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from rag_r1.protocols.neutraliser import Neutraliser
 from rag_r1.questions.seeds import KindName, Seed
 
 PROMPTS = ("teacher", "reader", "standalone")
-#: Characters of a passage that models read.
+#: Longer passages are cut to this number of characters before a model reads them.
 MAX_CHARS = 6000
-#: Most characters of a reply.
+#: Longer replies, in characters, are malformed.
 MAX_REPLY_CHARS = 8000
-#: The reader's answer if it has none.
+#: The reader gives this answer if it knows none.
 UNKNOWN = "unknown"
 
+#: The teacher's task for each kind of question.
 TASKS: dict[KindName, str] = {
     "one_hop": "Ask for one fact of the passage: a name, a place, a work, an office. The answer is no date.",
     "number_date": "Ask for a number, a year or a date that the passage states. The answer has digits.",
@@ -50,16 +51,18 @@ TASKS: dict[KindName, str] = {
         "needs a fact of each. Both are named."
     ),
 }
+#: Added to the task of a bridge whose first passage must not be named.
 _OBSCURE = (
     " Do not name what the first passage is about either: describe it, so that only another search can tell "
     "what is meant, and so that the description is true of nothing else."
 )
 
+#: Added to the task of a yes_no question, whose answer is decided beforehand.
 _SEED_ANSWER = " The answer is {}."
 
 
 def _plain(text: str) -> str:
-    """The text on one line. Raises ValueError for characters that cannot be printed, such as half of one."""
+    """Put a text on one line. Raises ValueError if it has unprintable characters, such as lone surrogates."""
     text = " ".join(text.split())
     if not text.isprintable():
         raise ValueError("it has characters that cannot be printed")
@@ -71,35 +74,38 @@ _Short = Annotated[_Text, Field(min_length=1, max_length=120)]
 
 
 class _Strict(BaseModel):
-    """Values of exactly these types, without further fields."""
+    """A JSON object whose values have exactly the declared types, without further fields."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class TeacherReply(_Strict):
-    """A question, its answer, and the numbers of the passages that it needs, from 1."""
+    """A reply in which the teacher writes a question."""
 
     question: Annotated[_Text, Field(min_length=8, max_length=400)]
     answer: _Short
     aliases: Annotated[list[_Short], Field(max_length=8)] = []
+    #: Numbers of the passages that the question needs, counted from 1 as in the request.
     passages: Annotated[list[Annotated[int, Field(ge=1, le=4)]], Field(min_length=1, max_length=4)]
 
 
 class Declined(_Strict):
-    """The teacher has no question."""
+    """A reply in which the teacher says that the passages allow no such question."""
 
     question: None
 
 
 class ReaderReply(_Strict):
-    """The reader's reply: its answer, which may be `UNKNOWN`."""
+    """A reply of the reader. Its answer may be `UNKNOWN`."""
 
     answer: Annotated[_Text, Field(min_length=1, max_length=300)]
 
 
 class Prompts:
-    """Makes the cases and instructions of requests. `secrets`: the keys that no request may have in its
-    texts."""
+    """Makes the two parts of each request: the instructions and the case, which is the data in JSON.
+
+    `secrets` are API keys, which are removed from all texts.
+    """
 
     def __init__(self, secrets: Iterable[str] = ()):
         self._secrets = [secret for secret in secrets if secret]
@@ -111,7 +117,7 @@ class Prompts:
 
     @property
     def sha256(self) -> dict[str, str]:
-        """The hash of each prompt; the teacher's includes the tasks."""
+        """The hash of each prompt. The teacher's includes the tasks, which are parts of its requests."""
         texts = {
             **self._texts,
             "teacher": "\n".join([self._texts["teacher"], *TASKS.values(), _OBSCURE, _SEED_ANSWER]),
@@ -119,43 +125,43 @@ class Prompts:
         return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
     def instructions(self, name: str) -> str:
-        """The instructions of a prompt."""
+        """Return the instructions of a prompt, one of `PROMPTS`."""
         return self._texts[name]
 
     def teacher_case(self, seed: Seed) -> dict[str, Any]:
-        """The case that the teacher gets for a seed: its kind, its task and its passages."""
+        """Make the case for the teacher: the kind, the task and the passages of a seed."""
         task = TASKS[seed.kind] + (_OBSCURE if seed.obscure else "")
         task += _SEED_ANSWER.format(seed.planned_answer) if seed.planned_answer else ""
         passages = self._number_passages([passage.contents for passage in seed.passages])
         return {"kind": seed.kind, "task": task, "passages": passages}
 
     def reader_case(self, question: str, passages: Sequence[str]) -> dict[str, Any]:
-        """The case that the reader gets for a question: the question and the passages."""
+        """Make the case for the reader: a question, and the passages from which it is to be answered."""
         return {"question": self.harmless(question), "passages": self._number_passages(passages)}
 
     def standalone_case(self, question: str) -> dict[str, Any]:
-        """The case in which the reader judges whether a question makes sense."""
+        """Make the case in which the reader judges whether a question makes sense by itself."""
         return {"question": self.harmless(question)}
 
     def harmless(self, text: str) -> str:
-        """The text without keys, and with control marks made harmless, as it may stand in a request."""
+        """Remove API keys from a text, and neutralise its control tokens."""
         for secret in self._secrets:
             text = text.replace(secret, "[key]")
         return self._neutralise(text)
 
     def _number_passages(self, passages: Sequence[str]) -> list[dict[str, Any]]:
-        """The passages with their numbers from 1, truncated and made harmless."""
+        """Number the passages from 1; their texts are truncated and made harmless."""
         texts = (self.harmless(truncate(passage)) for passage in passages)
         return [{"number": number, "text": text} for number, text in enumerate(texts, 1)]
 
 
 def truncate(contents: str) -> str:
-    """The part of a passage that models read: its first `MAX_CHARS` characters."""
+    """Return the part of a passage that models read: its first `MAX_CHARS` characters."""
     return contents[:MAX_CHARS]
 
 
 def read_teacher(reply: str, n_passages: int) -> TeacherReply | Declined:
-    """The teacher's reply about `n_passages` passages. Raises ValueError for anything else."""
+    """Parse the teacher's reply to a request with `n_passages` passages. Raises ValueError if malformed."""
     value = _object(reply)
     try:
         if "question" in value and value["question"] is None:
@@ -170,7 +176,7 @@ def read_teacher(reply: str, n_passages: int) -> TeacherReply | Declined:
 
 
 def read_reader(reply: str) -> str | None:
-    """The reader's answer; None if it has none. Raises ValueError for anything else."""
+    """Parse the reader's reply; None if the reader knows no answer. Raises ValueError if it is malformed."""
     try:
         answer = ReaderReply.model_validate(_object(reply)).answer
     except ValidationError as error:
@@ -179,7 +185,7 @@ def read_reader(reply: str) -> str | None:
 
 
 def _object(reply: str) -> dict[str, Any]:
-    """The JSON object of a reply. Raises ValueError if it is not one, or too long."""
+    """Parse a reply as a JSON object. Raises ValueError if it is something else, or too long."""
     if len(reply) > MAX_REPLY_CHARS:
         raise ValueError(f"it has more than {MAX_REPLY_CHARS} characters")
     value = json_of(reply)

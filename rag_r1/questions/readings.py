@@ -1,15 +1,16 @@
-"""The checks of a draft by a reader: which passages the reader sees, and what its answers mean.
+"""The checks that the reader makes of a draft: which passages the reader sees, and what its answers mean.
 
-    with_passages    with the passages that the draft names, it must give the draft's answer
-    closed_book      without passages, it must not
-    one_passage      with all of them but one, it must not, for kinds of questions that need several
-    other_passages   with other passages that a search finds, it must not give another answer from them; nor,
-                     for these kinds, if those that contain a passage's title take the place of that passage
-    standalone       asked whether the question makes sense by itself, it must not say no
+    with_passages    With the draft's passages, the reader must give the draft's answer.
+    closed_book      Without any passage, it must not give that answer.
+    one_passage      With all of the draft's passages but one, it must not give that answer. This applies
+                     only to kinds of questions that need several passages.
+    other_passages   With other passages that a search finds, it must not give another answer. For questions
+                     with several passages, each passage is also replaced by those that contain its title.
+    standalone       When asked whether the question makes sense by itself, it must not say no.
 
-The reader is a model and errs, so it is asked several times, until the samples that are missing cannot change
-what the majority says (`verdict`). Where a guess is right half of the time (comparisons, yes or no), a draft
-is refused for an answer that the reader should not have only if all samples agree.
+In one check there may be several readings, each with other passages. Since the reader is a model and errs, it
+is asked several times in each reading, until further samples cannot change the `verdict`. If half of all
+guesses are right (comparisons, yes or no), a draft is refused for a known answer only if all samples agree.
 """
 
 from __future__ import annotations
@@ -24,34 +25,40 @@ from rag_r1.questions.prompts import truncate
 from rag_r1.questions.rules import YES_NO
 from rag_r1.rewards import cover_exact_match, normalise
 
-#: The reader's answers, one for each sample; None if the reader gave no answer.
+#: The reader's answers in a reading, one for each sample; None where the reader gave no answer.
 Answers = Sequence[str | None]
-#: Texts of the passages of one request.
+#: Texts of the passages in a reading.
 Passages = tuple[str, ...]
-#: Words that a reader's answer may have beside those of the gold answer.
+#: A right answer of the reader may have so many words more than the gold answer.
 _MAX_EXTRA_WORDS = 4
 
 
 @dataclass(frozen=True)
 class Check:
-    """A check by the reader. `shows`: the passages of each reading, from the draft and the other passages of
-    a search; `votes`: how many answers to a reading vote yes; `refuses`: the verdict with which a draft is
-    refused for the `reason`; `needs_all`: whether a verdict of yes takes all samples, for a draft."""
+    """A check that the reader makes of a draft.
 
+    The answers of a reading are votes for yes or no. They give a verdict, which decides about the draft.
+    """
+
+    #: The reason for which the check refuses a draft.
     reason: str
+    #: (draft, texts of neighbours) -> the passages of each reading.
     shows: Callable[[Draft, Sequence[str]], list[Passages]]
+    #: (draft, texts of the reading's passages, answers) -> the number of votes for yes.
     votes: Callable[[Draft, Sequence[str], Answers], int]
+    #: The verdict with which the draft is refused.
     refuses: bool
+    #: Whether all samples must vote yes for that verdict; otherwise the majority decides.
     needs_all: Callable[[Draft], bool] = lambda draft: draft.is_guessable
 
     @property
     def step(self) -> str:
-        """The name of the check."""
+        """The name of the check, which is also the name of the step in the data card."""
         return STEP_OF[self.reason]
 
 
 def agrees(answer: str | None, golds: Sequence[str]) -> bool:
-    """Whether a reader's answer is a gold answer. It may have a few words more, as in "in 1926"."""
+    """Whether the reader's answer matches a gold answer. It may have a few extra words, as in "in 1926"."""
     if answer is None:
         return False
     if normalise(golds[0]) in YES_NO:
@@ -61,9 +68,12 @@ def agrees(answer: str | None, golds: Sequence[str]) -> bool:
 
 
 def is_rival(draft: Draft, passages: Sequence[str], answer: str | None) -> bool:
-    """Whether an answer is not the draft's and stands in `passages`, the shown ones that are not the draft's.
-    A name in the question is not a rival, since the question is about it; but a comparison's rival is the
-    other of the two names in the question."""
+    """Whether an answer differs from the draft's, and could be right as well.
+
+    A rival must occur in `passages`, the texts of the reading that are not the draft's own. Names in the
+    question are no rivals, since the question is about them. In a comparison, the only rival is the other of
+    the two names in the question; in a yes_no question, it is the other one of yes and no.
+    """
     if answer is None or agrees(answer, draft.golds) or agrees(draft.golds[0], [answer]):
         return False
     if draft.kind == "yes_no":
@@ -75,8 +85,10 @@ def is_rival(draft: Draft, passages: Sequence[str], answer: str | None) -> bool:
 
 
 def verdict(votes: int, answers: int, samples: int, needed: int) -> bool | None:
-    """Whether at least `needed` of `samples` answers vote yes, if `votes` of the first `answers` do; None
-    while the missing ones can change that."""
+    """Whether at least `needed` of `samples` answers vote yes.
+
+    `votes` of the first `answers` do so. Returns None while the remaining samples can change the verdict.
+    """
     if votes >= needed:
         return True
     missing = samples - answers
@@ -92,14 +104,18 @@ def _no_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
 
 
 def _ablated_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
-    """The draft's passages without each one in turn, the last one first; so two passages are shown each
-    alone, in their order."""
+    """All readings in which one of the draft's passages is left out.
+
+    The last passage is left out first, so that of two passages the first one is shown first.
+    """
     return [remaining for _, remaining in _ablations(draft)][::-1]
 
 
 def _neighbour_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passages]:
-    """The neighbours; and for each of several own passages, the remaining ones with the neighbours that
-    contain its title, since they may be about a namesake."""
+    """A reading with the neighbours, and for multi-hop drafts, readings in which they replace a passage.
+
+    A passage is replaced by the neighbours that contain its title, since they may be about a namesake.
+    """
     texts = tuple(map(truncate, neighbours))
     readings = [texts] if texts else []
     for passage, remaining in _ablations(draft):
@@ -111,7 +127,7 @@ def _neighbour_passages(draft: Draft, neighbours: Sequence[str]) -> list[Passage
 
 
 def _ablations(draft: Draft) -> list[tuple[SourcePassage, Passages]]:
-    """(passage, texts of the remaining ones) for each passage; nothing for a kind that needs only one."""
+    """For each passage of a multi-hop draft, the passage and the texts of the remaining ones."""
     if not draft.is_multi_hop:
         return []
     texts = [truncate(passage.contents) for passage in draft.passages]
@@ -123,8 +139,10 @@ def _count_right(draft: Draft, passages: Sequence[str], answers: Answers) -> int
 
 
 def _count_repeated_rival(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
-    """The number of times that the reader gave the same rival, give or take a few words: errors seldom
-    repeat, a real second answer does."""
+    """The number of answers that agree on one rival.
+
+    An error seldom repeats itself, while an answer that is really a second right one does.
+    """
     [draft_texts] = _draft_passages(draft, ())
     neighbours = [text for text in passages if text not in draft_texts]
     rivals = [answer for answer in answers if answer is not None and is_rival(draft, neighbours, answer)]

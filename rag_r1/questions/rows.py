@@ -1,13 +1,18 @@
-"""Refuses duplicates, and writes the files of the questions.
+"""Refuses duplicates among the verified questions, and writes the files of a run.
 
-Of two questions with one wording, or one answer from the same passages, the first is kept; also of two with
-one answer and the same names and numbers that are nearly one wording or about copies of the same passages. If
-one is in train and one in test, that of test is kept, so that no question of test is trained on. The rows are
-those of any data set (rag_r1/data/rows.py), with the ids of the passages that a question needs.
+Two questions are duplicates if they have
 
-    train.parquet, test.parquet   the rows, each if there is one
+    - the same wording,
+    - the same answer from the same passages, or
+    - the same answer, names and numbers, and either nearly the same wording or passages that are copies.
+
+The first of two duplicates is kept, unless one is in train and the other in test: then the one in test is
+kept, so that no test question is trained on.
+
+    train.parquet, test.parquet   the rows (rag_r1/data/rows.py) with the ids of the passages that each
+                                  question needs; a file without rows is not written
     questions.jsonl               the same with kind and split, for people and for `rag-r1 eval report`
-    refused.jsonl                 each refused draft with step, reason and what the reader said
+    refused.jsonl                 each refused draft with the step, the reason and the reader's answers
 """
 
 from __future__ import annotations
@@ -36,15 +41,15 @@ REFUSED = "refused.jsonl"
 
 
 def without_duplicates(outcomes: Sequence[Outcome], similarity: float) -> list[Outcome]:
-    """The outcomes, in order, with those refused whose question is equal or nearly equal to one that is kept.
-    `similarity`: that of nearly equal questions; 0: only equal ones are refused."""
-    order = sorted(
-        (position for position, outcome in enumerate(outcomes) if outcome.is_kept), key=_test_first(outcomes)
-    )
+    """Return the outcomes in their order, with duplicates of kept questions refused.
+
+    `similarity` is the one from which two wordings are nearly the same; with 0 only equal ones are refused.
+    """
+    kept = [position for position, outcome in enumerate(outcomes) if outcome.is_kept]
+    order = sorted(kept, key=lambda position: outcomes[position].seed.split != "test")  # test first; stable
     drafts = [outcomes[position].draft for position in order]
-    repeated = _find_repeated(drafts, similarity)
     final = list(outcomes)
-    for later, first in repeated.items():
+    for later, first in _find_duplicates(drafts, similarity).items():
         outcome, earlier = outcomes[order[later]], drafts[first]
         is_leak = earlier.seed.split != outcome.seed.split
         reason = "in_other_split" if is_leak else "duplicate"
@@ -52,67 +57,70 @@ def without_duplicates(outcomes: Sequence[Outcome], similarity: float) -> list[O
     return final
 
 
-def _test_first(outcomes: Sequence[Outcome]) -> Callable[[int], tuple[bool, int]]:
-    """The sort key of positions in `outcomes`: those of the test set first."""
-    return lambda position: (outcomes[position].seed.split != "test", position)
-
-
-def _find_repeated(drafts: Sequence[Draft], similarity: float) -> dict[int, int]:
-    """Number of a repeated question -> number of the first that it repeats, and that is kept."""
-    refused: dict[int, int] = {}
+def _find_duplicates(drafts: Sequence[Draft], similarity: float) -> dict[int, int]:
+    """Map the index of each duplicate draft to the index of the earlier draft that is kept instead."""
+    duplicates: dict[int, int] = {}
     for key in (_wording, _fact, *([_fact_of_copies(drafts)] if similarity else [])):
         first: dict[Any, int] = {}
-        for number in range(len(drafts)):
-            if number not in refused and (earlier := first.setdefault(key(drafts[number]), number)) != number:
-                refused[number] = earlier
-    # Questions of one wording about two things are alike, too: they have other answers.
+        for index, draft in enumerate(drafts):
+            if index not in duplicates and (earlier := first.setdefault(key(draft), index)) != index:
+                duplicates[index] = earlier
+    # Similar wordings with different answers are no duplicates: they ask the same about different things.
     by_answer: dict[Any, list[int]] = defaultdict(list)
-    for number, draft in enumerate(drafts):
-        if number not in refused:
-            by_answer[normalise(draft.golds[0]), _names(draft.question)].append(number)
-    for numbers in by_answer.values():
-        if similarity and len(numbers) > 1:
-            refused |= _similar(drafts, numbers, similarity)
-    return refused
+    for index, draft in enumerate(drafts):
+        if index not in duplicates:
+            by_answer[normalise(draft.golds[0]), _names(draft.question)].append(index)
+    for indices in by_answer.values():
+        if similarity and len(indices) > 1:
+            duplicates |= _find_similar(drafts, indices, similarity)
+    return duplicates
 
 
-def _similar(drafts: Sequence[Draft], numbers: Sequence[int], similarity: float) -> dict[int, int]:
-    """Number of a question that is nearly equal to an earlier one -> number of that one, which is kept."""
-    texts = [drafts[number].question for number in numbers]
+def _find_similar(drafts: Sequence[Draft], indices: Sequence[int], similarity: float) -> dict[int, int]:
+    """Like `_find_duplicates`, for the drafts at these indices and by the similarity of their wordings."""
+    texts = [drafts[index].question for index in indices]
     pairs = sorted(near_duplicates(texts, texts.__getitem__, similarity), key=lambda pair: pair.later)
-    refused: dict[int, int] = {}
+    duplicates: dict[int, int] = {}
     for pair in pairs:
-        if numbers[pair.first] not in refused:
-            refused[numbers[pair.later]] = numbers[pair.first]
-    return refused
+        if indices[pair.first] not in duplicates:
+            duplicates[indices[pair.later]] = indices[pair.first]
+    return duplicates
 
 
 def _names(question: str) -> frozenset[str]:
-    """The names and numbers in a question: two that differ in these ask about two things."""
+    """The names and numbers in a question. Questions that differ in these ask about different things."""
     return frozenset(re.findall(r"(?<=\s)[\"“(]?([A-ZÀ-ÖØ-Þ]\w*|\d+)", question))
 
 
 def _wording(draft: Draft) -> str:
+    """A key that is equal for questions with the same wording."""
     return question_key(draft.question)
 
 
 def _fact(draft: Draft) -> Any:
-    """A key that is equal for questions with one answer from the same passages; of yes_no questions each has
-    its own, since two facts of the same passages may both be true."""
+    """A key that is equal for questions with the same answer from the same passages.
+
+    Every yes_no question has a key of its own, since several questions about two passages may have the same
+    answer and still ask for different facts.
+    """
     if draft.kind == "yes_no":
         return draft.id
     return frozenset(passage.id for passage in draft.passages), normalise(draft.golds[0])
 
 
 def _fact_of_copies(drafts: Sequence[Draft]) -> Callable[[Draft], Any]:
-    """A key as `_fact`, but equal also if the passages are copies of each other, and the questions name the
-    same things: passages that are alike by a template are about different ones."""
+    """Make a key like `_fact` that does not distinguish passages that are copies of each other.
+
+    The key includes the names in the question, because passages that are written by a template look like
+    copies, but are about different things.
+    """
     first = first_of_copies([passage for draft in drafts for passage in draft.passages])
 
     def key(draft: Draft) -> Any:
+        if draft.kind == "yes_no":
+            return draft.id
         passages = frozenset(first[passage.id] for passage in draft.passages)
-        states_fact = draft.kind != "yes_no"
-        return (passages, normalise(draft.golds[0]), _names(draft.question)) if states_fact else draft.id
+        return passages, normalise(draft.golds[0]), _names(draft.question)
 
     return key
 
@@ -120,10 +128,9 @@ def _fact_of_copies(drafts: Sequence[Draft]) -> Callable[[Draft], Any]:
 def write_files(
     out: Path, outcomes: Sequence[Outcome], protocol: Protocol, source_name: str, seed: int
 ) -> dict[str, int]:
-    """Write the files of the outcomes, those of an earlier start replaced; returns the number of rows of each
-    split."""
+    """Write the files of a run, and replace those of an interrupted one; returns the rows of each split."""
     kept_drafts = [outcome.draft for outcome in outcomes if outcome.is_kept]
-    kept_drafts.sort(key=lambda draft: seeded_fraction(seed, "order", draft.id))  # in no order of kinds
+    kept_drafts.sort(key=lambda draft: seeded_fraction(seed, "order", draft.id))  # mixes the kinds
     counts = {}
     for split in SPLITS:
         drafts = [draft for draft in kept_drafts if draft.seed.split == split]
@@ -141,36 +148,34 @@ def write_files(
 
 
 def _question(draft: Draft) -> Question:
-    """The question of a draft, with the metadata of its row."""
-    return Question(
-        draft.question,
-        draft.golds,
-        draft.id,
-        metadata={
-            "question_type": draft.kind,
-            "hops": len(draft.passages),
-            "supporting_ids": [passage.id for passage in draft.passages],
-            "supporting_titles": [passage.title for passage in draft.passages if passage.title],
-        },
-    )
+    """Convert a draft to a question with the metadata of its row."""
+    metadata = {"question_type": draft.kind, "hops": len(draft.passages), **_supporting(draft)}
+    return Question(draft.question, draft.golds, draft.id, metadata=metadata)
 
 
 def _line(draft: Draft) -> dict[str, Any]:
-    """A line of questions.jsonl."""
+    """Return the fields of a draft in questions.jsonl and refused.jsonl."""
     return {
         "id": draft.id,
         "question": draft.question,
         "golden_answers": list(draft.golds),
-        "supporting_ids": [passage.id for passage in draft.passages],
-        "supporting_titles": [passage.title for passage in draft.passages if passage.title],
+        **_supporting(draft),
         "kind": draft.kind,
         "obscure": draft.seed.obscure,
         "split": draft.seed.split,
     }
 
 
+def _supporting(draft: Draft) -> dict[str, list[str]]:
+    """Return the fields that name the passages which the question needs."""
+    return {
+        "supporting_ids": [passage.id for passage in draft.passages],
+        "supporting_titles": [passage.title for passage in draft.passages if passage.title],
+    }
+
+
 def _refused_lines(outcomes: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
-    """The lines of refused.jsonl."""
+    """Yield the lines of refused.jsonl."""
     for outcome in outcomes:
         if outcome.reason is not None:
             draft = {} if outcome.draft is None else _line(outcome.draft)

@@ -1,9 +1,12 @@
-"""Checks a draft without a model, by pure functions; the name of each is the reason for which it refuses.
+"""Checks a draft by rules that need no model.
 
-A rule is true if it refuses the draft. It sees the draft alone. They are tried in the order of `RULES`, so a
-draft is refused for the first reason that holds. `golds_of` makes the accepted forms of an answer. Of the
-aliases that a teacher names only those count that stand in the passages and are a longer or a shorter form of
-the answer (a full name, a surname), since any other alias would make another answer right.
+Each rule is a pure function that gets the draft and returns True to refuse it. The name of the function is
+the reason that is recorded. Rules are tried in the order of `RULES`, so a draft is refused for the first one
+that applies.
+
+`golds_of` makes the accepted forms of an answer. It accepts an alias of the teacher only if the alias occurs
+in the passages and is a longer or shorter form of the answer (a full name, a surname), since any other alias
+could make a wrong answer right.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ YES_NO = ("yes", "no")
 _TEXT = (
     r"(?:passages?|texts?|excerpts?|paragraphs?|contexts?|snippets?|documents?|articles?|sources?|sentences?)"
 )
+#: References to a passage that whoever reads only the question does not see.
 _REFERENCES = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -37,13 +41,14 @@ _REFERENCES = [
         r"\b(?:is|are|was|were) (?:mentioned|stated)\b(?!.*\b(?:in|by|on|at|to)\b)",  # by nothing named
     )
 ]
-#: A present that only the passage has. In lower case, since names have such words, too (USA Today).
+#: Words that refer to the time when the passage was written. They are matched in lower case, since names may
+#: contain them, too (USA Today).
 _PRESENT = re.compile(
     r"\b(?:[Cc]urrently|[Nn]owadays|[Pp]resently|today|[Aa]s of now|[Aa]t (?:present|the moment))\b"
     r"|\b(?:is|are) now\b"
     r"|^Who\w*\b.*\bthe (?:current|incumbent)\b"
 )
-#: Two questions: after a question mark, by two question words, or with a verb before its subject.
+#: Signs of a second question: text after a question mark, a second question word, or an inverted clause.
 _SEVERAL = re.compile(
     r"\?\s+\S*[A-Z¿]"
     r"|\b(?:[Ww]ho|[Ww]hat|[Ww]here|[Ww]hen|[Ww]hy|[Hh]ow) and (?:in |on |by )?"
@@ -52,22 +57,28 @@ _SEVERAL = re.compile(
     r"(?:I|you|he|she|it|we|they)\b"
     r"|\band (?:do|does|did) (?:the|an?|[A-Z]\w+)\b"
 )
-#: "Is it true that": this pronoun means nothing.
+#: "Is it true that ...": this pronoun refers to nothing.
 _EXPLETIVE = re.compile(r"\b(is|was) it ((?:\w+|the case) that)\b", re.IGNORECASE)
-#: Pronouns, by what they can mean: a person or a thing, and whether something in the same clause.
-_SELF = re.compile(r"\b(?:his|her|hers|himself|herself|its|itself|their|theirs|themselves)\b", re.IGNORECASE)
+#: Pronouns that may refer to a noun in the same clause ...
+_SAME_CLAUSE_PRONOUN = re.compile(
+    r"\b(?:his|hers?|its|theirs?|(?:him|her|it)self|themselves)\b", re.IGNORECASE
+)
+#: ... those that refer to a noun in another clause ...
 _PERSONAL_PRONOUN = re.compile(r"\b(?:he|she|him|it|they|them)\b", re.IGNORECASE)
+#: ... and those that never refer to what is asked for.
 _THIS = re.compile(r"\b(?:this|these|those)\b(?! (?:year|day|month|century)\b)", re.IGNORECASE)
+#: Pronouns that refer to persons only.
 _OF_PERSONS = frozenset("he she him his her hers himself herself".split())
+#: A question word with the noun of what is asked for, as in "which old river".
 _QUESTION_WORD = re.compile(r"\b(?:which|what) (?:[a-z\-]+ )*?([a-z\-]+)\b", re.IGNORECASE)
 _AUXILIARY = frozenset("is was are were be do does did has have had can could will would should may".split())
-#: Nouns of what is asked for that neither have nor do anything.
+#: Nouns to which no pronoun refers, since what they mean neither owns nor does anything ("which year").
 _MEASURES = frozenset("year date day month time age number amount century decade".split())
-#: Further nouns of what is not a person.
-_PLACES = frozenset(
+#: Nouns to which a personal pronoun such as "he" cannot refer.
+_NOT_PERSONS = frozenset(
     "place town city village country state river street language company band film book".split()
 )
-#: Nouns of things that have a name, which a question must tell that asks what happened to one.
+#: Nouns of persons and things that have names. A question about the past of one must name it.
 _NAMED_THINGS = (
     "actor|actress|album|artist|author|band|book|building|castle|church|city|club|company|composer|country|"
     "director|doctor|farmer|film|founder|king|leader|man|movie|musician|novel|novelist|painter|philosopher|"
@@ -82,9 +93,10 @@ _UNNAMED = re.compile(
 _PAST = re.compile(r"\b(?:was|were|did|had|\w+ed)\b")
 #: Question marks of several scripts.
 _QUESTION_MARKS = ("?", "？", "؟", "\u037e")
+#: Words that begin another clause.
 _NEW_CLAUSE = re.compile(r",|\b(?:when|after|before|while|that|which|who|where|because|and|if|until)\b")
 _QUOTED = re.compile(r"[\"“][^\"”]+[\"”]")
-#: A name that does not begin the question, something in quotation marks, or `the town that ...`.
+#: Something that is named: a capitalised word after the first, a quotation, or "the town that ...".
 _NAME = re.compile(
     r"(?<=\S )[A-ZÀ-ÖØ-Þ]\w|[\"“][^\"”]+[\"”]"
     r"|\b(?:the|an?) (?:[a-z\-]+ ){1,3}(?:that|which|who|whose|where)\b"
@@ -92,16 +104,21 @@ _NAME = re.compile(
 
 
 def golds_of(answer: str, aliases: Sequence[str], passages: Sequence[SourcePassage]) -> tuple[str, ...]:
-    """The accepted forms of an answer, the answer itself first, then the aliases that are forms of it and
-    stand in the passages."""
+    """Return the accepted forms of an answer.
+
+    The answer itself comes first, then its other spellings, then the aliases that occur in the passages and
+    are longer or shorter forms of the answer.
+    """
     forms = list(answer_forms(answer))
     forms += [alias for alias in aliases if _is_form_of(alias, answer) and _stands_in(passages, [alias])]
     return tuple(dict.fromkeys(form.strip() for form in forms if normalise(form)))
 
 
 def wrong_form(draft: Draft) -> bool:
-    """Whether it is not a question, several, or one in another language than its passages, or has an answer
-    that its kind cannot have."""
+    """Refuse a draft that is not exactly one question in the language of its passages.
+
+    A draft is also refused if its answer is not of the form that its kind requires.
+    """
     answer = draft.golds[0] if draft.golds else ""
     if not draft.question.endswith(_QUESTION_MARKS) or not answer:
         return True
@@ -117,22 +134,29 @@ def wrong_form(draft: Draft) -> bool:
 
 
 def too_few_passages(draft: Draft) -> bool:
-    """Whether it names one passage, and its kind needs several."""
+    """Refuse a draft that needs only one passage, although its kind needs several."""
     return draft.is_multi_hop and len(draft.passages) < 2
 
 
 def answer_not_in_passages(draft: Draft) -> bool:
-    """Whether the answer stands in none of the passages. Yes and no need not."""
+    """Refuse a draft whose answer occurs in none of its passages, unless the answer is yes or no."""
     return draft.kind != "yes_no" and not _stands_in(draft.passages, draft.golds)
 
 
 def answer_in_question(draft: Draft) -> bool:
-    """Whether the question tells its answer. A comparison names both, and yes or no can stand anywhere."""
+    """Refuse a draft whose question contains the answer.
+
+    Comparisons are exempt, since they name both candidates, and so are yes_no questions.
+    """
     return not draft.is_guessable and bool(cover_exact_match(draft.question, draft.golds, ordered=True))
 
 
 def dangling_reference(draft: Draft) -> bool:
-    """Whether it refers to its passage or the time of that, or to somebody whom it does not name."""
+    """Refuse a draft that makes no sense without its passage.
+
+    Such a question refers to the passage or to the time when it was written, or it asks about somebody or
+    something without naming them.
+    """
     question = _EXPLETIVE.sub(r"\1 \2", _without_quotations(draft.question))
     return (
         any(pattern.search(question) for pattern in (*_REFERENCES, _PRESENT))
@@ -142,7 +166,7 @@ def dangling_reference(draft: Draft) -> bool:
 
 
 def name_not_hidden(draft: Draft) -> bool:
-    """Whether it names what it was to describe."""
+    """Refuse a draft that names the first passage's subject, although it was to describe it."""
     title = base_title(draft.seed.passages[0].title)
     hides = draft.seed.obscure and bool(normalise(title))
     return hides and bool(cover_exact_match(draft.question, [title], ordered=True))
@@ -159,63 +183,72 @@ RULES: tuple[Callable[[Draft], bool], ...] = (
 
 
 def refused_by_rule(draft: Draft) -> str | None:
-    """The reason for which a rule refuses a draft, which is the rule's name; None if none does."""
+    """Return the name of the first rule that refuses a draft, which is the reason; None if no rule does."""
     return next((rule.__name__ for rule in RULES if rule(draft)), None)
 
 
-def unreachable(draft: Draft, of_question: Sequence[str], of_titles: Sequence[Sequence[str]]) -> bool:
-    """Whether a search does not find its passages. `of_question`: the ids that a search for the question
-    finds; `of_titles`: for each of its passages, the ids that a search for its title finds. A search for the
-    question must find one, and each other passage must be found by what an agent knows after a step: its
-    title."""
+def unreachable(draft: Draft, question_hits: Sequence[str], title_hits: Sequence[Sequence[str]]) -> bool:
+    """Whether an agent cannot find the passages of a draft by searching.
+
+    `question_hits` are the ids of the passages that a search for the question finds; `title_hits` are, for
+    each of the draft's passages, the ids that a search for its title finds. The question must lead to at
+    least one passage. The others must be found by the question or by their titles, which the agent learns
+    from the passages before.
+    """
     ids = [passage.id for passage in draft.passages]
-    pairs = zip(ids, of_titles, strict=True)
-    return not set(ids) & set(of_question) or not all(
-        name in of_question or name in title_ids for name, title_ids in pairs
-    )
+    if not set(ids) & set(question_hits):
+        return True
+    hits = zip(ids, title_hits, strict=True)
+    return any(name not in question_hits and name not in own_hits for name, own_hits in hits)
 
 
 def _is_form_of(alias: str, answer: str) -> bool:
-    """Whether the words of one are among those of the other."""
+    """Whether all words of the alias are in the answer, or the other way round."""
     words = set(normalise(alias).split())
     answer_words = set(normalise(answer).split())
     return bool(words and answer_words) and (words <= answer_words or answer_words <= words)
 
 
 def _stands_in(passages: Sequence[SourcePassage], answers: Sequence[str]) -> bool:
+    """Whether one of the answers occurs in one of the passages."""
     return any(cover_exact_match(passage.contents, answers, ordered=True) for passage in passages)
 
 
 def _without_quotations(question: str) -> str:
-    """The question with "Title" for each quotation, whose words mean nothing in it."""
+    """Replace each quotation by "Title", since pronouns and question words in a title do not count."""
     return _QUOTED.sub('"Title"', question)
 
 
 def _asks_about_nobody(question: str) -> bool:
-    """Whether it asks what happened to "the painter" or "the company", and names nothing."""
+    """Whether a question asks what happened to "the painter" or "the company" without naming anything."""
     is_unnamed = _UNNAMED.search(question) and _PAST.search(question)
     return bool(is_unnamed) and not _NAME.search(question) and not re.search(r"\d", question)
 
 
 def _has_dangling_pronoun(question: str) -> bool:
-    """Whether there is a pronoun before which nothing is named that it could mean."""
-    return any(
-        (match := pattern.search(question)) is not None
-        and not _NAME.search(prefix := question[: match.start()])
-        and not (pattern is not _THIS and _can_mean_the_answer(match[0].lower(), prefix, pattern is _SELF))
-        for pattern in (_SELF, _PERSONAL_PRONOUN, _THIS)
-    )
+    """Whether a pronoun in the question has nothing before it to which it could refer."""
+    for pattern in (_SAME_CLAUSE_PRONOUN, _PERSONAL_PRONOUN, _THIS):
+        match = pattern.search(question)
+        if match is None or _NAME.search(prefix := question[: match.start()]):
+            continue
+        is_same_clause = pattern is _SAME_CLAUSE_PRONOUN
+        if pattern is _THIS or not _can_mean_the_answer(match[0].lower(), prefix, is_same_clause):
+            return True
+    return False
 
 
 def _can_mean_the_answer(pronoun: str, prefix: str, is_same_clause: bool) -> bool:
-    """Whether a pronoun can mean what is asked for, as in "Which town lost its gates?", and not as in "Which
-    river flows past it?"."""
+    """Whether a pronoun can refer to what is asked for.
+
+    It can in "Which town lost its gates?", but not in "Which river flows past it?". `prefix` is the question
+    before the pronoun; `is_same_clause` says that the pronoun may refer to a noun in its own clause.
+    """
     question_word = _QUESTION_WORD.search(prefix) or re.search(r"\b(who)\b", prefix, re.IGNORECASE)
     if question_word is None:
         return False
     noun = question_word[1].lower()
     between = prefix[question_word.end() :]
     is_person = pronoun in _OF_PERSONS
-    if noun in _AUXILIARY or noun in _MEASURES or (is_person and noun in _PLACES):
+    if noun in _AUXILIARY or noun in _MEASURES or (is_person and noun in _NOT_PERSONS):
         return False
     return is_same_clause or bool(_NEW_CLAUSE.search(between))

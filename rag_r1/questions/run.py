@@ -1,10 +1,11 @@
-"""Runs `rag-r1 questions`: seeds, drafts, verification, files. A run survives kills.
+"""Runs `rag-r1 questions`: draws seeds, requests drafts, verifies them and writes the files.
 
-The teacher writes all drafts; then each draft goes through the checks, the cheap ones first, until one
-refuses it. Replies and searches are kept in the journal of the run's folder before they are used, and
-everything else follows from them. So a start that was killed asks nothing twice but what was under way, and
-ends with the same files. A draft for which a server did not answer is open: the next start goes on with it.
-If the run is stopped (--max-cost, a key that is refused), the files have what is kept so far.
+The teacher writes all drafts first. Each draft then goes through the checks, the cheap ones first, until one
+refuses it. Replies and search results are recorded in the run's folder before they are used, and everything
+else is computed from them. An interrupted run can therefore be resumed: it repeats only the requests that
+were in flight, and ends with the same files. A draft for which a server did not answer stays open, and is
+continued when the command is run again. If a run is stopped early (by `--max-cost`, or because an API key is
+refused), the files contain the questions that were kept until then.
 """
 
 from __future__ import annotations
@@ -40,31 +41,35 @@ from rag_r1.runs.folder import RunFolder
 from rag_r1.runs.response_cache import ResponseCache, Usage
 from rag_r1.tools.retrieval.options import RetrieverConfig
 
-#: Searches at the same time; each has one request.
+#: Number of concurrent searches, each of which is one request.
 _SEARCH_CONCURRENCY = 32
-#: Characters of a passage with which similar ones are searched.
+#: The query for passages that are similar to a given one consists of its first characters.
 _QUERY_CHARS = 300
-#: Passages that are searched to see whether the server has this corpus.
+#: Number of passages that are searched for to see whether the server has this corpus.
 _PROBE_PASSAGES = 5
-#: Passages that a search returns beyond the neighbours that are shown: the draft's own are among them.
+#: A search returns so many passages more than the wanted neighbours, since it also finds the draft's own.
 _EXTRA_PASSAGES = 6
 
+#: Prints a line.
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class QuestionsResult:
-    """The result of a run. `card`: the contents of `data_card.json`; `stopped`: why the run was stopped
-    before its end."""
+    """The result of a run."""
 
     outcomes: list[Outcome]
+    #: The contents of `data_card.json`.
     card: dict[str, Any]
+    #: Why the run was stopped early; None if it was not.
     stopped: str | None = None
 
 
 async def write_questions(spec: QuestionsSpec, say: Say = print) -> QuestionsResult:
-    """Write and verify questions, or go on with them. `say` prints the lines of the forecast. Raises
-    RunError for what a user can mend."""
+    """Write and verify questions, or resume an interrupted run in the same folder.
+
+    `say` prints the lines of the forecast. Raises RunError for a problem that the user can solve.
+    """
     async with _open_run(spec) as run:
         outcomes = await run.drafts(await run.seeds(say))
         if run.stop.reason is None:
@@ -73,28 +78,27 @@ async def write_questions(spec: QuestionsSpec, say: Say = print) -> QuestionsRes
 
 
 async def plan_questions(spec: QuestionsSpec, say: Say = print) -> list[Seed]:
-    """Draw the seeds, and print the forecast by `say`, without a request to a model. Raises RunError."""
+    """Draw the seeds and print the forecast with `say`, without a request to a model. Raises RunError."""
     async with _open_run(spec) as run:
         return await run.seeds(say)
 
 
 @asynccontextmanager
 async def _open_run(spec: QuestionsSpec) -> AsyncIterator[QuestionsRun]:
-    """The run in its folder, which is held while the block runs."""
+    """Open the run in its folder, which stays locked until the `with` block ends. Raises RunError."""
     try:
         protocol = load_with_prompt(spec.protocol, spec.prompt)
         pool = read_pool(spec.corpus, spec.seed, spec.test_share, spec.most_passages)
-    except ValueError as error:  # of the protocol, of the corpus
+    except ValueError as error:  # from the protocol or the corpus
         raise RunError(str(error)) from error
-    async with AsyncExitStack() as opened:
-        yield await _open(spec, pool, protocol, opened)
+    async with AsyncExitStack() as resources:
+        yield await _open(spec, pool, protocol, resources)
 
 
 async def _open(
-    spec: QuestionsSpec, pool: PassagePool, protocol: Protocol, opened: AsyncExitStack
+    spec: QuestionsSpec, pool: PassagePool, protocol: Protocol, resources: AsyncExitStack
 ) -> QuestionsRun:
-    """Open the folder of the run, its journal and its caches, which are closed with `opened`. Raises
-    RunError."""
+    """Open the folder, the caches and the journal of a run; `resources` closes them. Raises RunError."""
     config = retriever_of(spec)
     served = index_identity((await asyncio.to_thread(describe_server, config.base))["ready"])
     prompts = Prompts(key_of(model.key_variable) for model in (spec.teacher, spec.reading))
@@ -107,21 +111,20 @@ async def _open(
         "prompt_sha256": hashlib.sha256(messages.encode()).hexdigest(),
         "retriever": {"topk": config.topk, "wire": config.wire, "served": served},
     }
-    folder = opened.enter_context(RunFolder(spec.out, settings))
+    folder = resources.enter_context(RunFolder(spec.out, settings))
     reader_folder = folder.journal / "reader"
     reader_folder.mkdir(mode=0o700, exist_ok=True)
     cache = ResponseCache.open(reader_folder)
-    opened.callback(cache.close)
+    resources.callback(cache.close)
     search = JournaledSearch(config, folder.journal / "searches.ndjson")
-    opened.push_async_callback(search.close)
+    resources.push_async_callback(search.close)
     return QuestionsRun(
         spec, pool, Links(pool), protocol, prompts, settings, folder, cache, search, CancelToken()
     )
 
 
 def retriever_of(spec: QuestionsSpec) -> RetrieverConfig:
-    """The options of the retrieval client. A search returns a few passages more than the neighbours that are
-    shown, since the draft's own are among them."""
+    """Return the options of the client with which the run searches."""
     rules = spec.verification
     topk = max(rules.topk, rules.neighbours + _EXTRA_PASSAGES)
     return RetrieverConfig(url=spec.retriever_url, wire=spec.wire, topk=topk, cache_size=0)
@@ -129,29 +132,32 @@ def retriever_of(spec: QuestionsSpec) -> RetrieverConfig:
 
 @dataclass
 class QuestionsRun:
-    """The parts of a run, and its phases in order. `reader_cache`: the reader's replies; the teacher's are in
-    the folder's own cache."""
+    """An open run. Its public methods are the phases, in their order."""
 
     spec: QuestionsSpec
     pool: PassagePool
     links: Links
     protocol: Protocol
     prompts: Prompts
+    #: Everything on which the questions depend; a run can only be resumed with the same settings.
     settings: Mapping[str, Any]
+    #: The folder of the run, whose cache has the teacher's replies.
     folder: RunFolder
     reader_cache: ResponseCache
     search: JournaledSearch
     stop: CancelToken
 
     async def seeds(self, say: Say) -> list[Seed]:
-        """Draw the seeds, and print the forecast. Raises RunError if there is none, or if the server has
-        another corpus."""
+        """Draw the seeds, and print the forecast.
+
+        Raises RunError if no seed can be drawn, or if the retrieval server has another corpus.
+        """
         spec = self.spec
         await self._check_corpus()
         plan = SeedPlan(self.links, spec.kinds, spec.per_kind, spec.seed, spec.obscure_share)
         starts = plan.needs_similar()
         jobs = [partial(self._similar, passage) for passage in starts]
-        results = await self._jobs(jobs, "search", _SEARCH_CONCURRENCY)
+        results = await self._run_jobs(jobs, "search", _SEARCH_CONCURRENCY)
         similar = {start.id: ids for start, ids in zip(starts, results, strict=True) if ids is not None}
         seeds = plan.draw(similar)
         if not seeds:
@@ -163,27 +169,27 @@ class QuestionsRun:
         return seeds
 
     async def drafts(self, seeds: Sequence[Seed]) -> list[Outcome]:
-        """Request a draft for each seed; an outcome is open where the teacher has not answered."""
+        """Request a draft for each seed. The outcome of a seed is open if the teacher does not answer."""
         spec, cache = self.spec, self.folder.cache
         async with open_endpoint(spec.teacher, spec.limits, cache, self.stop) as endpoint:
             teacher = Teacher(spec.teacher, self.prompts, spec.temperature, endpoint, cache)
-            jobs = [partial(_or_open, teacher.draft, seed) for seed in seeds]
-            outcomes = await self._jobs(jobs, "draft", spec.limits.in_flight, endpoint.idle)
+            jobs = [partial(_draft_or_open, teacher, seed) for seed in seeds]
+            outcomes = await self._run_jobs(jobs, "draft", spec.limits.in_flight, endpoint.idle)
         return [outcome or Outcome(seed) for outcome, seed in zip(outcomes, seeds, strict=True)]
 
     async def verify_all(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Put the drafts through all checks but that of duplicates."""
+        """Apply all checks except the one for duplicates to the drafts."""
         spec = self.spec
         spent = self.folder.cache.usage.cost(spec.teacher.price_in, spec.teacher.price_out)
         async with open_endpoint(spec.reading, spec.limits, self.reader_cache, self.stop, spent) as endpoint:
             reader = Reader(spec.reading, self.prompts, spec.verification, endpoint, self.reader_cache)
             jobs = [partial(self._verify, reader, outcome) for outcome in outcomes]
-            checked = await self._jobs(jobs, "question", spec.limits.in_flight, endpoint.idle)
+            checked = await self._run_jobs(jobs, "question", spec.limits.in_flight, endpoint.idle)
         pairs = zip(checked, outcomes, strict=True)
         return [verified or outcome for verified, outcome in pairs]
 
     def finish(self, outcomes: Sequence[Outcome]) -> QuestionsResult:
-        """Refuse duplicates, and write the files."""
+        """Refuse duplicates, and write the files and the data card."""
         spec = self.spec
         final = without_duplicates(outcomes, spec.verification.similarity)
         rows = write_files(spec.out, final, self.protocol, spec.source_name, spec.seed)
@@ -196,7 +202,7 @@ class QuestionsRun:
         return QuestionsResult(final, card, self.stop.reason)
 
     async def _verify(self, reader: Reader, outcome: Outcome) -> Outcome:
-        """The outcome of a draft after the checks; open if a server does not answer."""
+        """Return the outcome of a draft after the checks. It stays open if a server does not answer."""
         draft = outcome.draft
         if draft is None:
             return outcome
@@ -214,8 +220,12 @@ class QuestionsRun:
         return replace(outcome, is_verified=True)
 
     async def _search_passages(self, draft: Draft) -> tuple[str | None, list[str]]:
-        """(reason why a draft's passages cannot be found, texts of their neighbours). The neighbours of a
-        bridge include where these lead to, since another answer may stand at the end of another chain."""
+        """Search for a draft's passages and their neighbours.
+
+        Returns the reason for refusing the draft if its passages cannot be found (else None), and the texts
+        of the neighbours. Those of a bridge include the passages to which the neighbours link by title, since
+        another chain may end with another answer.
+        """
         rules = self.spec.verification
         results = await self.search([draft.question, *(passage.query for passage in draft.passages)])
         ids = [[document.id for document in documents[: rules.topk]] for documents in results]
@@ -227,7 +237,7 @@ class QuestionsRun:
         return ("unreachable" if unreachable(draft, ids[0], ids[1:]) else None), texts
 
     def _linked_passages(self, ids: Sequence[str], draft: Draft) -> list[SourcePassage]:
-        """The passages whose titles the passages with these ids name, each once, without the draft's own."""
+        """The passages to which those with these ids link by title, except these and the draft's own."""
         passages = [self.pool.by_id[name] for name in ids if name in self.pool.by_id]
         targets = [
             link.target for passage in passages for link in self.links.of(passage) if link.how == "title"
@@ -236,7 +246,7 @@ class QuestionsRun:
         return [self.pool.by_id[name] for name in dict.fromkeys(targets) if name not in known_ids]
 
     async def _similar(self, passage: SourcePassage) -> list[str]:
-        """The ids of similar passages, best first. Raises RunError if the search fails."""
+        """Search for similar passages; returns their ids, best first. Raises RunError if the search fails."""
         try:
             [documents] = await self.search([passage.contents[:_QUERY_CHARS]])
         except SearchFailedError as error:
@@ -244,7 +254,7 @@ class QuestionsRun:
         return [document.id for document in documents]
 
     async def _check_corpus(self) -> None:
-        """Raises RunError if a search finds no passage of this corpus."""
+        """Raises RunError if the first passages of the corpus find no passage of it, or the search fails."""
         probes = self.pool.passages[:_PROBE_PASSAGES]
         try:
             results = await self.search([passage.contents[:_QUERY_CHARS] for passage in probes])
@@ -258,20 +268,20 @@ class QuestionsRun:
                 "of this corpus (`rag-r1 index build`) and serve it"
             )
 
-    async def _jobs(
+    async def _run_jobs(
         self,
         jobs: Sequence[Callable[[], Awaitable[Any]]],
         unit: str,
         in_flight: int,
         idle: Callable[[], Awaitable[None]] | None = None,
     ) -> list[Any]:
-        """The results of the jobs, in order; None for those that did not run because the run was stopped."""
+        """Run jobs concurrently, and return their results in order; None for those that `stop` prevented."""
         return await JobPool(in_flight, self.stop, idle).run(jobs, len(jobs), unit) if jobs else []
 
 
-async def _or_open(draft: Callable[[Seed], Awaitable[Outcome]], seed: Seed) -> Outcome:
-    """The draft of a seed, open if the teacher does not answer."""
+async def _draft_or_open(teacher: Teacher, seed: Seed) -> Outcome:
+    """Request the draft of a seed. The outcome is open if the teacher does not answer."""
     try:
-        return await draft(seed)
+        return await teacher.draft(seed)
     except EngineFailure as error:
         return Outcome(seed, detail=str(error))

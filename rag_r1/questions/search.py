@@ -1,5 +1,8 @@
-"""Searches for a run, and keeps each result in its journal: a start that was killed searches nothing twice,
-and builds the same requests to the reader from the same passages."""
+"""Searches the corpus of a run, and records each result in the run's journal.
+
+A resumed run reads the recorded results instead of searching again. It therefore shows the reader the same
+passages, so that the reader's cached replies can be used.
+"""
 
 from __future__ import annotations
 
@@ -15,62 +18,71 @@ from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 
 
 class SearchFailedError(Exception):
-    """The retrieval server did not answer a query; the next start of the command asks it again."""
+    """Raised if the retrieval server does not answer a query; the query is repeated in a resumed run."""
 
 
 class JournaledSearch:
-    """Searches the first `config.topk` passages for a query. Raises RunError for a journal that cannot be
-    used."""
+    """Finds the best `config.topk` passages for each query, from the journal `path` if they are in it.
+
+    Raises RunError if the journal cannot be used.
+    """
 
     def __init__(self, config: RetrieverConfig, path: Path):
-        self._places: dict[str, LinePosition] = {}
-        self._lines = JsonLinesFile(path, self._note)
+        self._positions: dict[str, LinePosition] = {}
+        self._journal = JsonLinesFile(path, self._note_line)
         self._client = RetrievalClient(config)
 
     async def __call__(self, queries: Sequence[str]) -> list[list[Document]]:
-        """The passages for each query, best first. Raises SearchFailedError if the server does not answer."""
-        missing = [query for query in dict.fromkeys(queries) if query not in self._places]
+        """Return the passages for each query, best first.
+
+        Raises SearchFailedError if the server does not answer.
+        """
+        missing = [query for query in dict.fromkeys(queries) if query not in self._positions]
         results = await self._client.search(missing) if missing else []
         for query, documents in zip(missing, results, strict=True):
             if isinstance(documents, Failure):
                 raise SearchFailedError(documents.detail)
-            if query not in self._places:  # it may have been searched meanwhile, for another question
-                self._lines.append({"query": query, "documents": [[d.id, d.contents] for d in documents]})
+            if query not in self._positions:  # another question may have searched it during the await
+                self._journal.append({"query": query, "documents": [[d.id, d.contents] for d in documents]})
         return [
-            [Document(*pair) for pair in self._lines.at(self._places[query])["documents"]]
+            [Document(*pair) for pair in self._journal.at(self._positions[query])["documents"]]
             for query in queries
         ]
 
     async def close(self) -> None:
         """Close the connections and the journal."""
         await self._client.close()
-        self._lines.close()
+        self._journal.close()
 
-    def _note(self, line: Mapping[str, Any], place: LinePosition) -> None:
+    def _note_line(self, line: Mapping[str, Any], position: LinePosition) -> None:
+        """Note where the journal has the result of a query. Raises TypeError or KeyError for another line."""
         if not isinstance(line["documents"], list):
             raise TypeError("`documents` is not a list")
-        self._places[line["query"]] = place
+        self._positions[line["query"]] = position
 
 
 def neighbours_of(
     passages: Sequence[SourcePassage],
-    of_question: Sequence[Document],
-    of_titles: Sequence[Sequence[Document]],
+    question_hits: Sequence[Document],
+    title_hits: Sequence[Sequence[Document]],
     limit: int,
 ) -> list[Document]:
-    """The other passages that searches find, without copies of `passages`, each once: the first `limit` for
-    the question, and half as many for the titles, in turn."""
+    """Return the passages that searches find beside a draft's own `passages` and copies of these, each once.
+
+    The first `limit` come from the search for the question, and half as many more from the searches for the
+    titles, which contribute in turn.
+    """
     excluded = {passage.id for passage in passages}
-    texts = {document.id: document.contents for hits in (of_question, *of_titles) for document in hits}
+    texts = {document.id: document.contents for hits in (question_hits, *title_hits) for document in hits}
     excluded |= {
         name for name, text in texts.items() if any(is_copy(passage.contents, text) for passage in passages)
     }
-    by_question = {document.id: document for document in of_question if document.id not in excluded}
+    by_question = {document.id: document for document in question_hits if document.id not in excluded}
     neighbours = dict(list(by_question.items())[:limit])
     by_title = {
         document.id: document
-        for rank in zip_longest(*of_titles)
-        for document in rank
+        for documents_of_rank in zip_longest(*title_hits)
+        for document in documents_of_rank
         if document is not None and document.id not in excluded and document.id not in neighbours
     }
     return [*neighbours.values(), *list(by_title.values())[: limit // 2]]

@@ -1,15 +1,16 @@
-"""Draws the seeds: the passages from which a question of each kind is written.
+"""Draws the seeds: the passages from which the questions of each kind are written.
 
-    one_hop       a fact of a passage
-    number_date   the same, with a number or a date as the answer
-    two_facts     what two facts of a passage lead to
-    bridge        a chain of two to four linked passages: each names what the next is about
-    comparison    two similar passages, and which of both
-    yes_no        the same, and whether
+    one_hop       asks for a fact of one passage
+    number_date   the same, and the answer is a number or a date
+    two_facts     asks for what two facts of a passage are true of
+    bridge        follows a chain of two to four passages, each of which is linked to the next (links.py)
+    comparison    asks which of the subjects of two similar passages is older, larger or the like
+    yes_no        asks a question about both subjects that is answered with yes or no
 
-(The kinds are those of `rag-r1 passage-questions`, and number_date.) Passages are drawn in turn from the
-sources, of a source in turn from its documents, so neither a large source nor a long document fills the set.
-All that is random is a hash of the seed, so a seed does not depend on what else is drawn.
+These are the kinds of `rag-r1 passage-questions` and number_date. Passages are drawn from all sources in
+turn, and within a source from all documents in turn, so that neither a large source nor a long document
+dominates the set. Every random choice is a hash of the random seed and of the passages concerned; it does not
+depend on the other choices.
 """
 
 from __future__ import annotations
@@ -26,40 +27,45 @@ from rag_r1.rollouts.requests import seeded_fraction
 
 KindName = Literal["one_hop", "number_date", "two_facts", "bridge", "comparison", "yes_no"]
 KINDS: tuple[KindName, ...] = get_args(KindName)
-#: Kinds of several passages, and of these the ones whose passages are alike.
+#: Kinds whose questions need several passages.
 MULTI_HOP = frozenset({"bridge", "comparison", "yes_no"})
+#: Kinds whose questions are about two similar passages.
 PAIRS = frozenset({"comparison", "yes_no"})
-#: Kinds with two possible answers, of which a guess is right half of the time.
+#: Kinds with two possible answers, so that half of all guesses are right.
 GUESSABLE = frozenset({"comparison", "yes_no"})
-#: (passages of a chain, share of the chains that have at most so many).
+#: (number of passages in a chain, share of the chains that have at most that many).
 _LENGTHS = ((2, 0.6), (3, 0.9), (4, 1.0))
-#: Passages for which similar ones are searched, for each pair that is wanted.
+#: For each wanted pair, similar passages are searched for this number of passages, since not all have one.
 _STARTS_PER_PAIR = 2
 
-#: Passage id -> ids of similar passages, best first.
+#: Maps the id of a passage to the ids of similar passages, best first.
 Similar = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Seed:
-    """The passages of a question, in the order of its steps. `ways`: how each leads to the next; `obscure`:
-    the name of the first is to be replaced by a description."""
+    """The passages from which one question is written."""
 
     id: str
     kind: KindName
+    #: In the order of the question's steps; all are in the same split.
     passages: tuple[SourcePassage, ...]
+    #: How each passage leads to the next: `title`, `url`, `name` or `similar`.
     ways: tuple[str, ...] = ()
+    #: Whether the question must describe the subject of the first passage instead of naming it.
     obscure: bool = False
 
     @property
     def split(self) -> str:
-        """The split of all its passages."""
+        """The split of the passages, and so of the question."""
         return self.passages[0].split
 
     @property
     def planned_answer(self) -> str | None:
-        """The answer of a yes_no question, in equal shares, so that always saying yes earns nothing; None for
-        other kinds."""
+        """The answer that a yes_no question must have; None for other kinds.
+
+        Half of the answers are yes, so that a policy gains nothing by always saying yes.
+        """
         if self.kind != "yes_no":
             return None
         return "yes" if seeded_fraction(0, "wanted", self.id) < 0.5 else "no"
@@ -67,18 +73,22 @@ class Seed:
 
 @dataclass(frozen=True)
 class SeedPlan:
-    """Draws the seeds from the pool of these links. `per_kind`: most seeds of each kind; `seed`: that of all
-    draws; `obscure_share`: share of the bridges that hide a name."""
+    """Draws the seeds from the passages of a pool and the links between them."""
 
     links: Links
     kinds: Sequence[KindName]
+    #: Largest number of seeds of each kind.
     per_kind: int
+    #: Random seed of all choices.
     seed: int
+    #: Share of the bridges that describe the first subject instead of naming it.
     obscure_share: float
 
     def needs_similar(self) -> list[SourcePassage]:
-        """The passages for which `draw` needs similar ones: the starts of pairs, and of bridges if the links
-        make too few chains."""
+        """Return the passages for which `draw` needs similar ones.
+
+        These are the first passages of pairs, and those of bridges if there are too few links for chains.
+        """
         passages: dict[str, SourcePassage] = {}
         for kind in self.kinds:
             count = _STARTS_PER_PAIR * self.per_kind if kind in PAIRS else 0
@@ -93,7 +103,7 @@ class SeedPlan:
         return [seed for kind in self.kinds for seed in self._of_kind(kind, similar)]
 
     def _of_kind(self, kind: KindName, similar: Similar) -> list[Seed]:
-        """Draw the seeds of a kind, at most `per_kind`."""
+        """Draw at most `per_kind` seeds of a kind."""
         seeds: dict[str, Seed] = {}
         for start in self._starts(kind):
             if len(seeds) == self.per_kind:
@@ -103,21 +113,25 @@ class SeedPlan:
         return list(seeds.values())
 
     def _starts(self, kind: KindName) -> Iterator[SourcePassage]:
-        """The passages in the order in which they are drawn as the first of a seed."""
-        ranks: dict[str, dict[str, int]] = defaultdict(dict)
-        ordered = sorted(self.links.pool.passages, key=lambda passage: self._fraction(kind, passage.id))
-        for passage in ordered:
-            ranks[passage.source].setdefault(passage.document, len(ranks[passage.source]))
-        counts: dict[str, int] = defaultdict(int)
+        """Yield all passages in the order in which they become the first passage of a seed.
+
+        First come the passages that are the first of their document, then the second ones, and so on. In
+        each of these rounds the sources take turns. Otherwise the order is random.
+        """
+        shuffled = sorted(self.links.pool.passages, key=lambda passage: self._fraction(kind, passage.id))
+        turns: dict[str, dict[str, int]] = defaultdict(dict)  # source -> document -> its turn in the source
+        rounds: dict[str, int] = defaultdict(int)  # document -> number of its passages so far
         ranked = []
-        for passage in ordered:
-            ranked.append((counts[passage.document], ranks[passage.source][passage.document], passage))
-            counts[passage.document] += 1
-        ranked.sort(key=lambda item: item[:2])  # stable: by hash within a rank
-        return (passage for _, _, passage in ranked)
+        for passage in shuffled:
+            documents = turns[passage.source]
+            turn = documents.setdefault(passage.document, len(documents))
+            ranked.append((rounds[passage.document], turn, passage))
+            rounds[passage.document] += 1
+        ranked.sort(key=lambda item: item[:2])  # stable, so passages of equal rank stay shuffled
+        return (passage for *_, passage in ranked)
 
     def _make(self, kind: KindName, start: SourcePassage, similar: Similar) -> Seed | None:
-        """The seed that begins with a passage; None if a kind of several passages finds no second one."""
+        """Make the seed that begins with a passage; None if it needs a second passage and finds none."""
         steps: list[tuple[SourcePassage, str]] = [(start, "")]
         if kind in PAIRS:
             steps += self._similar_passages(start, similar)[:1]
@@ -132,7 +146,10 @@ class SeedPlan:
         return Seed(name, kind, passages, tuple(how for _, how in steps[1:]), obscure)
 
     def _chain(self, start: SourcePassage, similar: Similar) -> list[tuple[SourcePassage, str]]:
-        """(passage, how the one before leads to it) for a chain of a drawn length, or for a shorter one."""
+        """Make a chain of a random length, which is shorter if the links end before.
+
+        Returns (passage, how the previous one leads to it) for each passage.
+        """
         fraction = self._fraction("length", start.id)
         length = next(length for length, share in _LENGTHS if fraction < share)
         chain = [(start, "")]
@@ -141,8 +158,11 @@ class SeedPlan:
         return chain
 
     def _next(self, chain: Sequence[SourcePassage], similar: Similar) -> tuple[SourcePassage, str] | None:
-        """A passage to which the last one leads, of a document that is not in the chain: by a title if it
-        names one, since that says what is asked about."""
+        """Choose the next passage of a chain, from a document that is not in it; None if there is none.
+
+        Links by title are preferred, since the title tells what the next passage is about. Without any link,
+        the first passage of a chain is followed by a similar one.
+        """
         last = chain[-1]
         documents = {passage.document for passage in chain}
         links = [
@@ -157,12 +177,12 @@ class SeedPlan:
         return self.links.pool.by_id[link.target], link.how
 
     def _links(self, passage: SourcePassage) -> list[Link]:
-        """The links that stay in the split, so that no question mixes the two."""
+        """The links to passages in the same split, so that no question mixes train and test."""
         links = self.links.of(passage)
         return [link for link in links if self.links.pool.by_id[link.target].split == passage.split]
 
     def _similar_passages(self, start: SourcePassage, similar: Similar) -> list[tuple[SourcePassage, str]]:
-        """The similar passages of other documents in the same split, but for copies of the same text."""
+        """The similar passages of other documents in the same split, without copies of the start."""
         candidates = (self.links.pool.by_id.get(candidate) for candidate in similar.get(start.id, ()))
         return [
             (candidate, "similar")
@@ -174,4 +194,5 @@ class SeedPlan:
         ]
 
     def _fraction(self, purpose: str, key: str) -> float:
+        """A random number from 0 to 1 that depends on the random seed, the purpose and the key only."""
         return seeded_fraction(self.seed, purpose, key)

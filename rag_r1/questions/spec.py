@@ -1,11 +1,12 @@
-"""`QuestionsSpec`: the settings of a run of `rag-r1 questions`, as typed values. The command line makes one,
-and so may a program:
+"""Declares `QuestionsSpec`, the settings of a run of `rag-r1 questions` as typed values.
+
+The command line makes one from its arguments, and a program can do the same:
 
     spec = QuestionsSpec(corpus=(Path("corpus.jsonl"),), out=Path("own"), teacher=ModelSpec(url, "big-model"))
     result = await write_questions(spec)
 
-`settings` are those on which the questions depend. Addresses, keys, prices and what only decides how fast the
-run goes are not among them, so they may differ when it is resumed.
+The property `settings` returns the values on which the questions depend. It leaves out addresses, keys,
+prices and limits of speed, so these may be changed when a run is resumed.
 """
 
 from __future__ import annotations
@@ -21,33 +22,36 @@ from rag_r1.questions.seeds import KINDS, KindName
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model behind an OpenAI-compatible endpoint. `body`: further keys of each request, of which null
-    removes one; prices are per million tokens."""
+    """A model behind an OpenAI-compatible endpoint."""
 
     url: str
     model: str
+    #: Environment variable with the API key.
     key_variable: str = "OPENAI_API_KEY"
+    #: Further keys of each request. A value of None removes a key.
     body: Mapping[str, Any] = field(default_factory=dict)
+    #: Prices of a million prompt tokens and of a million generated tokens.
     price_in: float = 0.0
     price_out: float = 0.0
 
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """How requests are sent: the options of EndpointOptions, the limits of requests (`rpm`) and tokens
-    (`tpm`) per minute, and the most that all requests may cost."""
+    """Limits of the requests to the models. Fields without a comment are those of EndpointOptions."""
 
     in_flight: int = 64
+    #: Requests and tokens per minute.
     rpm: float | None = None
     tpm: float | None = None
     timeout_s: float = 300.0
     retries: int = 6
     backoff_s: float = 1.0
     trust_env: bool = False
+    #: Limit of the total cost of all requests, in the currency of the prices.
     max_cost: float | None = None
 
     def endpoint(self, model: ModelSpec) -> EndpointOptions:
-        """The options of requests to a model."""
+        """Return the options of the endpoint of a model."""
         return EndpointOptions(
             model.url,
             model.key_variable,
@@ -61,53 +65,64 @@ class RequestLimits:
 
 @dataclass(frozen=True)
 class Verification:
-    """The rules by which a draft is verified. `samples`: times that the reader is asked in each check, of
-    which `right` must be right with the passages; `topk`: passages of a search in which a draft's own must
-    be; `neighbours`: other passages that the reader is shown; `standalone`: whether the reader is asked if a
-    question makes sense; `similarity`: the one from which two questions are duplicates (0: only if they are
-    equal)."""
+    """The rules by which drafts are verified."""
 
+    #: How often the reader is asked in each reading.
     samples: int = 3
+    #: How many of these answers must be right when the reader sees the draft's passages.
     right: int = 2
+    #: The draft's passages must be among so many results of a search.
     topk: int = 10
+    #: Number of other passages in which the reader looks for another answer.
     neighbours: int = 10
+    #: Whether the reader also judges if the question makes sense by itself.
     standalone: bool = False
+    #: Similarity from which two questions are duplicates; 0 means that only equal ones are.
     similarity: float = 0.8
 
 
 @dataclass(frozen=True)
 class QuestionsSpec:
-    """The settings of a run. `reader`: None if the teacher reads; `per_kind`: seeds of each kind, and so the
-    most questions; `most_passages`: most passages of the corpus from which questions are written;
-    `obscure_share`: share of the bridges whose first name is replaced by a description."""
+    """The settings of a run of `rag-r1 questions`."""
 
+    #: Files or folders with the passages.
     corpus: tuple[Path, ...]
+    #: Folder of the run.
     out: Path
     teacher: ModelSpec
+    #: The model that verifies; None if the teacher does so itself.
     reader: ModelSpec | None = None
     retriever_url: str = "http://127.0.0.1:8000"
+    #: Wire format of the retrieval server, a key of rag_r1.tools.retrieval.wire.WIRES.
     wire: str = "retrieve"
     kinds: tuple[KindName, ...] = KINDS
+    #: Number of seeds of each kind, and so the largest number of questions of a kind.
     per_kind: int = 200
     seed: int = 0
+    #: Share of the documents that are in the test split.
     test_share: float = 0.2
+    #: Share of the bridges that describe the first subject instead of naming it.
     obscure_share: float = 0.3
+    #: Number of passages in the sample of the corpus from which questions are written.
     most_passages: int = 100_000
+    #: Temperature of the teacher's sampling.
     temperature: float = 0.7
     protocol: str = "rag_r1_mq"
+    #: File with the user's own prompt; None means the protocol's.
     prompt: str | None = None
+    #: `data_source` of the rows, and prefix of their ids.
     source_name: str = "own"
     verification: Verification = Verification()
     limits: RequestLimits = RequestLimits()
 
     @property
     def reading(self) -> ModelSpec:
-        """The model that reads."""
+        """The model that verifies: the reader, or else the teacher."""
         return self.reader or self.teacher
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings on which the questions depend, without what is read from files and servers."""
+        """The settings on which the questions depend, except what is read from files and servers."""
         names = ("kinds", "per_kind", "seed", "test_share", "obscure_share", "most_passages", "temperature")
         models = {"teacher": self.teacher, "reader": self.reading}
         return {

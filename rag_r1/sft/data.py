@@ -1,9 +1,13 @@
 """`rag-r1 sft-data`: makes SFT samples from traces or from RAG-R1's published data.
 
-Which samples there are is decided in samples.py, how a trace is cut in segment.py, and what the files
-look like in files.py. This module reads the arguments, writes the summary and prints the counts.
-Nothing is written before everything has been read, and each file is complete or absent; after an
-interruption run the same command again.
+samples.py selects the samples, segment.py cuts traces, and files.py writes the files. This module reads the
+arguments, writes the summary and prints the counts.
+
+    sft_summary.json     counts of what was read, left out and written
+    dropped.jsonl        every trace and every sample that was left out, with the reason
+
+Nothing is written before everything has been read, and no file is ever incomplete. After an interruption, the
+same command can be run again.
 """
 
 from __future__ import annotations
@@ -101,7 +105,7 @@ class SftDataArguments(Arguments):
 
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `rag-r1 sft-data`; returns its exit status: 1, with nothing written, if the data cannot be made."""
+    """Run `rag-r1 sft-data`; returns 0, or 1 with nothing written if the data cannot be made."""
     args = read_arguments(
         SftDataArguments, arguments, prog="rag-r1 sft-data", description=_DESCRIPTION, check=check_start
     )
@@ -116,14 +120,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: SftDataArguments) -> SftTokens:
-    """Check folder, model, protocol and first rows; returns the encoder of rows. Raises StartError with all
-    problems."""
+    """Check the folder, the model, the protocol and the first rows; returns the encoder of rows.
+
+    Raises StartError with all problems.
+    """
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 sft-data")
-        tokenizer = checks.run(_tokenizer, args.model)
-        protocol = checks.run(_protocol, args.protocol, args.prompt)
-        if args.prompt is not None:  # the prompt is checked also if the protocol is wrong
-            checks.run(_protocol, "rag_r1_mq", args.prompt)
+        tokenizer = checks.run(_load_tokenizer, args.model)
+        protocol = checks.run(_load_protocol, args.protocol, args.prompt)
+        if args.prompt is not None:  # a wrong protocol must not hide a fault of the prompt
+            checks.run(_load_protocol, "rag_r1_mq", args.prompt)
         for path in args.traces:
             records = read_records(path, skip_broken=lambda *unused: None)
             checks.run(check_first_rows, path, enumerate(records, 1), trajectory_of)
@@ -134,13 +140,16 @@ def check_start(args: SftDataArguments) -> SftTokens:
 
 def _check_sample(row: Any, protocol: Protocol | None) -> None:
     """Raises DataError if a row is not a published sample."""
-    with suppress(UnusableSampleError):  # is a sample; `make` counts it
+    with suppress(UnusableSampleError):  # it is a sample; `make` counts it as left out
         sample_of(row, protocol or load_protocol("rag_r1_mq"), "")
 
 
 def make(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
-    """Read the traces, select the samples and write the files; returns the summary. Raises RunError for bad
-    rows, or if no sample is left; DataError for a file that cannot be read."""
+    """Read the traces, select the samples and write the files; returns the summary.
+
+    Raises RunError if there are bad rows that may not be skipped, or if no sample is left, and DataError if a
+    file cannot be read.
+    """
     metric = None if args.metric == "any" else args.metric
     rules = SampleRules(args.layout, metric, args.thought_only, args.max_context, args.max_target, args.seed)
     selection = SampleSelection(tokens, rules)
@@ -163,7 +172,7 @@ def make(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
     summary = _summary(args, selection, splits)
     dropped_file = args.out / "dropped.jsonl"
     summary_file = args.out / "sft_summary.json"
-    # Ids and details may have half characters, which UTF-8 cannot hold.
+    # In ASCII, because ids and details may have lone surrogates, which UTF-8 cannot encode.
     write_json_lines(dropped_file, selection.dropped, ensure_ascii=True)
     write_json(summary_file, summary, ensure_ascii=False)
     written += [dropped_file, summary_file]
@@ -173,8 +182,8 @@ def make(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
     return summary
 
 
-def _tokenizer(model: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model. Raises RunError if it cannot be loaded, or has no chat template."""
+def _load_tokenizer(model: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model. Raises RunError if it cannot be loaded, or has no chat template."""
     try:
         tokenizer = load_tokenizer(model)
     except Exception as error:  # the Hub, the cache and the tokenizer's own code may raise anything
@@ -187,8 +196,8 @@ def _tokenizer(model: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _protocol(name: str, prompt: str | None) -> Protocol:
-    """The protocol with its prompt. Raises RunError for one whose traces cannot be cut."""
+def _load_protocol(name: str, prompt: str | None) -> Protocol:
+    """Load a protocol with its prompt. Raises RunError if traces in this protocol cannot be cut."""
     protocol = load_with_prompt(name, prompt)
     if protocol.rewrites_context:
         raise RunError(f"--protocol {name}: traces whose context is rewritten cannot be cut")
@@ -203,7 +212,7 @@ def _protocol(name: str, prompt: str | None) -> Protocol:
 def _summary(
     args: SftDataArguments, selection: SampleSelection, splits: Sequence[Sequence[SftRow]]
 ) -> dict[str, Any]:
-    """The contents of sft_summary.json."""
+    """Return the contents of sft_summary.json."""
     reasons = Counter(entry["reason"] for entry in selection.dropped)
     return {
         "model": args.model,
@@ -223,7 +232,7 @@ def _summary(
 
 
 def _counts(rows: Sequence[SftRow]) -> dict[str, Any]:
-    """The counts of a split in sft_summary.json."""
+    """Return the counts of a split in sft_summary.json."""
     return {
         "samples": len(rows),
         "questions": len({row.question for row in rows}),
@@ -261,7 +270,7 @@ def _print_summary(
 
 
 def _example(row: SftRow) -> str:
-    """A sample in a few lines. `ascii` keeps control characters of hostile texts off the terminal."""
+    """Format a sample in a few lines. `ascii` keeps control characters of hostile texts off the terminal."""
     context = "" if row.kind == WHOLE else "".join(piece.text for piece in row.pieces[:-1])
     lines = [f"{row.kind}: {row.id}", f"  question  {ascii(row.question)}"]
     if context:
@@ -270,6 +279,7 @@ def _example(row: SftRow) -> str:
 
 
 def _format_counts(counts: dict[str, int]) -> str:
+    """Format counts on one line, in the order of their names."""
     return ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
 
 

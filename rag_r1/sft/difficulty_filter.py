@@ -1,13 +1,13 @@
-"""Selects questions by difficulty: how often a policy must try until it is right.
+"""Selects questions by their difficulty, which is the number of tries until a policy answers correctly.
 
-RAG-R1 (arXiv 2507.02962): a question that is answered wrong is replayed up to ten times and kept if one of
-these is right; of those that are right at the first try, a quarter is kept. So what is kept can be learned
-from and is not known yet. R1-Searcher (arXiv 2503.05592) sorts questions into classes by the same number:
-easy below 10 rollouts until the first right one, medium from 10 to 20, hard above 20
-(data_process/difficulty.py).
+In RAG-R1 (arXiv 2507.02962), a question that is answered wrong is replayed up to ten times, and kept if one
+of the replays is right. Of the questions that are right at the first try, a quarter is kept. The selected
+questions can thus be learned from, and most are not known yet. R1-Searcher (arXiv 2503.05592) classifies
+questions by the same number: easy below 10 rollouts until the first right one, medium from 10 to 20, hard
+above 20 (data_process/difficulty.py).
 
-Rollouts that failed with the infrastructure are not tries. All draws are hashes of the seed and the question,
-so neither the order of the questions nor that of the answers matters.
+Rollouts that failed because of the infrastructure do not count as tries. Every random choice is a hash of the
+seed and the question, so the order of the questions and the order of the answers do not matter.
 """
 
 from __future__ import annotations
@@ -23,42 +23,44 @@ from rag_r1.data.files.duplicates import question_key
 from rag_r1.data.rows import QuestionRow
 from rag_r1.rollouts.requests import seeded_fraction
 
+#: The bar of the histogram for questions without a right rollout.
 NEVER = "never"
 
 
 @dataclass(frozen=True)
 class QuestionRollouts:
-    """A question with its rollouts that could be judged, in order. It is not replayed after the first right
-    one, so only the last of `rights` can be True. `decided`: whether no further rollout will be played."""
+    """A question with the results of its rollouts."""
 
     row: QuestionRow
-    rights: tuple[bool, ...] = ()
+    #: Whether each rollout that could be judged was right, in order. Only the last one can be True, because a
+    #: question is not replayed after a right answer.
+    was_right: tuple[bool, ...] = ()
+    #: Whether no further rollout will be played.
     decided: bool = True
 
     @property
     def solved(self) -> bool:
         """Whether a rollout was right."""
-        return any(self.rights)
+        return any(self.was_right)
 
     @property
     def right_at_first(self) -> bool:
         """Whether the first rollout was right."""
-        return self.rights[:1] == (True,)
+        return self.was_right[:1] == (True,)
 
     @property
     def difficulty(self) -> str | None:
-        """R1-Searcher's class of difficulty; None if more rollouts must tell, or none could be judged."""
-        return difficulty_class(len(self.rights), self.solved) if self.rights else None
+        """R1-Searcher's class of difficulty; None if there are too few rollouts to tell."""
+        return difficulty_class(len(self.was_right), self.solved) if self.was_right else None
 
     @property
     def bar(self) -> int | str:
-        """The bar of the histogram in which it counts: rollouts until the first right one, or `never`."""
-        return len(self.rights) if self.solved else NEVER
+        """The bar of the histogram that counts the question: rollouts until a right one, or `never`."""
+        return len(self.was_right) if self.solved else NEVER
 
 
 def is_kept(question: QuestionRollouts, share: float, seed: int) -> bool:
-    """Whether the question is kept. `share`: the share of the questions right at the first try that is
-    kept."""
+    """Whether a question is kept. `share` is the share that is kept of those right at the first try."""
     if question.right_at_first:
         return seeded_fraction(seed, "kept", question.row.id) < share
     return question.decided and question.solved
@@ -67,39 +69,42 @@ def is_kept(question: QuestionRollouts, share: float, seed: int) -> bool:
 def split(
     rows: Sequence[QuestionRow], share: float, seed: int
 ) -> tuple[list[QuestionRow], list[QuestionRow]]:
-    """(training rows, validation rows), each in the given order. Validation has `share` of the rows, rounded
-    up (as RAG-R1's 252 of 5,022), but never all of them. Rows with the same question stand in the same part,
-    so validation can have some more."""
+    """Split rows into (training rows, validation rows), each in their original order.
+
+    `share` of the rows, rounded up as in RAG-R1 (252 of 5,022), but never all, are for validation. Rows with
+    the same question stay together, so there may be a few more.
+    """
     limit = min(math.ceil(share * len(rows)), max(len(rows) - 1, 0))
     sizes = Counter(question_key(row.question) for row in rows)
-    keys: set[str] = set()
+    held_out: set[str] = set()
     count = 0
     for key in sorted(sizes, key=lambda key: seeded_fraction(seed, "validation", key)):
         if count >= limit:
             break
         if count + sizes[key] < len(rows):
-            keys.add(key)
+            held_out.add(key)
             count += sizes[key]
-    parts: tuple[list[QuestionRow], list[QuestionRow]] = ([], [])
-    for row in rows:
-        parts[question_key(row.question) in keys].append(row)
-    return parts
+    train = [row for row in rows if question_key(row.question) not in held_out]
+    return train, [row for row in rows if question_key(row.question) in held_out]
 
 
 def rollout_lines(questions: Iterable[QuestionRollouts]) -> Iterable[dict[str, Any]]:
-    """The lines of rollouts.jsonl, as data_process/difficulty.py reads them: the number of rollouts until the
-    first right one, or, if none was right, a line for each rollout."""
+    """Yield the lines of rollouts.jsonl in the form that data_process/difficulty.py reads.
+
+    A line has the number of rollouts until the first right one. A question without a right rollout has a line
+    for each rollout instead.
+    """
     for question in questions:
         line = {"id": question.row.id, "question": question.row.question}
         if question.solved:
-            yield {**line, "rollouts": len(question.rights)}
+            yield {**line, "rollouts": len(question.was_right)}
         else:
-            yield from ({**line, "rewards": {"cover_em": 0.0}} for _ in question.rights)
+            yield from ({**line, "rewards": {"cover_em": 0.0}} for _ in question.was_right)
 
 
 def filter_counts(questions: Sequence[QuestionRollouts], share: float, seed: int) -> dict[str, Any]:
-    """The figures of a filter, as in summary.json."""
-    judged = [question for question in questions if question.rights]
+    """Return the counts of a filter's run, as they are in summary.json."""
+    judged = [question for question in questions if question.was_right]
     easy = [question for question in judged if question.right_at_first]
     solved = [question for question in judged if question.solved and not question.right_at_first]
     classes = Counter(question.difficulty or "unclassified" for question in judged)
@@ -111,13 +116,14 @@ def filter_counts(questions: Sequence[QuestionRollouts], share: float, seed: int
         "right_later": len(solved),
         "never_right": sum(question.decided and not question.solved for question in judged),
         "undecided": sum(not question.decided for question in questions),
-        "never_judged": sum(question.decided and not question.rights for question in questions),
+        "never_judged": sum(question.decided and not question.was_right for question in questions),
         "kept": sum(is_kept(question, share, seed) for question in questions),
-        "rollouts": sum(len(question.rights) for question in questions),
+        "rollouts": sum(len(question.was_right) for question in questions),
         "classes": dict(sorted(classes.items())),
         "histogram": {str(bar): bars[bar] for bar in sorted(bars, key=_sort_key)},
     }
 
 
 def _sort_key(bar: int | str) -> float:
+    """Sort the bars of the histogram by number, with `never` at the end."""
     return math.inf if bar == NEVER else float(bar)

@@ -1,16 +1,16 @@
 """Writes SFT samples for veRL's SFT trainer and for LLaMA-Factory.
 
     train.parquet, validation.parquet      for veRL, read by `rag_r1.plugin.sft_dataset` (data/sft_rows.py)
-    llama_factory/                         one JSON file a split, and dataset_info.json
-    sft_summary.json, dropped.jsonl        counts, and every trace and sample that was left out
+    llama_factory/                         a JSON file for each split, and dataset_info.json
 
-LLaMA-Factory gets conversations (its format `sharegpt`): the prompt with the chat template already
-applied, then turns and observations as messages of their own. With `template: empty` it adds nothing and
-encodes each message on its own, so its tokens are those of a rollout, and no end-of-sequence token is
-trained. In the layout `cut` only the last message is to be trained: that is `mask_history: true`. In the
-layout `whole` all turns are: `mask_history: false`. Observations are never trained.
+LLaMA-Factory gets conversations in its format `sharegpt`. The first message is the prompt, to which the chat
+template has already been applied; each turn and each observation is a further message. With `template: empty`
+LLaMA-Factory adds nothing, and encodes each message separately. The tokens are therefore those of a rollout,
+and no end-of-sequence token is trained. For the layout `cut`, LLaMA-Factory needs `mask_history: true`, so
+that only the last message is trained; for the layout `whole` it needs `mask_history: false`, which trains all
+turns. Observations are never trained.
 
-Each file is written under another name first and then renamed, so a reader never finds half of one.
+Files are written under a temporary name and then renamed, so a reader never sees an incomplete one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rag_r1.data.sft_rows import SftRow, SftTokens, write_sft_rows
 from rag_r1.io.atomic_files import write_json
 
 Format = Literal["verl", "llama_factory", "both"]
-#: Name of the data set in LLaMA-Factory; its validation set has `_validation` after it.
+#: Name of the data set in LLaMA-Factory. The name of its validation set ends with `_validation`.
 NAME = "rag_r1_sft"
 SPLITS = ("train", "validation")
 
@@ -31,8 +31,10 @@ SPLITS = ("train", "validation")
 def write_samples(
     folder: Path, splits: Sequence[Sequence[SftRow]], tokens: SftTokens, file_format: Format
 ) -> list[Path]:
-    """Write training and validation rows; returns the files. Files of an earlier run that are not written
-    again are removed."""
+    """Write the training and the validation rows; returns the files.
+
+    Files that an earlier run has left are removed if they are not written again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
     entries = {}
@@ -64,7 +66,7 @@ def write_samples(
 
 
 def conversation(row: SftRow, tokens: SftTokens) -> dict[str, Any]:
-    """The row as LLaMA-Factory's conversation, in which people and observations alternate with the model."""
+    """Convert a row to a conversation, in which the prompt and observations alternate with model turns."""
     turns = [{"from": "human", "value": tokens.prompt_text(row)}]
     turns += [
         {"from": "gpt" if piece.generated else "observation", "value": piece.text} for piece in row.pieces

@@ -1,14 +1,14 @@
-"""`rag-r1 filter`: replays questions and keeps those of suitable difficulty for RL.
+"""`rag-r1 filter`: replays questions, and keeps those of suitable difficulty for reinforcement learning.
 
-A question is asked once (sample 0), and if the answer is wrong, again, up to `--replays` times, until one is
-right. difficulty_filter.py has the rule of what is kept. If a rollout fails with the infrastructure, its
-question waits for the next start of the command; once `--tries` are used up, that rollout is left out. So
-the kept questions do not depend on when something failed. The folder has
+Each question is played once (sample 0). If the answer is wrong, it is played again, up to `--replays` times,
+until an answer is right. difficulty_filter.py decides which questions are kept. If a rollout fails because of
+the infrastructure, it is repeated when the command is run again, and left out once `--tries` are used up. The
+selection therefore does not depend on when something failed. The command writes
 
-    train.parquet, test.parquet    the kept rows, for training; only `extra_info.split` of those in
-                                   test.parquet is changed, since the trainer's limits depend on it
+    train.parquet, test.parquet    the kept rows. They are unchanged, except for `extra_info.split` in
+                                   test.parquet, on which the trainer's limits depend
     rollouts.jsonl                 rollouts of each question, for data_process/r1_searcher.py --difficulty
-    histogram.png, summary.json    the figures that are printed
+    histogram.png, summary.json    the counts that are printed
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ example:
       --model outputs/sft/model --tokenizer outputs/sft/model --retriever-url http://127.0.0.1:8000 \\
       --protocol rag_r1_mq --out data/filtered
 """
-#: Up to ten retrievals, as published.
+#: Settings that differ from those of other rollouts: the paper allows up to ten retrievals.
 _DEFAULTS = {"agent": {"max_turns": 10}}
 
 
@@ -74,13 +74,19 @@ class FilterArguments(RolloutArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `rag-r1 filter`; returns 0 when the files are written, 3 if the run was stopped before (the reason
-    is printed), 1 if it could not begin."""
+    """Run `rag-r1 filter` and return its exit status.
+
+    The status is 0 when the files are written, 3 if the run was stopped early (the reason is printed), and 1
+    if it could not begin.
+    """
     return read_and_run(COMMAND, FilterArguments, filter_questions, arguments, _DESCRIPTION)
 
 
 async def filter_questions(args: FilterArguments) -> int:
-    """Play what is missing and write the files; returns the exit status. Raises RunError."""
+    """Play the missing rollouts, and write the files; returns the exit status.
+
+    Raises RunError if a check fails, or if no question is kept.
+    """
     servers = partial(check_servers, args, _DEFAULTS, args.base_url, args.model)
     with all_problems(args, _DEFAULTS, [servers]):
         run_setup = prepare(args, _DEFAULTS)
@@ -104,7 +110,7 @@ async def filter_questions(args: FilterArguments) -> int:
 
 
 def requests_of(row: QuestionRow, run_setup: RunSetup, args: FilterArguments) -> list[EpisodeRequest]:
-    """The first try of a question and its replays."""
+    """Make the requests for the first try of a question and for all its replays."""
     return [
         make_request(
             row,
@@ -121,23 +127,26 @@ def requests_of(row: QuestionRow, run_setup: RunSetup, args: FilterArguments) ->
 async def replay_question(
     runner: EpisodeRunner, row: QuestionRow, requests: Sequence[EpisodeRequest]
 ) -> QuestionRollouts:
-    """Play the episodes of a question one after the other, until one is right."""
-    rights: list[bool] = []
+    """Play the episodes of a question one after the other, until one is right.
+
+    If an episode fails and may be repeated by another run of the command, the question stays undecided.
+    """
+    was_right: list[bool] = []
     for request in requests:
         outcome = await runner.play(request)
         if runner.is_open(outcome):
-            return QuestionRollouts(row, tuple(rights), decided=False)
+            return QuestionRollouts(row, tuple(was_right), decided=False)
         if outcome.right is not None:
-            rights.append(outcome.right)
+            was_right.append(outcome.right)
         if outcome.right:
             break
-    return QuestionRollouts(row, tuple(rights))
+    return QuestionRollouts(row, tuple(was_right))
 
 
 def _write_results(
     args: FilterArguments, run: RunSession, questions: Sequence[QuestionRollouts], settings: dict[str, Any]
 ) -> None:
-    """Write the files, and print the figures. Raises RunError, after that, if no question is kept."""
+    """Write the files, and print the counts. Afterwards raises RunError if no question is kept."""
     counts = filter_counts(questions, args.share, args.seed)
     kept_rows = [question.row for question in questions if is_kept(question, args.share, args.seed)]
     train, test = split(kept_rows, args.validation, args.seed)

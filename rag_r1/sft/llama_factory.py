@@ -1,17 +1,19 @@
-"""Reads LLaMA-Factory samples, such as RAG-R1's published SFT data, as SFT rows.
+"""Reads samples for LLaMA-Factory, such as RAG-R1's published SFT data, as SFT rows.
 
-inclusionAI/AgenticLearning publishes its samples, already cut, as JSON for LLaMA-Factory
-(RAG-R1/data/SFT). Both of LLaMA-Factory's formats are read, as a JSON array or as JSON lines:
+inclusionAI/AgenticLearning publishes its samples as JSON for LLaMA-Factory (RAG-R1/data/SFT). They are cut at
+the turns already. Both formats of LLaMA-Factory are read, as a JSON array or as JSON lines:
 
     alpaca      {"instruction", "input", "output"}, with an optional "history" of pairs
     sharegpt    {"conversations": [{"from", "value"}, ...]} or {"messages": [{"role", "content"}, ...]}
 
-The last text is the target; all before it is context. The context begins with the prompt, and the
-question is what follows "Question:" in its line. After the question comes what has happened so far:
-turns, and observations between their tags. From these a row is made as from a trace: the prompt is the
-chosen protocol's, so that reinforcement learning goes on with the same one, and turns and observations
-are pieces of their own. Here alone is text split at tags, because such a file says nothing about
-provenance; all of it is context and none of it is trained.
+The last text is the target, and all texts before it are context. The context begins with the prompt, in which
+the question follows "Question:" on the same line. After the question come the earlier turns, and the
+observations between their tags. From these parts a row is made in the same way as from a trace: it gets the
+prompt of the chosen protocol, so that reinforcement learning can continue with the same prompt, and each turn
+and observation becomes a piece.
+
+This is the only place where text is split at tags, because such a file does not say where a text comes from.
+The texts that are split belong to the context, so none of them is trained.
 """
 
 from __future__ import annotations
@@ -28,25 +30,33 @@ from rag_r1.io.errors import DataError
 from rag_r1.protocols import Answer, Document, Protocol
 from rag_r1.sft.segment import Trace, UnusableSampleError, check_text, cut_at_stop, samples_of
 
-_ANSWERS = ("assistant", "gpt", "function_call")
+#: Names of the model's role in messages.
+_MODEL_ROLES = ("assistant", "gpt", "function_call")
+#: Marks the question in a prompt.
 _QUESTION = "Question:"
 
 
 def read_samples(path: str | Path) -> Iterator[tuple[int, Any]]:
-    """The rows of a JSON array or of JSON lines, counted from 1. A line that is not JSON has a ValueError
-    in place of its row. Raises DataError if the file cannot be read."""
+    """Yield the number (from 1) and the contents of each row of a JSON array or of JSON lines.
+
+    For a line that is not JSON, a ValueError is yielded in place of the contents. Raises DataError if the
+    file cannot be read.
+    """
     with open_rows(Path(path), (), ()) as (_, rows):
         yield from rows
 
 
 def sample_of(row: Any, protocol: Protocol, sample_id: str) -> tuple[SftRow, list[Document]]:
-    """A published sample as a row, and the observations in its context. Raises DataError if it is not
-    a sample, UnusableSampleError if it is one that cannot be used in this protocol."""
+    """Convert a published sample to an SFT row; returns it with the observations in its context.
+
+    Raises DataError if `row` is not a sample, and UnusableSampleError if it is one that cannot be used in
+    this protocol.
+    """
     if isinstance(row, ValueError):
         raise DataError(str(row)) from row
     texts = _texts(row)
-    target, is_answer = texts.pop()
-    if not is_answer or not target.strip():
+    target, is_from_model = texts.pop()
+    if not is_from_model or not target.strip():
         raise DataError("its last text is not the model's")
     question, remainder = _question(texts[0][0] if texts else "", protocol)
     pieces = _pieces([remainder, *(text for text, _ in texts[1:])], protocol)
@@ -61,13 +71,16 @@ def sample_of(row: Any, protocol: Protocol, sample_id: str) -> tuple[SftRow, lis
 
 
 def _texts(row: Any) -> list[tuple[str, bool]]:
-    """(text, whether the model wrote it) of a sample, in order. Raises DataError if it is not a sample."""
+    """Return (text, whether the model wrote it) for each text of a sample, in order.
+
+    Raises DataError if `row` is not a sample.
+    """
     if not isinstance(row, Mapping):
         raise DataError("it is not a JSON object")
     turns = row.get("conversations", row.get("messages"))
     if turns is not None:
         pairs = [_message(turn) for turn in turns] if isinstance(turns, list) else []
-        pairs = [(text, role in _ANSWERS) for role, text in pairs if role != "system"]
+        pairs = [(text, role in _MODEL_ROLES) for role, text in pairs if role != "system"]
     else:
         parts = [row.get(name) for name in ("instruction", "input") if row.get(name)]
         history = row.get("history") or []
@@ -84,14 +97,14 @@ def _texts(row: Any) -> list[tuple[str, bool]]:
 
 
 def _message(turn: Any) -> tuple[Any, Any]:
-    """(role, text) of a message in either naming. Raises DataError for another shape."""
+    """Return (role, text) of a message, which has one of two namings. Raises DataError if it is no object."""
     if not isinstance(turn, Mapping):
         raise DataError("one of its messages is not a JSON object")
     return turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
 
 
 def _question(prompt: str, protocol: Protocol) -> tuple[str, str]:
-    """(question, text after it) of a prompt. Raises DataError without a question."""
+    """Return (question, text after it) of a prompt. Raises DataError if it has no question."""
     _, marker, remainder = prompt.partition(_QUESTION)
     if not marker:
         raise DataError(f"its prompt has no {_QUESTION!r}")
@@ -103,7 +116,11 @@ def _question(prompt: str, protocol: Protocol) -> tuple[str, str]:
 
 
 def _pieces(texts: Iterable[str], protocol: Protocol) -> list[Piece]:
-    """The context as turns and observations, these in the protocol's own template and neutralised."""
+    """Split a context into its turns and observations.
+
+    Observations are neutralised, and formatted by the template of the protocol. Raises UnusableSampleError if
+    turns and observations do not alternate.
+    """
     tags = protocol.tags.information
     pieces: list[Piece] = []
     remainder = "".join(texts)

@@ -1,22 +1,27 @@
-"""Draws the histogram of rollouts until the first right one, as text and as a picture."""
+"""Draws the histogram of `rag-r1 filter`, as text and as a picture.
+
+It counts the questions by the number of rollouts until the first right one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 from rag_r1.runs import pictures
 from rag_r1.sft.difficulty_filter import NEVER
 
-#: Characters of the longest bar.
+#: Length of the longest bar, in characters.
 _WIDTH = 50
 _LABEL = "rollouts until the first right answer"
 
 
 def as_text(bars: Mapping[str, int]) -> str:
-    """The histogram in lines of text. `bars`: number of rollouts, or `never` -> number of questions."""
+    """Draw the histogram as lines of text.
+
+    `bars` maps each number of rollouts, or `never`, to its number of questions.
+    """
     maximum = max(bars.values(), default=1)
     lines = [_LABEL]
     for name, count in bars.items():
@@ -27,7 +32,7 @@ def as_text(bars: Mapping[str, int]) -> str:
 def draw(bars: Mapping[str, int], path: Path) -> list[Path]:
     """Draw the histogram. Returns the files that were written: none without matplotlib."""
 
-    def histogram(axes: Any) -> None:
+    def histogram(axes: pictures.Axes) -> None:
         colors = {NEVER: pictures.GREY, "1": pictures.ORANGE}
         container = axes.bar(
             list(bars), list(bars.values()), color=[colors.get(name, pictures.BLUE) for name in bars]

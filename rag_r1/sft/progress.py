@@ -1,4 +1,4 @@
-"""Shows the progress of the fine-tuning, from the trainer's log."""
+"""Shows a progress bar for a fine-tuning that runs in another process, by reading the trainer's log."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from tqdm import tqdm
 
 
 class SftProgressBar(tqdm):
-    """A progress bar over the file in which veRL's SFT trainer logs a line for each step; `loss` is the
-    last validation's."""
+    """A progress bar for the steps of a fine-tuning.
+
+    `metrics` is the file in which veRL's SFT trainer logs a JSON line for each step.
+    """
 
     def __init__(self, metrics: Path, steps: int):
         super().__init__(total=steps, desc="sft", unit="step", mininterval=5)
         self.metrics = metrics
+        #: The loss of the last validation.
         self.loss: float | None = None
 
     def read(self) -> None:
-        """Read the file, and show its last step."""
+        """Read the log, and show its last step."""
         lines = self.metrics.read_bytes().split(b"\n")[:-1] if self.metrics.exists() else []
         for entry in map(json.loads, lines):
             self.loss = entry["data"].get("val/loss", self.loss)

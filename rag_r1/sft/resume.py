@@ -1,13 +1,14 @@
 """Repairs a checkpoint at the end of an epoch before veRL resumes from it.
 
-veRL saves the state of its data loader within the loop over an epoch's batches (verl 0.9.1,
-trainer/sft_trainer.py, `fit`: the checkpoint of a step is written before the loop asks for the next batch).
-Saved with the last step of an epoch, that state has no batches left. A start from such a checkpoint begins
-the next epoch, restores the state, gets no batch, and the whole epoch is skipped. Checkpoints are at the ends
-of epochs here (`trainer.save_freq=after_each_epoch`), so this is so for every resumption.
+veRL saves the state of its data loader inside the loop over the batches of an epoch (verl 0.9.1,
+trainer/sft_trainer.py, `fit`: the checkpoint of a step is written before the loop requests the next batch).
+The state that is saved with the last step of an epoch therefore has no batches left. When veRL resumes from
+such a checkpoint, it begins the next epoch, restores the exhausted state, and gets no batch, so that it skips
+the whole epoch. The recipes save at the end of each epoch (`trainer.save_freq=after_each_epoch`), so every
+resumed training would be affected.
 
-Without the file of that state veRL begins the epoch from its first batch, in the order that the epoch's
-number gives, which is what an uninterrupted training does.
+If the file with the state is missing, veRL begins the epoch with its first batch. The order of the batches is
+determined by the number of the epoch, so the training continues as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from rag_r1.inference.model_folders import TRACKER
 
 
 def drop_exhausted_loader_state(folder: Path, config: Any) -> bool:
-    """Remove the data loader's state from the checkpoint that veRL will resume from, if that is at the end of
-    an epoch. Returns whether a state was removed. `folder`: `trainer.default_local_dir`; `config`: the
-    training's, whose files have been checked."""
+    """Remove the data loader's state from the checkpoint that veRL resumes from, if it is at an epoch's end.
+
+    `folder` is `trainer.default_local_dir`, and `config` the configuration of the training, whose data files
+    must exist. Returns whether a state was removed.
+    """
     checkpoint = _resumed_from(folder, config)
     if checkpoint is None or not (steps := steps_of_epoch(config.data)):
         return False
@@ -37,9 +40,8 @@ def drop_exhausted_loader_state(folder: Path, config: Any) -> bool:
 
 
 def steps_of_epoch(data: Any) -> int:
-    """The number of whole batches in the training files, as veRL's data loader counts them (the last, partial
-    one is dropped)."""
-    # Here, because it needs omegaconf, and `rag-r1 sft --help` does not.
+    """Return the number of batches in an epoch. As in veRL's data loader, an incomplete one is dropped."""
+    # Imported here, because it needs omegaconf, and `rag-r1 sft --help` must work without it.
     from rag_r1.training.preflight.data import files_of
 
     rows = sum(pq.ParquetFile(name).metadata.num_rows for name in files_of(data, "train_files"))
@@ -49,8 +51,11 @@ def steps_of_epoch(data: Any) -> int:
 
 
 def _resumed_from(folder: Path, config: Any) -> Path | None:
-    """The folder of the checkpoint from which veRL resumes, None if there is none, as veRL finds it
-    (utils/checkpoint/checkpoint_handler.py, `_determine_resume_path`, `_find_latest_checkpoint`)."""
+    """Return the folder of the checkpoint from which veRL resumes; None if there is none.
+
+    This follows `_determine_resume_path` and `_find_latest_checkpoint` in veRL's
+    utils/checkpoint/checkpoint_handler.py.
+    """
     if config.trainer.get("resume_mode", "auto") == "disable":
         return None
     if configured := config.trainer.get("resume_from_path"):

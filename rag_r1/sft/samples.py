@@ -1,14 +1,17 @@
-"""Selects SFT samples from traces and published data, and counts what is left out and why.
+"""Selects SFT samples from traces and published data, and records what is left out and why.
 
-The order of the steps: traces that are not right or not usable are left out; those that answer without a
-search are thinned to a share of all, drawn by a seed; the rest are cut (segment.py); samples that quote a
-document, are too long or are there already are left out. Published samples take the last step only. One of
-several equal samples stays, the first.
+Traces go through four steps:
 
-The paper trains both kinds of traces, those that answer from the model's own knowledge and those that search,
-but names no ratio of the two. A teacher answers many questions without a search, and a student that mostly
-sees this learns to guess; so by default at most half of the traces are of this kind. Traces that search are
-never thinned.
+    1. Traces that are wrong or unusable are left out.
+    2. Traces that answer without a search are reduced to a share of all traces, at random.
+    3. The remaining traces are cut into samples (segment.py).
+    4. Samples that quote a document, are too long or repeat an earlier sample are left out.
+
+Published samples go through the last step only.
+
+RAG-R1 trains on both kinds of traces, those that answer from the model's own knowledge and those that search,
+but does not say in what ratio. A teacher answers many questions without a search, and a student that mostly
+sees such traces learns to guess. By default, therefore, at most half of the traces are of this kind.
 """
 
 from __future__ import annotations
@@ -40,32 +43,38 @@ from rag_r1.sft.segment import (
 
 @dataclass(frozen=True)
 class SampleRules:
-    """Which samples are kept. `metric` None: wrong answers too. `thought_only`: largest share of the traces
-    that answer without a search. `max_target` and `max_context`: most tokens of a target, and of everything
-    before the last target."""
+    """The rules by which samples are kept."""
 
     layout: Layout = "cut"
+    #: The metric by which an answer must be right; None keeps wrong answers, too.
     metric: Metric | None = "em"
+    #: Largest share of the traces that may answer without a search.
     thought_only: float = 0.5
+    #: Maximum number of tokens before the last target.
     max_context: int = 8192
+    #: Maximum number of tokens of a target.
     max_target: int = 2048
     seed: int = 0
 
 
 @dataclass
 class SampleSelection:
-    """The samples so far. `dropped` has an entry for each trace and each sample that was left out."""
+    """Collects the samples of one or several sources."""
 
     tokens: SftTokens
     rules: SampleRules
+    #: The samples that are kept.
     rows: list[SftRow] = field(default_factory=list)
+    #: An entry for each trace and each sample that was left out.
     dropped: list[dict[str, str]] = field(default_factory=list)
+    #: Records and rows that are no traces or samples.
     bad: BadRows = field(default_factory=BadRows)
     counts: Counter[str] = field(default_factory=Counter)
+    #: Question and pieces of each kept sample, by which repeated ones are recognised.
     _keys: set[tuple] = field(default_factory=set)
 
     def add_records(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Add the samples of trajectory records with golds (`rag_r1.agent.records.read_records`)."""
+        """Add the samples of trajectory records that have gold answers (`rag_r1.agent.records`)."""
         traces = []
         for record in records:
             self.counts["traces read"] += 1
@@ -81,7 +90,7 @@ class SampleSelection:
                 self._add(row, trace.documents)
 
     def add_published(self, samples: Iterable[tuple[int, Any]], name: str) -> None:
-        """Add published samples (`read_samples`); `name` is that of their file."""
+        """Add published samples, as `read_samples` yields them; `name` is the name of their file."""
         for number, sample in samples:
             self.counts["published samples read"] += 1
             try:
@@ -94,8 +103,10 @@ class SampleSelection:
                 self._add(row, documents)
 
     def _trace(self, record: Mapping[str, Any]) -> Trace:
-        """The trace of a record. Raises UnusableSampleError if it cannot be used, DataError if the record is
-        not a trajectory."""
+        """Convert a record to a trace.
+
+        Raises UnusableSampleError if it cannot be used, and DataError if the record is not a trajectory.
+        """
         trajectory = trajectory_of(dict(record))
         if not isinstance(trajectory.question, str) or not isinstance(trajectory.id, str):
             raise DataError(f"the record {trajectory.id!r} has no question or no id")
@@ -107,7 +118,7 @@ class SampleSelection:
             raise DataError(f"the record {trajectory.id!r} is not a trajectory: {error}") from error
 
     def _thin_out(self, traces: Sequence[Trace]) -> list[Trace]:
-        """The traces without those that answer without a search and are too many, in order."""
+        """Drop traces that answer without a search until their share is allowed; returns the others."""
         share = self.rules.thought_only
         direct = [number for number, trace in enumerate(traces) if not trace.searches]
         n_searching = len(traces) - len(direct)
@@ -119,7 +130,7 @@ class SampleSelection:
         return [trace for number, trace in enumerate(traces) if number not in dropped]
 
     def _add(self, row: SftRow, documents: Sequence[Document]) -> None:
-        """Add a sample, unless it is there already, quotes a document or is too long."""
+        """Add a sample, unless it repeats an earlier one, quotes a document or is too long."""
         key = (row.question, row.pieces)
         try:
             if key in self._keys:
@@ -133,7 +144,7 @@ class SampleSelection:
         self.rows.append(row)
 
     def _with_token_counts(self, row: SftRow) -> SftRow:
-        """The row with its numbers of tokens. Raises UnusableSampleError if there are too many."""
+        """Return the row with its numbers of tokens. Raises UnusableSampleError if a limit is exceeded."""
         try:
             encoded = self.tokens(row)
         except DataError as error:
@@ -150,14 +161,17 @@ class SampleSelection:
         return replace(row, context_tokens=context, target_tokens=encoded.targets)
 
     def _drop(self, kind: str, name: str, reason: UnusableSampleError) -> None:
-        """Note that a `trace` or a `sample` is left out."""
+        """Record that something is left out; `kind` is `trace` or `sample`."""
         self.dropped.append({"what": kind, "id": name, "reason": reason.reason, "detail": str(reason)})
         self.counts[f"{kind}s left out: {reason.reason}"] += 1
 
 
 def split_rows(rows: Sequence[SftRow], validation: float, seed: int) -> tuple[list[SftRow], list[SftRow]]:
-    """(training rows, validation rows). All samples of a question are on the same side; `validation` is the
-    share of the questions, at least one of them if the share is above 0 and there are two."""
+    """Split rows into (training rows, validation rows), with all samples of a question on the same side.
+
+    `validation` is the share of the questions for validation. If it is above 0 and there are at least two
+    questions, validation gets at least one.
+    """
     questions = list(dict.fromkeys(row.question for row in rows))
     count = 0
     if validation > 0 and len(questions) > 1:

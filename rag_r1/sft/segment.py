@@ -1,21 +1,21 @@
 """Segments trajectories into samples for supervised fine-tuning (RAG-R1, section 3.1.2).
 
-RAG-R1 lets a teacher answer questions with search, keeps the traces with right answers and cuts them at every
-search and at the answer. Each turn is then a sample, of one of four kinds:
+RAG-R1 lets a teacher answer questions with search, keeps the traces with right answers, and cuts them at
+every search and at the answer. Each turn then becomes the target of a sample, and everything before it is the
+context. There are four kinds of samples:
 
     question -> answer                   the policy answers from what it knows
     question -> search
     question + information -> search
     question + information -> answer
 
-What follows the question up to the turn is context, and the turn is the target. In the layout `whole` the
-trace stays one sample, of which every turn is a target: a causal model has the same contexts and targets
-then, with each token computed once (rag_r1/demo/traces).
+In the layout `whole`, a trace becomes a single sample, in which every turn is a target. A causal model sees
+the same contexts and targets then, but computes each token only once (rag_r1/demo/traces).
 
-The pieces come from the record. A target is a turn that the policy generated, up to the closing tag at
-which a generation stops. An observation is rendered from the documents that the record says were shown,
-by the protocol that the student will be trained in and with its tokenizer's control tokens neutralised,
-as the student's own rollout would. `UnusableSampleError` says why a trace cannot be used.
+Where a text comes from is read from the record, never guessed from the text. A target is a turn that the
+policy generated, up to the closing tag at which a generation stops. An observation is rendered again from the
+documents in the record, in the protocol of the student and with the control tokens of the student's tokenizer
+neutralised, just as in the student's own rollouts.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ KINDS = (
     "question + information -> search",
     "question + information -> answer",
 )
+#: The kind of a sample in the layout `whole`.
 WHOLE = "whole trace"
 
-#: Why traces and samples are left out.
+#: The reasons for which traces and samples are left out, with explanations for the summary.
 REASONS = {
     "other_protocol": "the trace was made in another protocol",
     "failure": "a search, a tool or the engine failed",
@@ -61,7 +62,10 @@ REASONS = {
 
 
 class UnusableSampleError(ValueError):
-    """A trace or a sample that is left out. `reason` is a key of REASONS; the message gives the detail."""
+    """Raised for a trace or a sample that is left out.
+
+    `reason` is a key of REASONS; the message describes the case, or explains the reason.
+    """
 
     def __init__(self, reason: str, detail: str = ""):
         super().__init__(detail or REASONS[reason])
@@ -70,12 +74,13 @@ class UnusableSampleError(ValueError):
 
 @dataclass(frozen=True)
 class Trace:
-    """A usable trace: its pieces in order, turns and observations alternating, the last an answer, and the
-    documents that were shown."""
+    """A trace that can be used."""
 
     id: str
     question: str
+    #: Turns and observations, which alternate. The last one is the turn with the answer.
     pieces: tuple[Piece, ...]
+    #: All documents that were shown.
     documents: tuple[Document, ...]
 
     @property
@@ -96,8 +101,11 @@ def check_right(record: Trajectory, golds: Sequence[str], metric: Metric = "em")
 
 
 def trace_of(record: Trajectory, protocol: Protocol, trace_id: str | None = None) -> Trace:
-    """The trace of a trajectory. `protocol` neutralises the student's control tokens too
-    (`SftTokens.protocol`). Raises UnusableSampleError."""
+    """Convert a trajectory to a trace.
+
+    `protocol` must also neutralise the student's control tokens, as `SftTokens.protocol` does. Raises
+    UnusableSampleError if the trajectory cannot be used.
+    """
     if record.protocol != protocol.name:
         raise UnusableSampleError("other_protocol", f"{record.protocol}, not {protocol.name}")
     if record.answer is None or record.status != "answered":
@@ -117,7 +125,10 @@ def trace_of(record: Trajectory, protocol: Protocol, trace_id: str | None = None
 
 
 def _turn_text(turn: Turn, number: int, is_last: bool, protocol: Protocol) -> str:
-    """The turn's text up to its closing tag, checked against the record."""
+    """Return the text of a turn up to its closing tag.
+
+    Raises UnusableSampleError unless the text is a search or an answer that agrees with the record.
+    """
     if turn.row:
         raise UnusableSampleError("rewritten", f"turn {number} is in row {turn.row}")
     expected = ("answer",) if is_last else ("search", "call")
@@ -134,8 +145,11 @@ def _turn_text(turn: Turn, number: int, is_last: bool, protocol: Protocol) -> st
 
 
 def cut_at_stop(text: str, protocol: Protocol, location: str) -> str:
-    """A generated turn up to the closing tag at which a generation stops. Raises UnusableSampleError if it is
-    neither a search nor an answer, or contains what only the environment writes."""
+    """Cut a generated turn at the closing tag at which a generation stops.
+
+    `location` names the turn in errors. Raises UnusableSampleError if the turn is neither a search nor an
+    answer, or if it contains tags or tokens that only the environment may write.
+    """
     ends = [end + len(stop) for stop in protocol.stop if (end := text.find(stop)) >= 0]
     text = text[: min(ends, default=len(text))]
     if not isinstance(protocol.parse(text), Search | Calls | Answer):
@@ -154,8 +168,10 @@ def cut_at_stop(text: str, protocol: Protocol, location: str) -> str:
 
 
 def _observation(turn: Turn, number: int, protocol: Protocol) -> str:
-    """The observation after a turn, in the student's protocol. Raises UnusableSampleError if a call
-    failed."""
+    """Render the observation after a turn in the student's protocol.
+
+    Raises UnusableSampleError if a call of the turn failed.
+    """
     if any(call.status != "ok" or call.documents is None for call in turn.calls):
         raise UnusableSampleError("failure", f"a call of turn {number} was not answered")
     calls = getattr(protocol.parse(turn.text), "calls", ())
@@ -163,13 +179,13 @@ def _observation(turn: Turn, number: int, protocol: Protocol) -> str:
 
 
 def check_text(*texts: str) -> None:
-    """Raises UnusableSampleError for half characters (lone surrogates), which no tokenizer accepts."""
+    """Raises UnusableSampleError if a text has a lone surrogate, which no tokenizer accepts."""
     if any(map(has_lone_surrogate, texts)):
         raise UnusableSampleError("control_text", "half a character, which no tokenizer accepts")
 
 
 def samples_of(trace: Trace, protocol: Protocol, layout: Layout = "cut") -> list[SftRow]:
-    """The samples of a trace: one for each turn, or in the layout `whole` one."""
+    """Cut a trace into samples, one for each turn; in the layout `whole` the trace is the only sample."""
     prompt = tuple(protocol.messages(trace.question))
 
     def row(name: str, kind: str, pieces: Sequence[Piece]) -> SftRow:
@@ -190,8 +206,7 @@ def samples_of(trace: Trace, protocol: Protocol, layout: Layout = "cut") -> list
 
 
 def _kind(position: int, pieces: int) -> str:
-    """The kind of the target at a position of a trace with so many pieces, of which the last is the
-    answer."""
+    """Return the kind of the target at a position among the pieces of a trace; `pieces` is their number."""
     context = "question + information" if position else "question"
     return f"{context} -> {'answer' if position == pieces - 1 else 'search'}"
 
@@ -204,7 +219,7 @@ def check_targets(row: SftRow, documents: Sequence[Document]) -> None:
 
 
 def kinds_of(row: SftRow) -> list[str]:
-    """The kinds of a row's targets, in order; a whole trace has several."""
+    """Return the kinds of the targets of a row, in order. A whole trace may have several."""
     if row.kind != WHOLE:
         return [row.kind]
     positions = [position for position, piece in enumerate(row.pieces) if piece.trained]

@@ -1,14 +1,15 @@
-"""`rag-r1 traces`: records a teacher's trajectories (RAG-R1's first step, arXiv 2507.02962).
+"""`rag-r1 traces`: records a teacher's trajectories, the first step of RAG-R1 (arXiv 2507.02962).
 
 The teacher is a language model behind any OpenAI-compatible endpoint. It plays the same episodes as a policy
-in training: protocol, search, limits. The run can be killed and started again at any time;
-rag_r1/rollouts/runner.py says how. At its end, and whenever it stops by itself, the folder has
+in training, with the same protocol, search and limits. The run can be interrupted and resumed at any time
+(rag_r1/rollouts/runner.py). When it ends, or is stopped by a limit, it writes
 
-    traces.jsonl    a trajectory record of each question and sample, in the order of the questions, with
+    traces.jsonl    the trajectory record of each question and sample, in the order of the questions, with
                     `right` (true, false, or null if the infrastructure failed), `golds`, `rewards`, `prompt`
     summary.json    the figures that are printed
 
-The accuracy is that of the episodes that could be judged; the number of the others is printed beside it.
+The accuracy is the share of right answers among the episodes that could be judged. The number of failed
+episodes is printed as well.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ example:
 """
 TRACES = "traces.jsonl"
 SUMMARY = "summary.json"
-#: Teachers write more in a turn than small policies.
+#: Settings that differ from those of other rollouts: teachers write longer turns than small policies.
 _DEFAULTS = {"agent": {"max_turn_tokens": 1024}}
 
 
@@ -62,14 +63,19 @@ class TracesArguments(RolloutArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `rag-r1 traces`; returns 0 when all questions are answered or some have failed, 3 if the run was
-    stopped before (the reason is printed), 1 if it could not begin or all have failed."""
+    """Run `rag-r1 traces` and return its exit status.
+
+    The status is 0 when all episodes have been played and not all have failed, 3 if the run was stopped early
+    (the reason is printed), and 1 if it could not begin or all episodes have failed.
+    """
     return read_and_run(COMMAND, TracesArguments, make_traces, arguments, _DESCRIPTION)
 
 
 async def make_traces(args: TracesArguments) -> int:
-    """Play the missing episodes, write the files, print the figures; returns the exit status. Raises
-    RunError."""
+    """Play the missing episodes, write the files and print a summary; returns the exit status.
+
+    Raises RunError if a check fails or the run cannot be opened.
+    """
     servers = partial(check_servers, args, _DEFAULTS, args.base_url, args.teacher_model)
     with all_problems(args, _DEFAULTS, [servers]):
         run_setup = prepare(args, _DEFAULTS)
@@ -102,7 +108,7 @@ async def make_traces(args: TracesArguments) -> int:
 
 
 def figures(run: RunSession, requests: Sequence[EpisodeRequest]) -> dict[str, Any]:
-    """The results of these requests, as in summary.json. Shares are None if there is nothing to count."""
+    """Return the figures of summary.json for these requests. A share is None if there is nothing to count."""
     played = [(request.question_id, run.folder.outcome(request.id)) for request in requests]
     outcomes = [outcome for _, outcome in played if outcome is not None]
     judged = [outcome for outcome in outcomes if not outcome.failed]
@@ -130,7 +136,7 @@ def figures(run: RunSession, requests: Sequence[EpisodeRequest]) -> dict[str, An
 
 
 def _print_summary(args: TracesArguments, run: RunSession, summary: dict[str, Any]) -> None:
-    """Print the figures, and what to do next."""
+    """Print accuracy, failures, statuses and usage, and what to do next."""
     if summary["accuracy"] is None:
         print("no trace could be judged")
     else:

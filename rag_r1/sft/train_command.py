@@ -1,13 +1,13 @@
 """`rag-r1 sft`: composes a fine-tuning recipe, checks it and runs veRL's SFT trainer.
 
-As with `rag-r1 train` there is no trainer here. On GPUs the command starts `verl.trainer.sft_trainer` with
-torchrun; on a CPU the same trainer through a small start of ours (rag_r1/plugin/cpu/sft_trainer.py). The same
-command, run again, resumes from the last checkpoint (veRL's `trainer.resume_mode: auto`; resume.py).
+The trainer is veRL's, as with `rag-r1 train`. On GPUs the command starts `verl.trainer.sft_trainer` with
+torchrun; on a CPU it starts the same trainer through a small wrapper (rag_r1/plugin/cpu/sft_trainer.py). When
+the command is run again, it resumes from the last checkpoint (`trainer.resume_mode: auto`; resume.py).
 
-After the training the command names the exported model of the checkpoint with the lowest validation loss, as
-the paper chooses it (RAG-R1, appendix A), and links it as `model` in `trainer.default_local_dir`: a Hugging
-Face folder that `rag-r1 train` takes as `actor_rollout_ref.model.path`. The losses are read from veRL's file
-logger; a resumed run begins a new file, so the earlier ones are kept under other names.
+After the training, the model of the checkpoint with the lowest validation loss is chosen, as in the paper
+(RAG-R1, appendix A). It is linked as `model` in `trainer.default_local_dir`, and is a Hugging Face folder
+that `rag-r1 train` accepts as `actor_rollout_ref.model.path`. The losses are read from veRL's file logger.
+Since a resumed training begins a new log, earlier ones are kept under other names.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from rag_r1.training.next_steps import after_sft
 from rag_r1.training.stages import lock_folder
 from rag_r1.training.time_limit import Hours, TimeLimit, check_resume
 
-#: The link to the chosen model in `trainer.default_local_dir`.
+#: Name of the link to the chosen model in `trainer.default_local_dir`.
 MODEL = "model"
-#: veRL's log there.
+#: Name of veRL's log in the same folder.
 METRICS = "metrics.jsonl"
-#: The modules that train, on GPUs and on a CPU.
-_VERL = "verl.trainer.sft_trainer"
-_CPU = "rag_r1.plugin.cpu.sft_trainer"
+#: The modules that train on GPUs and on a CPU.
+_GPU_TRAINER = "verl.trainer.sft_trainer"
+_CPU_TRAINER = "rag_r1.plugin.cpu.sft_trainer"
 _NO_SFT = (
     "not a recipe for SFT, whose defaults have - /sft_trainer_engine, as in rag_r1/sft/qwen_7b; "
     "for reinforcement learning use `rag-r1 train`"
@@ -97,8 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightReport]:
-    """(configuration, command that trains by it, its folder, report of the preflight) of a recipe. Raises
-    RunError if it cannot be composed, or is not for SFT."""
+    """Compose and check the recipe of the arguments.
+
+    Returns (configuration, command of the training, folder of the training, report of the preflight). Raises
+    RunError if the recipe cannot be composed, or CommandError if it is not for SFT.
+    """
     from rag_r1.training.preflight import preflight_sft
 
     add_working_directory()
@@ -109,7 +112,7 @@ def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightRe
         raise CommandError(f"{args.recipe}: {_NO_SFT}")
     if config.trainer.get("device") == "cpu":
         os.environ["VERL_PLATFORM"] = "cpu"  # on a machine with GPUs veRL would choose cuda
-    # The preflight names what is missing or of a wrong type.
+    # Values that are missing or have a wrong type are reported by the preflight.
     command = launch_words(
         config.trainer.get("device"), config.trainer.get("n_gpus_per_node"), recipe, overrides
     )
@@ -129,14 +132,14 @@ def _check_recipe(args: SftArguments) -> tuple[Any, list[str], Path, PreflightRe
 
 
 def _check_start(args: SftArguments) -> None:
-    """Raises StartError with all that the preflight refuses, or RunError."""
+    """Raises StartError with all errors of the preflight, or RunError if the recipe cannot be composed."""
     *_, report = _check_recipe(args)
     if report.errors:
         raise StartError(report.sentences)
 
 
 def data_overrides(folder: Path | None) -> list[str]:
-    """Overrides that name the files of a folder; the validation file only if there is one."""
+    """Return the overrides that name the data files in a folder; a missing validation file is not named."""
     if folder is None:
         return []
     files = {"data.train_files": folder / "train.parquet", "data.val_files": folder / "validation.parquet"}
@@ -150,7 +153,7 @@ def data_overrides(folder: Path | None) -> list[str]:
 def launch_words(
     device: str | None, processes: int | None, recipe: Recipe, overrides: Sequence[str]
 ) -> list[str]:
-    """The command that trains on this machine with so many processes."""
+    """Return the command that trains on this machine; `processes` is the number of its processes."""
     return [
         sys.executable,
         "-m",
@@ -158,13 +161,16 @@ def launch_words(
         "--standalone",
         f"--nproc-per-node={processes}",
         "-m",
-        _CPU if device == "cpu" else _VERL,
+        _CPU_TRAINER if device == "cpu" else _GPU_TRAINER,
         *recipe.words(overrides),
     ]
 
 
 def _too_many_nodes(nodes: int, command: Sequence[str]) -> tuple[str, str, str]:
-    """(key, fault, remedy) for a recipe of several machines: the remedy has the command for each of them."""
+    """Return (key, fault, remedy) for a recipe that needs several machines.
+
+    The remedy contains the command that has to be run on each machine.
+    """
     flags = f"--nnodes={nodes} --node-rank=RANK --master-addr=HOST --master-port=29500"
     words = shlex.join(command[1:]).replace("--standalone", flags)
     remedy = f"on each machine, with its RANK from 0 and the HOST of the first: python {words}"
@@ -172,13 +178,15 @@ def _too_many_nodes(nodes: int, command: Sequence[str]) -> tuple[str, str, str]:
 
 
 def run(command: Sequence[str], folder: Path, config: Any, limit: TimeLimit | None = None) -> int:
-    """Train into `folder`; prints and links the model at the end. Returns 0, or 3 if the limit ended it.
-    Raises RunError if a training is running there, CommandError with the training's exit status if it
-    fails."""
+    """Train into `folder`, and link and print the chosen model at the end.
+
+    Returns 0, or 3 if the time limit has ended the training. Raises RunError if another training is running
+    in the folder, and CommandError with the training's exit status if it fails.
+    """
     with lock_folder(folder):
         drop_exhausted_loader_state(folder, config)
         metrics = folder / METRICS
-        if metrics.exists():
+        if metrics.exists():  # the trainer would overwrite the log of an interrupted training
             number = len(list(folder.glob("metrics-*.jsonl"))) + 1
             move_into_place(metrics, folder / f"metrics-{number}.jsonl")
         sys.stdout.flush()
@@ -203,8 +211,10 @@ def run(command: Sequence[str], folder: Path, config: Any, limit: TimeLimit | No
 
 
 def best_model(folder: Path) -> tuple[Path, str]:
-    """The exported model with the lowest validation loss, or the last one if there was no validation, and
-    why it is this one. Raises FileNotFoundError if no model was exported."""
+    """Choose the exported model with the lowest validation loss, or the last one if there was no validation.
+
+    Returns its folder, and the reason as a text. Raises FileNotFoundError if no model was exported.
+    """
     models = {
         int(path.parent.name.rpartition("_")[2]): path
         for path in folder.glob("global_step_*/huggingface")
@@ -223,8 +233,10 @@ def best_model(folder: Path) -> tuple[Path, str]:
 
 
 def validation_losses(folder: Path) -> dict[int, float]:
-    """The validation loss by step, from veRL's logs in the folder; a step that ran twice counts as it ran
-    last."""
+    """Read the validation loss of each step from veRL's logs in a folder.
+
+    If a resumed training has repeated a step, the last value counts.
+    """
     losses: dict[int, float] = {}
     paths = sorted(folder.glob("metrics-*.jsonl"), key=lambda path: int(path.stem.rpartition("-")[2]))
     for path in [*paths, folder / METRICS]:

@@ -95,10 +95,10 @@ def test_a_question_waits_for_its_failed_rollout_until_the_tries_are_used_up(tmp
     script = {"q": [WRONG, FAILS, RIGHT]}
     played: list[str] = []
     [question] = filtered(tmp_path, script, played=played, tries=2)
-    assert (question.decided, question.rights, is_kept(question, 1, SEED)) == (False, (False,), False)
+    assert (question.decided, question.was_right, is_kept(question, 1, SEED)) == (False, (False,), False)
     assert played == ["q#0", "q#1"]
     [question] = filtered(tmp_path, {"q": [WRONG, WRONG, RIGHT]}, played=played, tries=2)
-    assert (question.decided, question.rights) == (True, (False, False, True))
+    assert (question.decided, question.was_right) == (True, (False, False, True))
     assert played == ["q#0", "q#1", "q#1", "q#2"]
 
 
@@ -128,7 +128,7 @@ def test_the_kept_set_is_that_of_the_definition(script, share, seed, pauses, tmp
             expected.add(name)
     assert kept(questions, share, seed) == expected
     for question in questions:
-        assert not any(question.rights[:-1])
+        assert not any(question.was_right[:-1])
 
 
 def test_the_difficulty_script_reads_the_rollouts(tmp_path: Path):

@@ -1,4 +1,7 @@
-"""The arguments of `rag-r1 pipeline`."""
+"""Declares the arguments of `rag-r1 pipeline`.
+
+They are separate from the steps, which need torch, so that `--help` works without it.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from rag_r1.options.server_address import Address
 from rag_r1.rollouts.arguments import Above0, Share
 from rag_r1.runs.start_checks import CHECK_ONLY
 
-#: The steps in their order; each is the name of its folder.
+#: The steps in their order. Each writes into a folder with its name.
 STEP_NAMES = tuple("world base traces sft_data sft filter grpo grpo_without_sft evaluation".split())
-#: The value of --base with which the base is pretrained.
+#: The value of `--base` with which the base is pretrained.
 SCRATCH = "scratch"
-#: As in pretrain.py, which needs torch; `--help` does not.
+#: The same number as pretrain.STEPS, which cannot be imported here without torch.
 BASE_STEPS = 2100
 
 

@@ -1,6 +1,6 @@
-"""Says where the steps of a pipeline leave their results for each other: prompt, models, the world's index.
+"""Knows where the steps of a pipeline keep their results: the prompt, the models and the index.
 
-Each has one place in the pipeline's folder, under the name of the step that makes it (steps.py).
+Each step writes into the folder with its name in the folder of the pipeline (steps.py).
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from rag_r1.training.stages import finished_model
 
 @dataclass(frozen=True)
 class PipelineArtifacts:
-    """The results of a pipeline with these arguments in the folder `out`."""
+    """The arguments of a pipeline, with the paths of the results in the folder `out`."""
 
     args: PipelineArguments
     out: Path
 
     @property
     def protocol(self) -> Protocol:
-        """The dialect, with the pipeline's prompt."""
+        """The protocol of the policy, with the pipeline's prompt."""
         return pipeline_protocol(self.args.protocol)
 
     @property
     def prompt(self) -> Path:
-        """The prompt as a file, for the commands."""
+        """The file with the prompt, which the commands read."""
         return self.out / "world" / "prompt.txt"
 
     @property
     def base(self) -> Path:
-        """The base, a Hugging Face folder."""
+        """The Hugging Face folder of the base model."""
         return self.out / "base" / "policy"
 
     @property
     def sft_model(self) -> Path:
-        """The fine-tuned model; a link to the best checkpoint's."""
+        """The fine-tuned model, which is a link to the best checkpoint."""
         return self.out / "sft" / "run" / "model"
 
     def trained(self, step: str) -> Path:
-        """The model of a finished reinforcement learning. Raises RunError if there is none."""
+        """Return the model of a finished reinforcement learning. Raises RunError if there is none."""
         stage = self.out / step / "stage1"
         try:
             return finished_model(stage)
@@ -54,7 +54,7 @@ class PipelineArtifacts:
 
     @property
     def trainings(self) -> list[str]:
-        """The names of the steps that are reinforcement learnings."""
+        """The names of the steps that train by reinforcement learning."""
         return ["grpo", "grpo_without_sft"] if self.args.without_sft == "yes" else ["grpo"]
 
     @property
@@ -64,6 +64,8 @@ class PipelineArtifacts:
         return {"base": self.base, "sft": self.sft_model, **trained}
 
     def retriever(self, step: Path) -> AbstractContextManager[str]:
-        """A retrieval server for the world, which runs for the length of a `with` block and gives its
-        address."""
+        """Run a retrieval server for the world for the length of a `with` block, which gets its address.
+
+        The log of the server is written into the folder `step`.
+        """
         return retrieval_process(self.out / "world" / "index", step / "retrieval.log")

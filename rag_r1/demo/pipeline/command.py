@@ -29,8 +29,7 @@ example:
 
 @command_main(RuntimeError, OSError, ValueError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `rag-r1 pipeline`; returns 0 when all steps are done, 1 with the reason if not, 130 after
-    Ctrl-C."""
+    """Run `rag-r1 pipeline`; returns 0 when all steps are finished, 1 after an error, 130 after Ctrl-C."""
     args = read_arguments(
         PipelineArguments, arguments, prog="rag-r1 pipeline", description=_DESCRIPTION, check=check_start
     )
@@ -44,8 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: PipelineArguments) -> None:
-    """Check the folder, the base, the keys of all trainings, then a real teacher. Raises StartError with all
-    problems."""
+    """Check the folder, the base, the overrides of all trainings, and the endpoint of a real teacher.
+
+    Raises StartError with all problems.
+    """
     from rag_r1.demo.pipeline.limits import grpo_overrides
     from rag_r1.evaluation.target import check_endpoint
     from rag_r1.training.composition import check_composition, check_overrides
@@ -63,7 +64,7 @@ def check_start(args: PipelineArguments) -> None:
 
 
 def _check_base(args: PipelineArguments) -> None:
-    """Raises RunError if the folder of --base has no weights or tokenizer that can be used."""
+    """Raises RunError if the folder of `--base` has no usable weights, or no usable tokenizer."""
     from rag_r1.inference.tokenizer import check_tokenizer
 
     if args.base_folder and not (args.base_folder / "config.json").is_file():
@@ -77,8 +78,11 @@ def _check_base(args: PipelineArguments) -> None:
 
 
 def run(args: PipelineArguments) -> None:
-    """Run the steps that are not done. Raises RunError, and what the steps raise."""
-    # Here, because the steps need what belongs to extras, and `--help` does not.
+    """Run the unfinished steps, and write the report after the last one.
+
+    Raises RunError, and the errors of the steps.
+    """
+    # Imported here, because the steps need optional packages, and `--help` must work without them.
     from rag_r1.demo.pipeline.report import make_report, markdown
     from rag_r1.demo.pipeline.steps import Pipeline
 

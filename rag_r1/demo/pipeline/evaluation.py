@@ -1,14 +1,15 @@
 """Evaluates all models of a pipeline on the same held-out questions.
 
-Each plays every question once with greedy decoding, in plain torch (simulate.py): the turn loop of training,
-over an index of the whole corpus in this process, which ranks as the retrieval server does. So the four
-models differ in their weights and in nothing else. Of each episode is kept
+Each model plays every question once with greedy decoding, in plain torch (simulate.py). The turn loop is that
+of the training, and the search is an index of the whole corpus in this process, which ranks passages like the
+retrieval server. The models are thus compared under the same conditions. The scores of an episode are
 
     em         1 if the answer is an exact match, else 0
-    searches   queries that were sent
+    searches   number of queries that were sent
     format     1 if every turn was a search or an answer and the last one answered, else 0
 
-A model's scores are written when it is finished, so an interrupted evaluation goes on with the next one.
+The scores of a model are written when it has played all questions, so an interrupted evaluation continues
+with the next model.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from rag_r1.protocols import Protocol
 from rag_r1.rewards import exact_match
 
 SCORES = "scores.json"
-#: Questions that are played at the same time, which bounds the memory.
+#: Number of questions that are played at the same time. It limits the memory.
 _BATCH = 64
 
-#: The scores of a model, in the order of the questions (`score_of`).
+#: The scores of a model (`score_of`), in the order of the questions.
 Scores = list[dict[str, Any]]
 
 
@@ -45,8 +46,7 @@ def evaluate(
     budget: Budget,
     topk: int,
 ) -> dict[str, Scores]:
-    """The scores of each model, by its name, in the order of the questions; they are written to
-    scores.json."""
+    """Evaluate all models; returns the scores of each by its name, and writes them into scores.json."""
     search = WorldSearch(passages, topk)
     scores: dict[str, Scores] = {}
     for name, model in models.items():
@@ -63,7 +63,7 @@ def evaluate(
 def play(
     model: Path, protocol: Protocol, questions: Sequence[Question], search: WorldSearch, budget: Budget
 ) -> Scores:
-    """Play all questions with one model; returns its scores."""
+    """Play all questions with a model; returns its scores."""
     policy, tokenizer = load_policy(model)
     policy.eval()
     scores: Scores = []
@@ -75,7 +75,7 @@ def play(
 
 
 def score_of(question: Question, trajectory: Trajectory) -> dict[str, Any]:
-    """The scores of an episode, with the id and the kind of its question."""
+    """Return the scores of an episode, with the id and the kind of its question."""
     figures = summary(trajectory)
     return {
         "id": question.id,

@@ -1,4 +1,4 @@
-"""The episode limits of a pipeline, shared by its commands and trainings."""
+"""Defines the limits of the episodes, which all commands and trainings of a pipeline share."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 from rag_r1.agent import Budget
 from rag_r1.demo.pipeline.arguments import PipelineArguments
 
-#: The limits of an episode, in every step: a tag is three tokens here, so turns may be longer than in the
-#: demo's recipes.
+#: The limits of an episode in every step. Turns may be longer than in the demo's recipes, because a tag
+#: consists of three tokens here.
 BUDGET = Budget(
     max_turns=3,
     max_turn_tokens=64,
@@ -16,18 +16,20 @@ BUDGET = Budget(
     max_prompt_tokens=96,
     max_response_tokens=448,
 )
-#: The limits of a real teacher, which writes more than the policy can hold; its longer turns are left out of
-#: the SFT data.
+#: The limits of a real teacher, which writes longer turns than the policy. Turns that are too long for the
+#: policy are left out of the SFT data.
 TEACHER_BUDGET = replace(BUDGET, max_turn_tokens=512, max_prompt_tokens=1024, max_response_tokens=4096)
-#: Passages of a search.
+#: Number of passages that a search returns.
 TOPK = 2
-#: Protocol -> share of questions about two independent facts that the teacher searches for in one turn.
+#: For each protocol, the share of questions about two independent facts for which the teacher searches in one
+#: turn.
 PARALLEL = {"rag_r1_sq": 0.0, "rag_r1_mq": 0.7}
-#: Steps between the checkpoints, and between the validations, of a reinforcement learning.
+#: Number of steps between checkpoints, and between validations, in a reinforcement learning.
 SAVE_INTERVAL = 6
-#: Episodes that vLLM plays at the same time. A batch has room for all of their prompts: vLLM on a CPU crashes
-#: if it splits the prefill of a seeded request.
+#: Number of concurrent episodes in vLLM. A batch must have room for all of their prompts, because vLLM
+#: crashes on a CPU if it splits the prefill of a seeded request.
 CONCURRENCY = 32
+#: Maximum length of an episode with its prompt.
 CONTEXT_TOKENS = BUDGET.max_prompt_tokens + BUDGET.max_response_tokens
 VLLM_OPTIONS = (
     *("--max-model-len", str(CONTEXT_TOKENS)),
@@ -37,14 +39,17 @@ VLLM_OPTIONS = (
 
 
 def agent_keys(budget: Budget) -> list[str]:
-    """The limits of an episode as overrides of the block `rag_r1`, `key=value`."""
+    """Convert the limits of an episode to overrides of the block `rag_r1`, `key=value`."""
     names = ("max_turns", "max_turn_tokens", "max_query_observation_tokens")
     limits = [f"rag_r1.agent.{name}={getattr(budget, name)}" for name in names]
     return [*limits, f"rag_r1.retriever.topk={TOPK}"]
 
 
 def grpo_overrides(args: PipelineArguments) -> list[str]:
-    """The overrides of the recipe demo/grpo for both trainings, the user's own last."""
+    """Return the overrides of the recipe demo/grpo for both trainings.
+
+    The user's own overrides come last, and therefore take precedence.
+    """
     reward = [] if args.protocol == "rag_r1_mq" else ["rag_r1.reward=[{term: em, weight: 1.0}]"]
     return [
         f"rag_r1.protocol={args.protocol}",
@@ -61,7 +66,7 @@ def grpo_overrides(args: PipelineArguments) -> list[str]:
         f"trainer.save_freq={SAVE_INTERVAL}",
         f"trainer.test_freq={SAVE_INTERVAL}",
         f"trainer.total_training_steps={args.grpo_steps}",
-        # At most one epoch a step, so that the number of steps ends the training.
+        # With as many epochs as steps, the training does not end before.
         f"trainer.total_epochs={args.grpo_steps}",
         *args.grpo_set,
     ]

@@ -1,6 +1,7 @@
-"""Plots a pipeline's report: exact match by kind, and the searches, held-out EM and reward of the trainings.
+"""Draws the picture of a pipeline's report.
 
-Exact match has its 95 % interval (Wilson's), since a run is one seed.
+It shows the exact match of each model by kind of question, the searches, and the curves of the trainings:
+held-out exact match and reward. Exact match has Wilson's 95 % interval.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from rag_r1.evaluation.report.plots import dots, legend, row_names
 from rag_r1.evaluation.report.statistics import wilson_interval
 from rag_r1.runs import pictures
 
+#: The colour of each model.
 _COLORS = {
     "base": pictures.GREY,
     "sft": pictures.PURPLE,
@@ -22,13 +24,17 @@ _COLORS = {
 
 
 def draw(report: Mapping[str, Any], labels: Mapping[str, str], path: Path) -> list[Path]:
-    """Draw report.png from the contents of report.json. Returns the files that were written: none without
-    matplotlib."""
+    """Draw the contents of report.json into the file `path`; `labels` are the names of the models.
+
+    Returns the files that were written: none without matplotlib.
+    """
     models = report["models"]
     questions = next(iter(models.values()))["questions"]
 
-    def paint(match: Any, searches: Any, held_out: Any, reward: Any) -> None:
-        series = [_exact_match(match, i, models, name) for i, name in enumerate(models)]
+    def paint(
+        match: pictures.Axes, searches: pictures.Axes, held_out: pictures.Axes, reward: pictures.Axes
+    ) -> None:
+        series = [_draw_match(match, index, models, name) for index, name in enumerate(models)]
         legend(match.figure, series, [labels[name] for name in models], columns=4)
         bars = searches.barh(
             [labels[name] for name in models],
@@ -56,8 +62,11 @@ def draw(report: Mapping[str, Any], labels: Mapping[str, str], path: Path) -> li
     return pictures.draw(path, paint, size=(9.6, 6.4), panels=4, rows=2)
 
 
-def _exact_match(axes: Any, i: int, models: Mapping[str, Mapping[str, Any]], name: str) -> Any:
-    """The dots of model `i`, a row for each kind of question and one for all."""
+def _draw_match(axes: pictures.Axes, index: int, models: Mapping[str, Mapping[str, Any]], name: str) -> Any:
+    """Draw the exact match of the model at `index`, with a row for each kind of question and one for all.
+
+    Returns the dots, for the legend.
+    """
     figures = models[name]
     counts = {f"em_{kind}": count for kind, count in figures["counts"].items()} | {"em": figures["questions"]}
     ends = [wilson_interval(figures[key], count) for key, count in counts.items()]
@@ -67,4 +76,4 @@ def _exact_match(axes: Any, i: int, models: Mapping[str, Mapping[str, Any]], nam
     ]
     row_names(axes, [*(kind.replace("_", "-") for kind in figures["counts"]), "all"])
     axes.set(title="Held-out questions, greedy", xlabel="exact match, 95 %", xlim=(-0.02, 1.02))
-    return dots(axes, points, i, len(models), _COLORS[name])
+    return dots(axes, points, index, len(models), _COLORS[name])

@@ -1,11 +1,12 @@
-"""Pretrains the pipeline's base model from random weights on a CPU, and resumes after a kill.
+"""Pretrains the pipeline's base model from random weights on a CPU.
 
-Two parts, as for the demo's own policies (rag_r1/demo/warm_start.py): first one-hop questions only, then all
-kinds, then more of those with two facts. The rows are those of pretraining_data.py. The loss is on what the
-policy writes and, with a smaller weight, on names and years in prompt and sentences that occurred before,
-since nothing else teaches this model to copy.
+As for the demo's own policies (rag_r1/demo/warm_start.py), there are two phases. The first begins with
+one-hop questions only and goes on to all kinds; the second has more questions with two facts. The rows come
+from pretraining_data.py. The loss is on what the policy writes and, with a smaller weight, on names and years
+in the prompt and the sentences that have occurred before, since nothing else teaches this model to copy.
 
-Until the policy is written, the state of the training is in `progress.pt` in its folder.
+Until the policy is written, its folder has the state of the training in `progress.pt`, from which an
+interrupted training is resumed.
 """
 
 from __future__ import annotations
@@ -29,16 +30,18 @@ from rag_r1.demo.warm_start import (
 from rag_r1.demo.world import KINDS
 from rag_r1.protocols import Protocol
 
-#: Steps of both parts together.
+#: Number of steps of both phases together.
 STEPS = UNSEARCHED_FIRST.steps + UNSEARCHED_SECOND.steps
 
 
 def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) -> Path:
-    """Pretrain a policy into `folder` unless it is there, and return the folder. `steps`: those of both parts
-    together."""
+    """Pretrain a policy into `folder`, unless that is finished, and return the folder.
+
+    `steps` is the number of steps of both phases together.
+    """
     progress = folder / PROGRESS
     if not progress.exists() and (folder / "config.json").exists():
-        return folder  # finished
+        return folder
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = pretraining_tokenizer(protocol)
     names = name_tokens(tokenizer)
@@ -55,7 +58,7 @@ def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) ->
 
 
 def parts(steps: int) -> list[TrainingPhase]:
-    """The two parts, with as many steps together. Raises ValueError for fewer than two."""
+    """Return the two phases with `steps` steps together. Raises ValueError for fewer than two steps."""
     if steps < 2:
         raise ValueError(f"pretraining takes at least 2 steps, not {steps}")
     first = min(max(1, round(steps * UNSEARCHED_FIRST.steps / STEPS)), steps - 1)
@@ -68,15 +71,17 @@ def parts(steps: int) -> list[TrainingPhase]:
 def rows_of(
     tokenizer: TokenizerBase, protocol: Protocol, seed: int, part: int, step: int
 ) -> list[tuple[list[int], list[int]]]:
-    """(token ids, mask) of the rows of a step; `part` is 0 or 1."""
+    """Return (token ids, mask) for each row of a step; `part` is the number of the phase, 0 or 1."""
     kinds = SECOND_KINDS if part else ("one_hop",) if step < ONE_HOP_STEPS else KINDS
     return batch(tokenizer, protocol, f"base-{seed}-{part}", step, kinds)
 
 
 def weights_of(ids: Sequence[int], mask: Sequence[int], names: frozenset[int]) -> list[float]:
-    """The loss weight of each token: 1 if the policy writes it, less if it is a name that occurred before,
-    else 0. The sentences to be read begin where the policy's turn does: were their other tokens learned, the
-    policy would begin its turns with them."""
+    """Return the loss weight of each token: 1 if the policy writes it, less if it is a repeated name, else 0.
+
+    Other tokens of the sentences must not be learned, because the sentences stand where the policy's turn
+    begins: the policy would learn to begin its turns with them.
+    """
     return [
         weight if generated or token in names else 0.0
         for token, generated, weight in zip(ids, mask, base_weights(ids, mask), strict=True)

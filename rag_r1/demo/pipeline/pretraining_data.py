@@ -1,30 +1,30 @@
-"""Pretraining data for the pipeline's base model: reading, copying and following a named form.
+"""Makes pretraining data for the pipeline's base model: reading, copying and following a named form.
 
-The pipeline begins before RAG-R1's supervised fine-tuning, so its base may know what a pretrained language
-model knows and no more: to read documents that are in front of it, to copy from them, to think and answer
-between the tags that any prompt could ask for, and to write something in a form that the prompt names. A
-batch has rows of these kinds:
+The pipeline begins before RAG-R1's supervised fine-tuning. Its base should therefore have the abilities of a
+pretrained language model, but no others: it reads documents in its context and copies from them, it thinks
+and answers between tags, and it writes something in a form that the prompt names. There are six kinds of
+rows:
 
-    read    some sentences that nobody asked for, after a few words or none; read them and answer
-    lost    the same with sentences that do not help: guess
-    note    the prompt names a form, `Words between <memo> and </memo> may help`; the policy says what it
-            notes (some words of the question, a name, every name), writes it in that form, gets no reply, and
-            guesses
-    guess   the same prompt without a note: guess
-    drill   a comparison of two years that are in the question
-    echo    repeat some words
+    read    Some sentences appear without a request, some of them after a few words. The policy reads them
+            and answers.
+    lost    The same with sentences that do not help. The policy guesses.
+    note    The prompt names a form: `Words between <memo> and </memo> may help`. The policy says what it
+            notes (some words of the question, a name, or every name) and writes it in that form. Since it
+            gets no reply, it guesses.
+    guess   The same prompt, but the policy guesses without a note.
+    drill   The policy compares two years that are in the question.
+    echo    The policy repeats some words.
 
-The form has one of many names, so the policy learns to copy the name from the prompt. The protocol's own,
-`search`, is a word of the exercises and never the name of a form, neither in a prompt nor in what the policy
-writes: were it named only where no form is used, the policy would learn not to use it. No row has a search,
-and none shows documents as an observation does: they are plain lines here, without the protocol's tags,
-labels and JSON. Every batch is about a new random world (rag_r1/demo/world/), so there is no fact to be
-remembered, and the names of the held-out questions never occur.
+The form has one of many names, so that the policy learns to copy the name from the prompt. The name of the
+protocol's own form, `search`, occurs only as a word in the exercises. If prompts named it in rows that use no
+form, the policy would learn not to use it. No row has a search, and no row shows documents in the form of an
+observation: they are plain lines, without the protocol's tags, labels and JSON. Every batch is about a new
+random world (rag_r1/demo/world/), so that no fact can be memorised, and the names of the held-out questions
+never occur.
 
-What a policy with such a base does when its prompt names `<search>` is for reinforcement learning to find
-out: it can write a first query, since it follows the prompt, but does not know that a reply comes, what to
-ask for, or what an observation looks like. rag_r1/demo/r1_searcher_traces.py is the same idea for
-R1-Searcher's dialect.
+With such a base, a policy whose prompt names `<search>` can write a first query, because it follows the
+prompt. It does not know that a reply follows, what to search for, or what an observation looks like; that is
+left to the later steps. rag_r1/demo/r1_searcher_traces.py does the same for R1-Searcher's protocol.
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ from rag_r1.protocols import Protocol, load_protocol
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as TokenizerBase
 
-#: The protocol's name for the form, which is a search.
+#: The name of the protocol's form, which is a search.
 SEARCH = "search"
-#: Sentences of a row to be read: as many as a search for two names returns.
+#: Number of sentences in a row: as many as two searches return.
 SENTENCES = 4
 _PROMPT = (Path(__file__).parent / "prompt_named_form.txt").read_text(encoding="utf-8")
 
 
 def pipeline_protocol(name: str) -> Protocol:
-    """A shipped protocol with the pipeline's prompt, which is short and names the form of a search."""
+    """Load a shipped protocol with the pipeline's prompt, which is short and names the form of a search."""
     return load_protocol(name, prompt=_PROMPT)
 
 
 def form_prompt(protocol: Protocol, form: str, text: str) -> list[dict[str, str]]:
-    """The messages that ask `text`, with another name for the form."""
+    """Return the messages of a prompt for the question `text`, with another name for the form."""
     prompt = protocol.user_prompt.replace(f"<{SEARCH}>", f"<{form}>").replace(f"</{SEARCH}>", f"</{form}>")
     return replace(protocol, user_prompt=prompt).messages(text)
 
 
 def pretraining_tokenizer(protocol: Protocol) -> TokenizerBase:
-    """A tokenizer with one token for each word, year and document label; a tag is its bracket, its name, its
-    bracket.
+    """Make a tokenizer in which each word, year and document label is one token.
 
-    So a tag with a name that was never written can be composed of parts that were. The words of the
-    protocol's observations and thoughts are in the vocabulary, as in that of any large model.
+    A tag consists of three tokens: a bracket, its name and a bracket. The policy can therefore write a tag
+    with a new name, from parts that it has learned elsewhere. The words of the protocol's observations and
+    thoughts are in the vocabulary, as in that of any large model.
     """
     rng = random.Random(0)
     units = [f" {year}" for year in YEARS] + [f"Doc {rank}:" for rank in (1, 2, 3)]
@@ -93,24 +93,22 @@ def pretraining_tokenizer(protocol: Protocol) -> TokenizerBase:
             texts += [s.text for s in write_reading_row(question, world, search, rng)]
             texts += [s.text for s in write_form_row(question, world, rng, FORMS[0])]
         texts += [s.text for s in write_copy_row(rng)[1]]
-    # A bracket at the beginning of a line and the name after it would be one token otherwise.
+    # With the blank, a bracket at the beginning of a line does not form one token with the name after it.
     return make_tokenizer([re.sub(r"(?<! )<(?=\w)", "< ", text) for text in texts], units)
 
 
 def write_reading_row(
     question: Question, world: World, search: WorldSearch, rng: random.Random
 ) -> list[Segment]:
-    """A row with sentences that nobody asked for, with every fact among them, and the answer that follows
-    from them."""
+    """Write a row with unrequested sentences that state every fact, and the answer that follows from them."""
     thought, answer = conclude(question, question.lookups, rng, entity_value_text)
     if question.kind == "bridge":
-        # The first fact is stated too: two steps in one thought are too hard for this policy.
+        # State the first fact, too, because two steps in one thought are too hard for this policy.
         thought = f"{entity_value_text(question.lookups[0])}, {thought}"
     needed = _needed_sentences(question, world)
     words = " ".join(lookup.entity for lookup in question.lookups)
-    sentences = [*needed, *(text for text in _search_results(words, search) if text not in needed)][
-        :SENTENCES
-    ]
+    others = [text for text in _search_results(words, search) if text not in needed]
+    sentences = [*needed, *others][:SENTENCES]
     if rng.random() < 0.5:
         rng.shuffle(sentences)
     return [_reading_segment(sentences, rng), Segment(answer_turn(thought, answer), True)]
@@ -119,7 +117,7 @@ def write_reading_row(
 def write_unrelated_row(
     question: Question, world: World, search: WorldSearch, rng: random.Random
 ) -> list[Segment]:
-    """A row with sentences that nobody asked for and that do not answer the question, and a guess."""
+    """Write a row with unrequested sentences that do not answer the question, and a guess."""
     needed = _needed_sentences(question, world)
     words = neighbouring_words(question, rng)
     sentences = [text for text in _search_results(words, search) if text not in needed]
@@ -127,12 +125,14 @@ def write_unrelated_row(
 
 
 def write_form_row(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
-    """A row with a part of the question in the given form, announced in a thought, and a guess; without a
-    form, only the guess."""
+    """Write a row with a note in a form, which a thought announces, and a guess; without `form` only a guess.
+
+    The note contains a part of the question.
+    """
     segments = []
     if form is not None:
         label, text = draw_note(question, rng, ", ")
-        # A segment of its own ends with the closing tag's token, as a turn does in a rollout.
+        # As a separate segment, the note ends with the token of its closing tag, like a turn in a rollout.
         note = f"<think> I take a note of {label}. </think>\n<{form}> {text} </{form}>"
         segments.append(Segment(note, True))
     guess_turn = f"<think> I can guess. </think>\n<answer> {guess(question, world, rng)} </answer>"
@@ -140,7 +140,7 @@ def write_form_row(question: Question, world: World, rng: random.Random, form: s
 
 
 def write_copy_row(rng: random.Random) -> tuple[str, list[Segment]]:
-    """An exercise in copying words, including names of forms: the request, and the answer."""
+    """Write an exercise in copying words, such as names of forms; returns (request, turn with the answer)."""
     # A word at the beginning of a line is the same token as in a tag.
     forms = rng.choice((" ", "\n")).join(rng.sample([*FORMS, SEARCH], rng.randint(2, 4)))
     return f"Say {forms}.", [Segment(answer_turn("", forms), True)]
@@ -149,8 +149,10 @@ def write_copy_row(rng: random.Random) -> tuple[str, list[Segment]]:
 def batch(
     tokenizer: TokenizerBase, protocol: Protocol, seed: str, step: int, kinds: Sequence[str] = KINDS
 ) -> list[tuple[list[int], list[int]]]:
-    """(token ids, mask) of the rows of a step; the mask is 1 where the policy writes. The batch depends on
-    nothing but these arguments, so a training can go on at any step."""
+    """Return (token ids, mask) for each row of a step; the mask is 1 where the policy writes.
+
+    The batch depends only on the arguments, so that a training can be resumed at any step.
+    """
     rng = random.Random(f"{seed}-{step}")
     world = fresh_world(rng)
     search = WorldSearch(world.passages, SENTENCES)
@@ -163,7 +165,7 @@ def batch(
 
 
 def name_tokens(tokenizer: TokenizerBase) -> frozenset[int]:
-    """The tokens of names and years inside a sentence: what can be copied from one."""
+    """Return the tokens of names and years within a sentence, which are what can be copied from it."""
     words = (*NAME_WORDS, *YEARS)
     tokens = [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in words]
     return frozenset(token for (token,) in tokens)
@@ -172,7 +174,7 @@ def name_tokens(tokenizer: TokenizerBase) -> frozenset[int]:
 def _row(
     kind: str, question: Question, world: World, search: WorldSearch, protocol: Protocol, rng: random.Random
 ) -> tuple[list[dict[str, str]], list[Segment]]:
-    """The prompt and the trace of a row of a kind."""
+    """Write a row of a kind; returns (messages of the prompt, trace)."""
     form = rng.choice(FORMS)
     text = question.text
     if kind == "read":
@@ -190,16 +192,16 @@ def _row(
 
 
 def _needed_sentences(question: Question, world: World) -> list[str]:
-    """The sentences that state the question's facts, in their order."""
+    """Return the sentences that state the facts of a question, in the order of the facts."""
     by_title = dict(passage["contents"].split("\n", 1) for passage in world.passages)
     return [by_title[f'"{lookup.entity}"'] for lookup in question.lookups]
 
 
 def _search_results(words: str, search: WorldSearch) -> list[str]:
-    """The sentences that a search for `words` returns, best first."""
+    """Return the sentences that a search for `words` finds, best first."""
     return [document.text for document in search.results([words])[0]]
 
 
 def _reading_segment(sentences: Sequence[str], rng: random.Random) -> Segment:
-    """A block of sentences, after some words or none."""
+    """Make a block of sentences, which may begin with some other words."""
     return Segment(aside_words(rng) + "\n" + "".join(f"{sentence}\n" for sentence in sentences), False)

@@ -1,16 +1,16 @@
-"""Writes a pipeline's report: the gain of each step, and which claims of the paper held.
+"""Writes the report of a pipeline: what each step has gained, and which claims of the paper hold.
 
     report.json    all figures
-    report.md      a table of the models, the claims, and what each step has left
-    report.png     exact match by question kind, searches, both trainings' curves (picture.py)
+    report.md      a table of the models, the claims, and the result of each step
+    report.png     exact match by kind of question, searches, curves of both trainings (picture.py)
 
 RAG-R1 claims that SFT followed by reinforcement learning is better than either alone (arXiv 2507.02962,
-ablations). A claim is tested on the same questions by McNemar's exact test: it holds if the difference has
-the claimed sign and p < 0.05, the opposite holds if it has the other sign and p < 0.05, else it was not
-shown. One run is one seed: the test tells whether other questions would change the result, not whether
-another seed would.
+ablations). A claim is tested on the same questions by McNemar's exact test. It holds if the difference has
+the claimed sign and p < 0.05; the opposite holds if it has the other sign and p < 0.05; otherwise it is not
+shown. Since a run has one seed, the test tells whether other questions would change the result, but not
+whether another seed would.
 
-The report is made from the finished steps' folders alone, so it can be made again at any time.
+The report is made from the folders of the finished steps alone, so it can be made again at any time.
 """
 
 from __future__ import annotations
@@ -31,27 +31,32 @@ from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.runs.markdown import Page, number, p_value
 from rag_r1.runs.steps import PipelineFolder
 
-#: Step that makes a model -> the model's name in the report.
+#: The names of the models in the report, by the steps that make them.
 LABELS = {"base": "base", "sft": "SFT", "grpo": "SFT, then GRPO", "grpo_without_sft": "GRPO without SFT"}
-#: Claims: the sentence, the model that is said to be better, and the other one.
+#: (claim, step of the model that is claimed to be better, step of the other model).
 CLAIMS = (
     ("SFT is better than the base", "sft", "base"),
     ("SFT, then GRPO is better than SFT alone", "grpo", "sft"),
     ("SFT, then GRPO is better than GRPO without SFT", "grpo", "grpo_without_sft"),
     ("GRPO without SFT is better than the base", "grpo_without_sft", "base"),
 )
+#: A difference with a smaller p counts.
 _SIGNIFICANCE = 0.05
 
 
 def make_report(run: PipelineFolder, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the three files into the run's folder, and return the contents of report.json."""
+    """Write the three files into the folder of the run, and return the contents of report.json."""
     scores = json.loads((run.out / "evaluation" / SCORES).read_text(encoding="utf-8"))
     trained_models = [name for name in ("grpo", "grpo_without_sft") if name in scores]
     steps = ("base", "traces", "sft_data", "sft", "filter", *trained_models)
     report = {
         "settings": dict(settings),
         "models": {name: figures(rows) for name, rows in scores.items()},
-        "claims": [check_claim(*entry, scores) for entry in CLAIMS if set(entry[1:]) <= set(scores)],
+        "claims": [
+            check_claim(claim, better, other, scores)
+            for claim, better, other in CLAIMS
+            if better in scores and other in scores
+        ],
         "curves": {name: curves(run.out / name / "stage1" / "trajectories") for name in trained_models},
         "steps": {name: run.facts(name) for name in steps},
         "seconds": {name: run.seconds(name) for name in ("world", *steps, "evaluation")},
@@ -63,8 +68,10 @@ def make_report(run: PipelineFolder, settings: Mapping[str, Any]) -> dict[str, A
 
 
 def figures(scores: Scores) -> dict[str, Any]:
-    """Means over the questions: exact match by kind and over all, searches, format. `counts` has the number
-    of questions of each kind."""
+    """Average the scores of a model over the questions: exact match by kind and over all, searches, format.
+
+    `counts` in the result has the number of questions of each kind.
+    """
     kinds = sorted({score["kind"] for score in scores}, key=KINDS.index)
     by_kind = {kind: [score["em"] for score in scores if score["kind"] == kind] for kind in kinds}
     return {
@@ -75,8 +82,8 @@ def figures(scores: Scores) -> dict[str, Any]:
     }
 
 
-def check_claim(words: str, better: str, other: str, scores: Mapping[str, Scores]) -> dict[str, Any]:
-    """A claim, its figures and its verdict: `holds`, `not shown` or `the opposite holds`."""
+def check_claim(claim: str, better: str, other: str, scores: Mapping[str, Scores]) -> dict[str, Any]:
+    """Test a claim; returns its figures and its verdict: `holds`, `not shown` or `the opposite holds`."""
     first, second = ([score["em"] for score in scores[name]] for name in (better, other))
     pairs = list(zip(first, second, strict=True))
     n_first_alone = sum(a > b for a, b in pairs)
@@ -85,7 +92,7 @@ def check_claim(words: str, better: str, other: str, scores: Mapping[str, Scores
     difference = mean(first) - mean(second)
     verdict = "not shown" if p >= _SIGNIFICANCE else "holds" if difference > 0 else "the opposite holds"
     return {
-        "claim": words,
+        "claim": claim,
         "models": [better, other],
         "em": [mean(first), mean(second)],
         "difference": difference,
@@ -97,8 +104,11 @@ def check_claim(words: str, better: str, other: str, scores: Mapping[str, Scores
 
 
 def curves(trajectories: Path) -> dict[str, dict[int, float]]:
-    """The curves of a training, by step: `reward` is the mean reward of its trajectories (sampled),
-    `held_out_em` the exact match of its own validations on the held-out questions (greedy, on vLLM)."""
+    """Return the curves of a training by step.
+
+    `reward` is the mean reward of the sampled trajectories; `held_out_em` is the exact match in the
+    training's own validations on the held-out questions (greedy, on vLLM).
+    """
     training, held_out = (records_by_step(trajectories / split) for split in ("train", "val"))
     rewards = {step: [record["rewards"]["score"] for record in records] for step, records in training.items()}
     return {
@@ -108,7 +118,7 @@ def curves(trajectories: Path) -> dict[str, dict[int, float]]:
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """The report as Markdown: the models, the claims, and the steps."""
+    """Format the report as Markdown: the models, the claims, and the steps."""
     models, settings = report["models"], report["settings"]
     questions = next(iter(models.values()))["questions"]
     kinds = [name for name in next(iter(models.values())) if name.startswith("em_")]
@@ -131,7 +141,7 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 
 def _claim_rows(report: Mapping[str, Any]) -> list[list[str]]:
-    """A row of the table for each claim."""
+    """Return a row of the table for each claim."""
     return [
         [
             entry["claim"],
@@ -146,7 +156,7 @@ def _claim_rows(report: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _step_items(report: Mapping[str, Any]) -> list[str]:
-    """A line for each step: its result, as far as it is known, and how long it took."""
+    """Return a line for each step, with its result and its time if they are known."""
     facts = report["steps"]
     traces, data, sft, chosen = (facts.get(name, {}) for name in ("traces", "sft_data", "sft", "filter"))
     base = facts.get("base", {})
@@ -174,4 +184,5 @@ def _step_items(report: Mapping[str, Any]) -> list[str]:
 
 
 def _minutes(seconds: float | None) -> str:
+    """Format the time of a step in minutes; nothing if it is not known."""
     return "" if seconds is None else f" ({seconds / 60:.1f} min)"

@@ -1,19 +1,19 @@
-"""Defines the steps of the pipeline. Each is a `Step`: its settings, what it builds on, and how it is made.
+"""Defines the steps of the pipeline, each with its settings, the steps that it needs, and its work.
 
-    world              an invented world: its corpus as a BM25 index, training and held-out questions
-    base               a policy from random weights, pretrained without a search (pretrain.py)
-    traces             a teacher's trajectories about the training questions      `rag-r1 traces`
-    sft_data           SFT samples from the right ones                            `rag-r1 sft-data`
-    sft                the base, fine-tuned on them with veRL's SFT trainer       `rag-r1 sft`
-    filter             the training questions that are neither known to that model nor too hard for it,
-                       played by it on vLLM                                       `rag-r1 filter`
-    grpo               GRPO with veRL from the SFT model on these questions       `rag-r1 stages`
-    grpo_without_sft   the same from the base on the unfiltered questions, the control
-    evaluation         all models on the held-out questions (evaluation.py)
+    world              invents a world, indexes its corpus with BM25, and writes the questions
+    base               pretrains a policy from random weights, without a search (pretrain.py)
+    traces             records a teacher that plays the training questions      `rag-r1 traces`
+    sft_data           makes SFT samples from the right traces                  `rag-r1 sft-data`
+    sft                fine-tunes the base on them with veRL's SFT trainer      `rag-r1 sft`
+    filter             lets the fine-tuned model play training questions on vLLM, and drops those that are
+                       too easy or too hard for it                              `rag-r1 filter`
+    grpo               trains the fine-tuned model on the remaining questions   `rag-r1 stages`
+    grpo_without_sft   trains the base on the unfiltered questions, as a control
+    evaluation         lets all models play the held-out questions (evaluation.py)
 
-A step is the command of that name, with the limits of an episode that both trainings have, so it goes on
-after a kill as that command does: traces and filter ask nothing twice, trainings go on from their last
-checkpoint. Addresses and ports are not among the settings; the servers are started anew.
+Most steps run the command at their right, with the same limits of an episode in all of them, and can be
+resumed like the command: traces and filter repeat no finished episode, and trainings continue from their last
+checkpoint. The addresses of servers are not among the settings, because servers are started anew.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ from rag_r1.training.stages import StagesArguments
 
 @dataclass(frozen=True)
 class Pipeline(PipelineArtifacts):
-    """The steps of a pipeline with these arguments in the folder `out`."""
+    """A pipeline, whose steps write into the folder `out`."""
 
     def steps(self) -> list[Step]:
-        """All steps that these arguments ask for, in order."""
+        """Return the steps that the arguments require, in order."""
         steps = [
             self._world(),
             self._base(),
@@ -80,7 +80,7 @@ class Pipeline(PipelineArtifacts):
         return [step for step in steps if step.name in names]
 
     def _world(self) -> Step:
-        """Writes the prompts, the corpus and the questions of a world, and builds its index."""
+        """Make the step that writes the prompts, the corpus and the questions of a world, and its index."""
         args = self.args
         settings = {
             "protocol": args.protocol,
@@ -90,22 +90,22 @@ class Pipeline(PipelineArtifacts):
         }
 
         def work(folder: Path) -> dict[str, Any]:
-            shutil.rmtree(folder / "index", ignore_errors=True)  # of a start that was killed
+            shutil.rmtree(folder / "index", ignore_errors=True)  # an interrupted build may have left a part
             write_text(folder / "prompt.txt", self.protocol.user_prompt)
-            # A real teacher gets the prompt with the whole format.
+            # A real teacher gets the full prompt, which explains the format.
             full_prompt = load_protocol(args.protocol).user_prompt
             write_text(folder / "prompt_of_a_real_teacher.txt", full_prompt)
             data = write_demo(folder, self.protocol, args.seed, args.questions, args.held_out)
             build_index(folder / "corpus.jsonl", folder / "index", "--backend", "bm25")
             return {"passages": len(data.passages), "train": len(data.train), "held_out": len(data.val)}
 
-        # The index follows from the corpus.
+        # The index is not among the results, because it follows from the corpus.
         texts = ("prompt.txt", "prompt_of_a_real_teacher.txt")
         results = ("corpus.jsonl", "train.parquet", "val.parquet", *texts)
         return Step("world", settings, work, results)
 
     def _base(self) -> Step:
-        """Pretrains the base, or copies an existing one."""
+        """Make the step that pretrains the base, or copies an existing one."""
         args = self.args
         source = args.base_folder
         if source is None:
@@ -130,7 +130,7 @@ class Pipeline(PipelineArtifacts):
         return Step("base", settings, work, ("policy",))
 
     def _traces(self) -> Step:
-        """Records the trajectories of the embedded teacher, or of a real one."""
+        """Make the step that records the trajectories of the embedded teacher, or of a real one."""
         args = self.args
         rules = {"wrong": args.wrong, "parallel": PARALLEL[args.protocol]}
         is_real_teacher = args.teacher_model is not None
@@ -157,7 +157,7 @@ class Pipeline(PipelineArtifacts):
         return Step("traces", settings, work, ("traces.jsonl",), ("world", "base"))
 
     def _sft_data(self) -> Step:
-        """Makes SFT samples from the right traces."""
+        """Make the step that cuts the right traces into SFT samples."""
         args = self.args
 
         def work(folder: Path) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Pipeline(PipelineArtifacts):
         return Step("sft_data", {"seed": args.seed}, work, results, ("base", "traces"))
 
     def _sft(self) -> Step:
-        """Fine-tunes the base on the samples."""
+        """Make the step that fine-tunes the base on the samples."""
         args = self.args
         settings = {
             "seed": args.seed,
@@ -212,7 +212,7 @@ class Pipeline(PipelineArtifacts):
         return Step("sft", settings, work, ("run/model",), ("base", "sft_data"))
 
     def _filter(self) -> Step:
-        """Plays training questions with the fine-tuned model, and keeps those of suitable difficulty."""
+        """Make the step that selects training questions by their difficulty for the fine-tuned model."""
         args = self.args
         settings = {"seed": args.seed, "questions": args.filter_questions, "share": args.filter_share}
 
@@ -241,7 +241,7 @@ class Pipeline(PipelineArtifacts):
         return Step("filter", settings, work, ("train.parquet",), ("world", "sft"))
 
     def _grpo(self, name: str, start: str, questions: str) -> Step:
-        """Trains the model of the step `start` on the questions of the step `questions`."""
+        """Make the step that trains the model of the step `start` on the questions of another step."""
         args = self.args
         settings = {"seed": args.seed, "steps": args.grpo_steps, "set": args.grpo_set}
 
@@ -264,7 +264,7 @@ class Pipeline(PipelineArtifacts):
         return Step(name, settings, work, ("stage1/finished", "stage1/trajectories"), (start, questions))
 
     def _evaluation(self) -> Step:
-        """Plays the held-out questions with all models."""
+        """Make the step in which all models play the held-out questions."""
         args = self.args
 
         def work(folder: Path) -> dict[str, Any]:
@@ -280,7 +280,7 @@ class Pipeline(PipelineArtifacts):
     def _episode_arguments(
         self, folder: Path, prompt: Path, budget: Budget, retriever: str
     ) -> dict[str, Any]:
-        """The arguments that `rag-r1 traces` and `rag-r1 filter` have in common."""
+        """Return the arguments that `rag-r1 traces` and `rag-r1 filter` have in common."""
         return {
             "questions": [self.out / "world" / "train.parquet"],
             "out": folder,

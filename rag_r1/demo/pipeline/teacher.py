@@ -1,13 +1,13 @@
 """A rule-based teacher for the demo world, behind an OpenAI-compatible endpoint on loopback.
 
-It stands in for the large model of RAG-R1's first step (arXiv 2507.02962). `RuleTeacher` knows what a
-question asks for, searches for each of these facts, and answers. A known share of its answers is wrong: it
-then names something else of the same type. Which questions these are, and which it searches for in parallel,
-is drawn from hashes, so it is the same in every run and whatever the order of the requests. If a fact is not
-in the observations, it answers `unknown`.
+It stands in for the large model of RAG-R1's first step (arXiv 2507.02962). `RuleTeacher` knows which facts a
+question needs, searches for each of them, and answers. If a fact is not in the observations, it answers
+`unknown`. A known share of its answers is wrong: they name something else of the same type. Hashes decide
+which questions are answered wrongly, and which are searched for in parallel, so the traces do not depend on
+the order of the requests.
 
-`TeacherServer` serves the teacher. As chat endpoints do, it ends at the first stop string and leaves that
-out. A request that is not a conversation about a known question is answered with 400 and the reason.
+`TeacherServer` serves the teacher. Like other chat endpoints, it ends a reply before the first stop string. A
+request that is not a conversation about a known question is answered with status 400 and the reason.
 """
 
 from __future__ import annotations
@@ -26,32 +26,36 @@ from rag_r1.demo.traces.writer import rounds_of
 from rag_r1.demo.world import INDEPENDENT, Lookup, Question
 from rag_r1.rollouts.requests import seeded_fraction
 
-#: What the teacher answers if it has not found a fact.
+#: The teacher's answer if it has not found a fact.
 UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
 class RuleTeacher:
-    """Writes the turns of a teacher by rule. `wrong`: share of questions that are answered wrongly;
-    `parallel`: share of questions about independent facts that are searched for in one turn; `seed`: that of
-    both draws."""
+    """Writes the turns of a teacher by rule."""
 
+    #: All questions that the teacher knows.
     questions: Sequence[Question]
+    #: Share of the questions that are answered wrongly.
     wrong: float = 0.3
+    #: Share of the questions about independent facts that are searched for in one turn.
     parallel: float = 0.0
+    #: Random seed of both choices.
     seed: int = 1
 
     def is_right(self, question: Question) -> bool:
-        """Whether the teacher answers the question rightly, if its searches return the facts."""
+        """Whether the teacher answers a question correctly when its searches return the facts."""
         return seeded_fraction(self.seed, "right", question.id) >= self.wrong
 
     def rounds(self, question: Question) -> list[list[Lookup]]:
-        """The facts that each of the teacher's searches looks up."""
+        """Return the facts that each of the teacher's searches looks up."""
         return rounds_of(question, seeded_fraction(self.seed, "parallel", question.id) < self.parallel)
 
     def turn(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The next turn of a conversation: the prompt, and then turns and observations. Raises LookupError
-        for a question that it does not know."""
+        """Write the next turn of a conversation, which consists of the prompt, turns and observations.
+
+        Raises LookupError if the teacher does not know the question.
+        """
         question = self.question_of(messages)
         observations = [message["content"] for message in messages[1:] if message["role"] == "user"]
         rounds = self.rounds(question)
@@ -61,13 +65,15 @@ class RuleTeacher:
         text = "\n".join(observations)
         if any(fact.value not in text for fact in facts):
             return answer_turn("", UNKNOWN)
-        # The generator is not used: `conclude` draws only if facts are missing.
+        # The generator is not used, because `conclude` draws only if facts are missing.
         thought, answer = conclude(question, facts, random.Random(0), entity_value_text)
         return answer_turn(thought, answer if self.is_right(question) else self.wrong_answer(question))
 
     def question_of(self, messages: Sequence[Mapping[str, str]]) -> Question:
-        """The question of a prompt that ends with `Question: ...`. Raises LookupError for any other
-        prompt."""
+        """Find the question of a prompt that ends with `Question: ...`.
+
+        Raises LookupError if the prompt has another form, or the question is not known.
+        """
         text = messages[0]["content"].rpartition("Question: ")[2].strip() if messages else ""
         try:
             return self._by_text[text]
@@ -77,14 +83,14 @@ class RuleTeacher:
             ) from None
 
     def wrong_answer(self, question: Question) -> str:
-        """Another name or year of the right type; the same one in every call."""
+        """Return another name or year of the right type, which is the same in every call."""
         if question.kind == "comparison":
             return next(fact.entity for fact in question.lookups if fact.entity != question.gold)
         answer_facts = question.lookups if question.kind in INDEPENDENT else question.lookups[-1:]
         return " and ".join(self._another_value(fact, question.id) for fact in answer_facts)
 
     def _another_value(self, fact: Lookup, key: str) -> str:
-        """A value of the same relation, drawn by a hash of `key` and the entity."""
+        """Choose another value of the same relation by a hash of `key` and the entity."""
         candidates = [value for value in self._values[fact.relation] if value != fact.value] or [UNKNOWN]
         return candidates[int(seeded_fraction(self.seed, "other", f"{key}/{fact.entity}") * len(candidates))]
 
@@ -94,7 +100,7 @@ class RuleTeacher:
 
     @cached_property
     def _values(self) -> dict[str, list[str]]:
-        """Relation -> its values in all questions."""
+        """The values of each relation in all questions."""
         values: dict[str, set[str]] = {}
         for question in self.questions:
             for fact in question.lookups:
@@ -103,7 +109,7 @@ class RuleTeacher:
 
 
 def completion(text: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer of the chat API to a request: `text` up to the first of its stop strings."""
+    """Make the chat API's answer to the request `body`: `text` up to the first of its stop strings."""
     stops = body.get("stop") or []
     for stop in [stops] if isinstance(stops, str) else stops:
         text = text.partition(stop)[0]
@@ -116,7 +122,7 @@ def completion(text: str, body: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class TeacherServer(LoopbackServer):
-    """The teacher at `{url}/v1/chat/completions`."""
+    """Serves a teacher at `{url}/v1/chat/completions`."""
 
     teacher: RuleTeacher
 
@@ -124,6 +130,7 @@ class TeacherServer(LoopbackServer):
         app.router.add_post("/v1/chat/completions", self._complete)
 
     async def _complete(self, request: web.Request) -> web.Response:
+        """Answer a chat request."""
         try:
             body = await request.json()
             return web.json_response(completion(self.teacher.turn(body["messages"]), body))

@@ -1,13 +1,13 @@
-"""The strategies of traces, and the shares in which a set of traces mixes them.
+"""Defines the strategies of traces, and the mixes of strategies in the training sets.
 
-    guess       answer at once, with a random name of the right type
-    early       answer after the first search, whatever it returned
-    sequential  one query a turn until every fact is found
-    parallel    the queries of two independent facts in one turn (needs a protocol with max_queries > 1); for
-                facts that depend on each other as `sequential`
+    guess       answers at once, with a random name of the right type
+    early       answers after the first search, whatever it has returned
+    sequential  sends one query in each turn until every fact is found
+    parallel    sends the queries for two independent facts in one turn, which needs a protocol with
+                max_queries > 1; for facts that depend on each other it is the same as `sequential`
 
-A mix gives the shares for each kind of question. The warm start mixes right and wrong traces, so that it
-teaches the format and not what to do.
+A mix has the share of each strategy for each kind of question. The warm start mixes right and wrong traces,
+so that it teaches the format without teaching what to do.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from typing import Literal
 from rag_r1.demo.world import INDEPENDENT, KINDS
 
 Strategy = Literal["guess", "early", "sequential", "parallel"]
-#: Kind of question -> strategy -> share of the traces.
+#: Maps each kind of question to the share of each strategy.
 Mix = dict[str, dict[Strategy, float]]
 
-#: Protocol -> mix of traces in which every fact is found, in as few turns as possible.
+# Each of the following has a mix for each protocol.
+#: Every fact is found, in as few turns as possible.
 GOLD: dict[str, Mix] = {
     "rag_r1_sq": {kind: {"sequential": 1.0} for kind in KINDS},
     "rag_r1_mq": {kind: {"parallel" if kind in INDEPENDENT else "sequential": 1.0} for kind in KINDS},
 }
-#: Protocol -> mix of traces in which every fact is found, in all ways that work.
+#: Every fact is found, in all ways that work.
 FULL: dict[str, Mix] = {
     "rag_r1_sq": GOLD["rag_r1_sq"],
     "rag_r1_mq": GOLD["rag_r1_mq"] | {kind: {"parallel": 0.7, "sequential": 0.3} for kind in INDEPENDENT},
 }
-#: Protocol -> mix of the warm start, whose traces often fail to find every fact.
+#: The mix of the warm start, in which many traces do not find every fact.
 MIXED: dict[str, Mix] = {
     "rag_r1_sq": {
         "one_hop": {"guess": 0.35, "sequential": 0.65},
@@ -49,5 +50,5 @@ MIXED: dict[str, Mix] = {
 
 
 def draw_strategy(mix: dict[Strategy, float], rng: random.Random) -> Strategy:
-    """A random strategy, drawn according to the shares in `mix`."""
+    """Draw a strategy according to the shares in `mix`."""
     return rng.choices(list(mix), weights=list(mix.values()))[0]

@@ -1,7 +1,7 @@
-"""Writes a trace: the turns and the observations of a question, by a strategy.
+"""Writes the trace of a question by a strategy, as a list of turns and observations.
 
-A round is a search, for one fact or for two. Each round adds a turn of the policy and the observation with
-which the search answers it; after the last one comes the turn with the answer.
+A trace consists of rounds and an answer. In each round the policy searches for one or two facts, which adds a
+turn and the observation with the results. The last turn gives the answer.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rag_r1.demo.traces.turns import (
 from rag_r1.demo.world import INDEPENDENT, Lookup, Question, World
 from rag_r1.protocols import Document, Protocol
 
+#: Returns the documents for each query.
 Search = Callable[[Sequence[str]], list[list[Document]]]
 
 
@@ -43,8 +44,10 @@ def write_trace(
     search: Search,
     rng: random.Random,
 ) -> list[Segment]:
-    """The turns and observations of `question` under `strategy`; the last segment is an answer. Raises
-    ValueError for an unknown strategy."""
+    """Write the turns and observations of a question; the last segment is the answer.
+
+    Raises ValueError for an unknown strategy.
+    """
     match strategy:
         case "guess":
             return [Segment(turn("I can guess.", "answer", guess(question, world, rng)), True)]
@@ -67,7 +70,10 @@ def write_trace(
 
 
 def rounds_of(question: Question, parallel: bool) -> list[list[Lookup]]:
-    """The facts that each search looks up: one a search, or independent ones together if `parallel`."""
+    """Return the facts that each search looks up.
+
+    With `parallel`, independent facts are looked up in one search; otherwise each search is for one fact.
+    """
     facts = list(question.lookups)
     return [facts] if parallel and question.kind in INDEPENDENT else [[fact] for fact in facts]
 
@@ -75,7 +81,7 @@ def rounds_of(question: Question, parallel: bool) -> list[list[Lookup]]:
 def write_drill(
     world: World, rng: random.Random, fact_format: FactFormat = entity_value_text
 ) -> tuple[Question, list[Segment]]:
-    """A comparison with the years given in the question and no search: an exercise in the decision alone."""
+    """Write an exercise in comparing: the years are in the question, so that no search is needed."""
     people = rng.sample(list(world.facts["year"]), 2)
     years = rng.sample(YEARS, 2)
     lookups = tuple(Lookup(person, "year", year) for person, year in zip(people, years, strict=True))
@@ -86,7 +92,7 @@ def write_drill(
 
 
 def sample_kinds(segments: Sequence[Segment]) -> list[str]:
-    """The kind of SFT sample, of RAG-R1's four, that each turn of a trace is, in order."""
+    """Return the kind of SFT sample to which each turn of a trace corresponds, in order."""
     turns = [segment.text for segment in segments if segment.generated]
     return [
         ("question" if i == 0 else "question + information")

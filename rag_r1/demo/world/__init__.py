@@ -1,12 +1,12 @@
-"""A small invented world to ask questions about.
+"""A small invented world about which questions are asked.
 
-- `facts`      people, towns, rivers and companies, drawn from a seed, and the passages that state them
-- `questions`  four kinds of questions about them
-- `prompts`    the short prompts of the demo
-- `files`      corpus and rows of a demo run; `python -m rag_r1.demo.world` writes them
+- `facts`      draws people, towns, rivers and companies from a seed, and writes passages about them
+- `questions`  draws four kinds of questions about them
+- `prompts`    has the short prompts of the demo
+- `files`      writes the corpus and the rows of a demo run, also by `python -m rag_r1.demo.world`
 
-Because every seed draws new facts and no test name ever occurs in training, an answer can only be read in a
-passage, never remembered.
+Every seed draws new facts, and no name of the test questions occurs in training. An answer can therefore only
+be read in a passage, never remembered.
 """
 
 from rag_r1.demo.world.facts import Lookup, World, fresh_world, make_world

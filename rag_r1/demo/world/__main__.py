@@ -2,8 +2,8 @@
 
     python -m rag_r1.demo.world --out DIR --protocol rag_r1_mq --seed 0
 
-writes `corpus.jsonl` (the passages of the train and the test world, for the retrieval server) and
-`train.parquet`, `val.parquet` (veRL's rows).
+The command writes `corpus.jsonl`, which has the passages of the train and the test world for the retrieval
+server, and the questions about them as veRL's rows in `train.parquet` and `val.parquet`.
 """
 
 from __future__ import annotations

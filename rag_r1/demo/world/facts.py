@@ -1,8 +1,8 @@
-"""The facts of an invented world: people, towns, rivers and companies, drawn at random from a seed.
+"""Draws the facts of an invented world at random, and writes the passages that state them.
 
-Every person was born in a town in some year, every town lies on a river, every company was founded by a
-person. Each person, town and company has one passage that states its facts. The names of a world are those of
-one split (names.py).
+Every person was born in a town in some year, every town lies on a river, and every company was founded by a
+person. Each person, town and company has a passage that states its facts. All names of a world belong to the
+same split (names.py).
 """
 
 from __future__ import annotations
@@ -16,35 +16,40 @@ from rag_r1.demo.names import COMPANY, FIRST, LAST, RIVER, STEM, TOWN, TRADE, YE
 
 @dataclass(frozen=True)
 class Lookup:
-    """One fact: a search for `entity` finds a passage that gives `value` (a town, year, river or person)."""
+    """A fact that can be looked up: a search for `entity` finds a passage that states `value`."""
 
+    #: Name of a person, a town or a company.
     entity: str
+    #: `birthplace`, `year`, `river` or `founder`.
     relation: str
     value: str
 
 
 @dataclass(frozen=True)
 class World:
-    """Facts by relation (entity -> value) and the passages that state them (`{"id", "contents"}`)."""
+    """The facts of a world, and the passages that state them."""
 
+    #: Split of the names, `train` or `test`.
     split: str
+    #: relation -> entity -> value.
     facts: dict[str, dict[str, str]]
+    #: Passages as `{"id", "contents"}`.
     passages: tuple[dict[str, str], ...]
 
     def lookup(self, relation: str, entity: str) -> Lookup:
-        """The fact that a relation states of an entity."""
+        """Return the fact about an entity in a relation."""
         return Lookup(entity, relation, self.facts[relation][entity])
 
     def draw_lookups(self, relation: str, count: int, rng: random.Random) -> tuple[Lookup, ...]:
-        """The facts of `count` different entities, drawn by `rng`."""
+        """Draw the facts about `count` different entities."""
         return tuple(self.lookup(relation, name) for name in rng.sample(list(self.facts[relation]), count))
 
 
 def make_world(seed: int, split: str, people: int, places: int, words: int = 48) -> World:
-    """A world of `people` persons and `places` towns, rivers and companies each; `seed` draws the facts.
+    """Draw a world with `people` persons, and with `places` towns, rivers and companies each.
 
-    `words` limits how many words each pool of names uses: with few words, the passages of a small world are
-    as easy to confuse as those of a large one. Raises ValueError if the split does not have enough names.
+    `words` limits the number of words in each pool of names. With few words, the passages of a small world
+    are as easy to confuse as those of a large one. Raises ValueError if the split does not have enough names.
     """
     rng = random.Random(f"world-{seed}-{split}")
     vocabulary = {*TOWN, *RIVER, *COMPANY}
@@ -72,7 +77,7 @@ def make_world(seed: int, split: str, people: int, places: int, words: int = 48)
 
 
 def _statements(facts: dict[str, dict[str, str]], rng: random.Random) -> Iterator[tuple[str, str]]:
-    """(title, text) of each passage; `rng` draws the trades."""
+    """Yield (title, text) of each passage; `rng` draws the trades."""
     for person, town in facts["birthplace"].items():
         yield person, f"The {rng.choice(TRADE)} {person} was born in {town} in {facts['year'][person]}."
     for town, river in facts["river"].items():
@@ -82,5 +87,5 @@ def _statements(facts: dict[str, dict[str, str]], rng: random.Random) -> Iterato
 
 
 def fresh_world(rng: random.Random) -> World:
-    """A new small world for one batch of supervised training."""
+    """Draw a new small world, for a batch of supervised training."""
     return make_world(rng.randrange(1 << 48), "train", people=20, places=10, words=12)

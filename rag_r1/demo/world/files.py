@@ -1,4 +1,4 @@
-"""The files of a demo run: the corpus of both worlds, and their questions as veRL's rows."""
+"""Writes the files of a demo run: the corpus of both worlds, and their questions as veRL's rows."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ from rag_r1.protocols import Protocol
 
 @dataclass(frozen=True)
 class DemoData:
-    """The data of one demo run: the passages of both worlds, training questions, held-out questions."""
+    """The data of a demo run."""
 
+    #: Passages of the train and the test world.
     passages: tuple[dict[str, str], ...]
     train: list[Question]
+    #: The held-out questions, about the test world.
     val: list[Question]
 
 
 def demo_data(seed: int, train: int = 4000, val: int = 160) -> DemoData:
-    """The train world (1,000 people) and the test world (200 people) of a seed, with questions about each."""
+    """Make the train world (1,000 people) and the test world (200 people) of a seed, with their questions.
+
+    `train` and `val` are the numbers of the questions about them.
+    """
     train_world = make_world(seed, "train", people=1000, places=200)
     test_world = make_world(seed, "test", people=200, places=45)
     return DemoData(
@@ -34,7 +39,7 @@ def demo_data(seed: int, train: int = 4000, val: int = 160) -> DemoData:
 
 
 def to_row(question: Question, index: int, split: str, protocol: Protocol) -> QuestionRow:
-    """A question as a row of the data set; `data_source` groups validation metrics by kind."""
+    """Convert a question to a row of the data set; `data_source` groups validation metrics by kind."""
     return QuestionRow(
         question.text,
         golds=(question.gold,),
@@ -47,7 +52,7 @@ def to_row(question: Question, index: int, split: str, protocol: Protocol) -> Qu
         ability="search",
         metadata={
             "kind": question.kind,
-            # Each entity has a passage of its own, which states its fact.
+            # The passage about each entity, which states the fact, has the entity as its title.
             "supporting_titles": [lookup.entity for lookup in question.lookups],
         },
     )
@@ -61,8 +66,10 @@ def write_demo(
     val: int = 160,
     make_data: Callable[[int, int, int], DemoData] = demo_data,
 ) -> DemoData:
-    """Write `corpus.jsonl`, `train.parquet` and `val.parquet` into the folder `out`, and return the data,
-    which `make_data` makes of `seed`, `train` and `val`."""
+    """Write `corpus.jsonl`, `train.parquet` and `val.parquet` into the folder `out`; returns the data.
+
+    `make_data` makes the data from `seed`, `train` and `val`.
+    """
     data = make_data(seed, train, val)
     out.mkdir(parents=True, exist_ok=True)
     write_json_lines(out / "corpus.jsonl", data.passages)

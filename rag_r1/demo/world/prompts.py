@@ -1,4 +1,4 @@
-"""The demo's short prompts, which keep a tiny policy's sequences short."""
+"""Reads the demo's prompts, which are short so that the sequences of a tiny policy are short."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from pathlib import Path
 
 from rag_r1.protocols import Protocol, load_protocol
 
+#: The prompt of all protocols that have no file of their own.
 PROMPT_FILE = Path(__file__).parents[1] / "prompt.txt"
 PROMPT = PROMPT_FILE.read_text(encoding="utf-8")
 
 
 def prompt_file(protocol: str) -> Path:
-    """The demo's prompt for a protocol: the file of that protocol if there is one, else the common one."""
+    """Return the file with the demo's prompt for a protocol."""
     file = PROMPT_FILE.with_name(f"prompt_{protocol}.txt")
     return file if file.exists() else PROMPT_FILE
 
 
 def demo_protocol(name: str) -> Protocol:
-    """A shipped protocol with the demo's short prompt."""
+    """Load a shipped protocol with the demo's short prompt."""
     return load_protocol(name, prompt=prompt_file(name).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The questions about an invented world, of four kinds.
+"""Draws questions about an invented world, of four kinds.
 
 one_hop     "Where was Mara Torval born?"                            one search
 bridge      "Which river flows past the birthplace of Mara Torval?"  a search, then one for its result
@@ -15,22 +15,24 @@ from dataclasses import dataclass
 from rag_r1.demo.world.facts import Lookup, World
 
 KINDS = ("one_hop", "bridge", "comparison", "both")
-INDEPENDENT = ("comparison", "both")  # both facts can be looked up in one turn
+#: The kinds whose two facts are independent, so that both can be looked up in one turn.
+INDEPENDENT = ("comparison", "both")
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a world, with its gold answer. `lookups`: the facts that the answer needs, for a
-    bridge in this order."""
+    """A question about a world, with its gold answer."""
 
     id: str
+    #: One of KINDS.
     kind: str
     text: str
     gold: str
+    #: The facts that the answer needs, in the order in which they can be looked up.
     lookups: tuple[Lookup, ...]
 
 
-#: The text, the answer and the facts of a question.
+#: (text, gold answer, facts) of a question.
 _Draw = tuple[str, str, tuple[Lookup, ...]]
 
 
@@ -87,10 +89,11 @@ def make_questions(
     draw: Callable[[World, str, random.Random, str], Question] = draw_question,
     name: str = "questions",
 ) -> list[Question]:
-    """Draw `count` different questions, the `kinds` (which may repeat) in equal shares, in random order.
+    """Draw `count` different questions, in random order.
 
-    `draw` draws a question of a kind, with an id; `name` distinguishes its draws. Raises ValueError if the
-    world is too small for that many.
+    The `kinds` have equal shares; a kind that is listed twice has twice the share. `draw` draws a question of
+    a kind with an id, and `name` becomes a part of the random seed. Raises ValueError if the world is too
+    small for so many questions.
     """
     rng = random.Random(f"{name}-{seed}-{world.split}")
     by_text: dict[str, Question] = {}
