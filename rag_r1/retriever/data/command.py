@@ -8,13 +8,13 @@ The command runs five steps (steps.py), each of which writes a file or folder:
     relevance      the score of each candidate by a judge or by a rule (LR)           relevance.jsonl
     selection      training rows of positives and negatives by these two scores       train.jsonl
 
-Besides, `passages.jsonl` has the text of all candidates, `sub_answers.jsonl` the answer that the judge expects
-of each search, and `summary.json` the figures.
+Besides, `passages.jsonl` has the text of all candidates, `sub_answers.jsonl` the answer that the judge
+expects of each search, and `summary.json` the figures.
 
 Each step records its results in `steps/` (journal.py), so the command can be killed at any moment: run again,
 it resumes, sends no request twice, and ends with the same files. All random choices depend only on the seed
-and the round. If a search, a continuation or a request to the judge fails, its round is left out until a later
-run succeeds; complete rounds are written anyway.
+and the round. If a search, a continuation or a request to the judge fails, its round is left out until a
+later run succeeds; complete rounds are written anyway.
 
 The selection reads the recorded scores, so another rule needs no new scores: run the same command with it, or
 `rag-r1 retriever select`, which needs no server.
@@ -129,7 +129,7 @@ def _select_rows(run: DataRun) -> None:
     )
     rule = args.rule(args.seed)
     selection = RowSelection(rule)
-    write_records(run.result_path(TRAIN), selection.of(files.rounds()))
+    write_records(run.result_path(TRAIN), selection.select(files.rounds()))
     run.summary["selection"] = {
         **vars(rule),
         "rounds": selection.rounds,

@@ -6,9 +6,9 @@ searches and with the turns and tokens that are left (`Episode.resume`). GAC is 
 term for right answers (exact match by default), or the mean over several continuations.
 
 An agent that was trained with a fixed number of passages may not be able to read a single one. With
-`--beside N` the candidate is therefore followed by N distractors, passages that are unrelated to the question:
-they are drawn from the candidates of other questions, contain no accepted answer, and are the same for all
-candidates of a round.
+`--beside N` the candidate is therefore followed by N distractors, passages that are unrelated to the
+question: they are drawn from the candidates of other questions, contain no accepted answer, and are the same
+for all candidates of a round.
 
 The continuations are played by the runner of an evaluation in a run folder inside the step's folder, so many
 run at a time, and none is lost or repeated if the process is killed. Only the fields that the score needs are

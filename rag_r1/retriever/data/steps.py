@@ -79,7 +79,8 @@ class DataRun:
         return self.args.out / "steps" / name
 
     def serve(self) -> DataArguments:
-        """Start the model's server, unless --base-url names one, and return the arguments with its address."""
+        """Start the model's server, unless --base-url names one, and return the arguments with its
+        address."""
         self.args = self.servers.enter_context(serve_model(self.args))
         return self.args
 
