@@ -28,9 +28,8 @@ def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterat
         raise DataError(f"--redirects {path}: the name must end in one of {', '.join(_SUFFIXES)}")
     parse = _pair_of_json if ".jsonl" in path.name.lower()[-9:] else _pair_of_tsv
     try:
-        size = path.stat().st_size
-        bar = tqdm(total=size, unit="B", unit_scale=True, desc="reading redirects", disable=not progress)
-        with bar:
+        size, doing = path.stat().st_size, "reading redirects"
+        with tqdm(total=size, unit="B", unit_scale=True, desc=doing, disable=not progress) as bar:
             lines = parsed_lines(path, parse, lambda n_bytes: bar.update(n_bytes - bar.n), _MAX_LINE_BYTES)
             for pair, position in lines:
                 if isinstance(pair, ValueError):

@@ -86,9 +86,7 @@ class CandidateStore(ResultJournal):
         """Yield the record of each trajectory, with its rounds and their candidates. Rounds whose search
         failed are left out, and so is a trajectory all of whose searches failed."""
         for trajectory in trajectories:
-            records = map(self._record, trajectory.rounds)
-            rounds = tuple(record for record in records if record is not None)
-            if rounds:
+            if rounds := tuple(filter(None, map(self._record, trajectory.rounds))):
                 yield RoundsRecord(
                     id=trajectory.id,
                     question=trajectory.question,

@@ -44,11 +44,11 @@ class CostEstimate:
         `price_out` are the prices of the agent's model; `args` has those of the judge."""
         yield f"to be scored: {self.passages:,} candidates of {self.rounds:,} searches"
         if self.continuations:
-            cost = _cost(self.policy.cost(price_in, price_out))
-            yield f"  continuations of the agent: {self.continuations:,}, {_token_counts(self.policy)}{cost}"
+            amounts = _amounts(self.policy, self.policy.cost(price_in, price_out))
+            yield f"  continuations of the agent: {self.continuations:,}, {amounts}"
         if self.judge.requests:
-            cost = _cost(self.judge.cost(args.judge_price_in, args.judge_price_out))
-            yield f"  requests to the judge: {self.judge.requests:,}, {_token_counts(self.judge)}{cost}"
+            amounts = _amounts(self.judge, self.judge.cost(args.judge_price_in, args.judge_price_out))
+            yield f"  requests to the judge: {self.judge.requests:,}, {amounts}"
 
 
 def estimate_cost(
@@ -132,9 +132,7 @@ def _usage_after(search: SearchRound) -> Usage:
     return usage
 
 
-def _token_counts(usage: Usage) -> str:
-    return f"about {usage.prompt_tokens:,} prompt tokens and {usage.completion_tokens:,} generated tokens"
-
-
-def _cost(cost: float) -> str:
-    return f", cost {cost:.4g}" if cost else ""
+def _amounts(usage: Usage, cost: float) -> str:
+    """Return the tokens of a usage as text, with the cost if it is known."""
+    tokens = f"about {usage.prompt_tokens:,} prompt tokens and {usage.completion_tokens:,} generated tokens"
+    return f"{tokens}, cost {cost:.4g}" if cost else tokens

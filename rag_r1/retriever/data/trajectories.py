@@ -201,18 +201,15 @@ def _check_types(record: Mapping[str, Any], trajectory: Trajectory) -> None:
     """Check the types on which later steps rely. Raises TypeError for the first wrong one."""
     calls = [call for turn in trajectory.turns for call in turn.calls]
     documents = [document for call in calls for document in call.documents or ()]
-    kinds = [
+    texts = [trajectory.id, trajectory.question, *(turn.text for turn in trajectory.turns)]
+    texts += [text for document in documents for text in (document.id, document.contents)]
+    typed_values = [
         (list, [record["golds"], record["prompt"]]),
         (dict, [*record["prompt"], *(call.arguments for call in calls)]),
         (int, [turn.generated_tokens for turn in trajectory.turns]),
-        (
-            str,
-            [trajectory.id, trajectory.question, *record["golds"], *(turn.text for turn in trajectory.turns)]
-            + [call.tool for call in calls]
-            + [text for document in documents for text in (document.id, document.contents)],
-        ),
+        (str, [*texts, *record["golds"], *(call.tool for call in calls)]),
     ]
-    for kind, values in kinds:
+    for kind, values in typed_values:
         for value in values:
             if not isinstance(value, kind):
                 raise TypeError(f"{str(value)[:40]!r} is not of type {kind.__name__}")

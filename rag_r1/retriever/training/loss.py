@@ -184,7 +184,6 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
             ranked = torch.stack(documents, 1)
             with torch.autocast(queries.device.type, enabled=False):
                 cosine = functional.cosine_similarity(queries.float()[:, None], ranked.float(), dim=-1)
-            relevance = table.relevance[labels]
-            divergence = rank_loss(cosine, relevance, self.temperature, self.rank_temperature)
+            divergence = rank_loss(cosine, table.relevance[labels], self.temperature, self.rank_temperature)
             losses = losses + self.rank_weight * divergence
         return losses.mean()
