@@ -138,7 +138,7 @@ class CorpusFindings:
 
 
 def foreign_sources(questions: Sequence[CorpusQuestion], scan: ScanResult) -> frozenset[str]:
-    """Return the sources that name supporting ids of which not a single one is in the corpus."""
+    """Return the sources that name supporting ids, but none that is in the corpus."""
     sources = {question.source for question in questions if question.ids}
     return frozenset(sources - {question.source for question in questions if scan.ids & {*question.ids}})
 
@@ -150,16 +150,17 @@ def signals_of(question: CorpusQuestion, findings: CorpusFindings) -> QuestionSi
     weakest = min(parts, key=lambda part: (order.index(part.anywhere), part.passages))
     missing = tuple(name for name in question.ids if name not in findings.scan.ids)
     return QuestionSignals(
-        missing if question.ids and question.source not in findings.foreign else None,
-        {title: findings.titles.level(title) for title in question.titles} or None,
-        _rank(question, findings.retriever),
-        _rank(question, findings.bm25),
-        *weakest,
+        ids_missing=missing if question.ids and question.source not in findings.foreign else None,
+        titles={title: findings.titles.level(title) for title in question.titles} or None,
+        retriever_rank=_rank(question, findings.retriever),
+        bm25_rank=_rank(question, findings.bm25),
+        **weakest._asdict(),
     )
 
 
 def _rank(question: CorpusQuestion, retrieved: RetrievalResults | None) -> int | None:
-    """Return `retriever_rank` or `bm25_rank` of QuestionSignals."""
+    """Return the rank of a server's first passage with a gold answer: 0 if there is no such passage, and None
+    if the server has no result for the question."""
     result = (retrieved or {}).get(question.key)
     return None if result is None else result.rank or 0
 
@@ -187,7 +188,7 @@ def _answer_signals(golds: Sequence[str], scan: ScanResult) -> _AnswerSignals:
 
 
 def _gold_signals(gold: str, scan: ScanResult) -> _AnswerSignals:
-    """Return the signals of a single gold answer, of which at most one reason makes it weak."""
+    """Return the signals of a single gold answer, with at most one reason why it is weak."""
     tokens = answer_tokens(gold)
     count, first_id = scan.answers.get(" ".join(tokens), (0, None))
     is_common = count > max(MIN_COMMON, COMMON_SHARE * scan.passages)

@@ -54,7 +54,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class SftRow:
-    """A sample: a prompt and its pieces, at least one of which is a target; otherwise it raises DataError."""
+    """A sample, which is a prompt and its pieces. Raises DataError if none of the pieces is a target."""
 
     id: str
     question: str

@@ -39,16 +39,16 @@ def elements(text: TextIO, begin: int = 1, alone: bool = True) -> Iterator[Any]:
     window = _TextWindow(text, begin)
     number = 0
     try:
-        sign = window.next_character()
-        while sign != "]":
+        char = window.next_character()
+        while char != "]":
             value = window.read_value()
             number += 1
             yield value
-            sign = window.next_character()
-            if sign == ",":
+            char = window.next_character()
+            if char == ",":
                 window.position += 1
-            elif sign != "]":
-                raise ValueError(f"expecting a comma or the end, not {sign!r}" if sign else "it ends")
+            elif char != "]":
+                raise ValueError(f"expecting a comma or the end, not {char!r}" if char else "it ends")
         window.position += 1
         if alone and window.next_character():
             raise ValueError("there is more text after its end")

@@ -56,13 +56,13 @@ class CorrectnessScorer:
         session.runner.written_fields = _score_fields
 
     async def play(self, trajectories: TrajectoryReader, total: int) -> bool:
-        """Play those of the `total` continuations that are missing. Returns False if the session stopped
-        before all had ended (successfully or not); `session.stop` then has the reason."""
+        """Play the missing ones of `total` continuations. Returns False if the session stopped before all of
+        them had ended, successfully or not; `session.stop` then has the reason."""
         outcomes = await self.session.runner.run(self._jobs(trajectories), total, "continuation")
         return None not in outcomes
 
     def records(self, trajectories: TrajectoryReader) -> Iterator[CorrectnessRecord]:
-        """Yield the scores of each round of which all continuations have a score."""
+        """Yield the scores of each round whose continuations all have a score."""
         for search, documents in self.candidates.rounds(trajectories):
             scores = {document.id: self._score(search, document) for document in documents}
             if None not in scores.values():
@@ -77,7 +77,7 @@ class CorrectnessScorer:
                 )
 
     def open_rounds(self, trajectories: TrajectoryReader) -> int:
-        """Return the number of rounds of which the next run of the command plays a continuation again."""
+        """Return the number of rounds with continuations that the next run of the command plays again."""
         return sum(
             any(self._is_open(search, document) for document in documents)
             for search, documents in self.candidates.rounds(trajectories)

@@ -214,7 +214,7 @@ async def _play_continuations(
     settings: dict[str, Any],
     total: int,
 ) -> StepCounts | None:
-    """Play those of the `total` continuations that are missing, and write the scores. The cost of the
+    """Play the missing ones of `total` continuations, and write the scores. The cost of the
     trajectories counts towards --max-cost. Returns the counts, or None if the run was stopped."""
     args = run.args
     if args.max_cost is not None and args.trajectories is None:
