@@ -1,1 +1,1 @@
-"""The corpus doctor: finds the questions that a corpus can answer, and what it lacks."""
+"""Checks a corpus: finds which questions it can answer, and which passages it lacks."""

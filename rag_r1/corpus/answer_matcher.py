@@ -1,13 +1,15 @@
-"""Matches all gold answers against passages in one pass.
+"""Finds all gold answers in passages, in one pass over each passage.
 
-Texts become tokens: lower case, one Unicode form, runs of letters and digits; characters of scripts without
-blanks (Chinese, Japanese, Thai) are tokens of their own; "1,000" is one token, and so are initials ("J. K.",
-"U.S."); articles are left out, as in the metrics. An answer stands in a text if its tokens follow each other
-there. All answers are in one hash table, and at every token of a text only those lengths are looked up that
-answers beginning with this token have: the time is linear in the text and does not grow with the number of
-answers.
+A text is split into tokens: runs of letters and digits in lower case and in one Unicode form. In scripts
+without spaces (Chinese, Japanese, Thai) each character is a token. "1,000" is a single token, as are initials
+("J. K.", "U.S."). Articles are dropped, as in the metrics. A text contains an answer if the tokens of the
+answer occur in it one after the other.
 
-An answer string proves little where it is short or a number: `weak_reason` says which ones.
+All answers are in one hash table. At each token of a text, the matcher looks up only phrases of those lengths
+that answers beginning with this token have. The time is therefore linear in the length of the text and does
+not grow with the number of answers.
+
+A short answer or a number occurs in many unrelated texts, so a match proves little: see `weak_reason`.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from rag_r1.corpus.title_index import unicode_normalised
 
-#: Answers with more tokens are sentences and are not looked for: no other text has their words.
+#: Why a match of an answer proves little, or why the answer cannot be searched for ("empty" and "long").
+WeakReason = Literal["empty", "long", "yes_no", "number", "short"]
+#: Answers with more tokens are not searched for: they are sentences, which other texts word differently.
 MAX_TOKENS = 32
-#: An answer that stands in more passages than this share of all, and than `MIN_COMMON`, says nothing.
+#: An answer is common if it occurs in more than `MIN_COMMON` passages and in more than this share of them.
 COMMON_SHARE, MIN_COMMON = 1e-3, 20
 
 YES_NO = frozenset({"yes", "no", "true", "false", "noanswer"})
@@ -32,28 +37,29 @@ _NUMBERS = frozenset(
 )
 _UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _TOKEN = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
-#: The same for ASCII, several times as fast: lower case, and a blank for whatever is in no token.
+#: Translation table that does the same for ASCII several times as fast: letters become lower case, and
+#: characters that are in no token become spaces.
 _ASCII_TOKENS = {code: chr(code).lower() if chr(code).isalnum() else " " for code in range(128)}
-# Both begin with the character that is removed: so they are searched for fast.
+# Both patterns begin with the character that is removed, which makes the search fast.
 _THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
 _INITIALS = re.compile(r"\.(?<=\b[^\W\d_]\.)\s*(?=[^\W\d_]\b)")
 
 
 def joined(text: str) -> str:
-    """The text with thousands and initials as they stand in a token: "1000", "US"."""
+    """Return the text with thousands and initials joined as in a token: "1000", "US"."""
     return _INITIALS.sub("", _THOUSANDS.sub("", text))
 
 
 def answer_tokens(text: str) -> list[str]:
-    """The tokens of a text; empty if it has no letter or digit, or only articles."""
+    """Return the tokens of a text; there are none if it has no letter or digit, or only articles."""
     text = joined(text if text.isascii() else unicode_normalised(text).casefold())
     tokens = text.translate(_ASCII_TOKENS).split() if text.isascii() else _TOKEN.findall(text)
     return [token for token in tokens if token not in _ARTICLES]
 
 
-def weak_reason(tokens: Sequence[str]) -> str | None:
-    """Why it proves nothing that an answer with these tokens stands somewhere in a corpus; None if it
-    does."""
+def weak_reason(tokens: Sequence[str]) -> WeakReason | None:
+    """Return why an answer with these tokens, if it occurs in a corpus, proves little about the corpus; None
+    for an answer whose occurrence is evidence."""
     if not tokens:
         return "empty"
     if len(tokens) > MAX_TOKENS:
@@ -62,23 +68,25 @@ def weak_reason(tokens: Sequence[str]) -> str | None:
         return "yes_no"
     if all(token in _NUMBERS or any(character.isdigit() for character in token) for token in tokens):
         return "number"
+    # An ideograph or a kana carries about as much information as three letters.
     letters = sum(3 if ord(character) > 0x2E80 else 1 for token in tokens for character in token)
     return "short" if letters <= 3 else None
 
 
 class AnswerMatcher:
-    """The answers that are looked for. The key of an answer is its tokens joined by blanks; `keys` has a
-    number for each."""
+    """Searches texts for a growing set of answers. The key of an answer is its tokens joined by spaces."""
 
     def __init__(self, answers: Iterable[str] = ()):
+        #: Maps the key of each answer to its number, from 0.
         self.keys: dict[str, int] = {}
-        #: First token -> the lengths, in tokens, of the answers that begin with it.
+        #: Maps each first token to the lengths, in tokens, of the answers that begin with it.
         self._lengths: dict[str, set[int]] = defaultdict(set)
         for answer in answers:
             self.add(answer)
 
     def add(self, answer: str) -> str | None:
-        """Look for this answer too. Returns its key; None if it cannot be looked for."""
+        """Add an answer to those that are searched for. Returns its key, or None if it cannot be searched
+        for."""
         tokens = answer_tokens(answer)
         if weak_reason(tokens) in ("empty", "long"):
             return None
@@ -88,7 +96,7 @@ class AnswerMatcher:
         return key
 
     def matches_in(self, text: str) -> set[int]:
-        """The numbers (`keys`) of the answers in a text."""
+        """Return the numbers (see `keys`) of the answers that occur in a text."""
         tokens = answer_tokens(text)
         lengths = self._lengths
         starts = [start for start, token in enumerate(tokens) if token in lengths]

@@ -1,9 +1,9 @@
-"""The arguments of `rag-r1 corpus check`, and the servers that they name."""
+"""Defines the arguments of `rag-r1 corpus check`, and the retrieval servers that they name."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rag_r1.corpus.repair.repaired_corpus import REPAIRED
 from rag_r1.data.files.bad_rows import HELP
@@ -12,6 +12,16 @@ from rag_r1.options.server_address import Address
 from rag_r1.runs.start_checks import CHECK_ONLY
 from rag_r1.tools.retrieval.client import RetrieverConfig
 from rag_r1.tools.retrieval.wire import WIRES
+
+
+class NamedServer(NamedTuple):
+    """A retrieval server whose address is among the arguments."""
+
+    #: The flag with the address.
+    flag: str
+    config: RetrieverConfig
+    #: The file of the server's results; its stem is the server's name in the report.
+    results_file: Path
 
 
 class CheckArguments(Arguments):
@@ -49,16 +59,11 @@ class CheckArguments(Arguments):
     no_progress: bool = argument("show no progress bars", default=False)
     check_only: bool = argument(CHECK_ONLY, default=False)
 
-    def servers(self) -> list[tuple[str, RetrieverConfig, Path]]:
-        """(flag of the address, options of the client, file of the results) for each server with an
-        address."""
-        urls = {"retriever": self.retriever_url, "bm25": self.bm25_url}
-        return [
-            (
-                f"--{name}-url",
-                RetrieverConfig(url=url, topk=self.topk, wire=self.wire, cache_size=0),
-                self.out / f"{name}.jsonl",
-            )
-            for name, url in urls.items()
-            if url
-        ]
+    def servers(self) -> list[NamedServer]:
+        """Return the servers whose addresses are given."""
+        servers = []
+        for name, url in (("retriever", self.retriever_url), ("bm25", self.bm25_url)):
+            if url:
+                config = RetrieverConfig(url=url, topk=self.topk, wire=self.wire, cache_size=0)
+                servers.append(NamedServer(f"--{name}-url", config, self.out / f"{name}.jsonl"))
+        return servers

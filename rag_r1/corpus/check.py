@@ -1,9 +1,15 @@
 """Checks which questions a corpus can answer, and writes the report.
 
-The steps: read the questions; ask the retrieval server (retrieval_check.py); scan the corpus once for all
-ids, titles and answers (scan.py); judge (verdict.py); write the report (report.py) and, with --supply, a
-repaired corpus (repair/). The first two long steps keep their results in the output folder, so the same
-command continues after a kill, and repeats nothing if only --supply is added.
+A check has these steps:
+
+1. read the questions (questions.py),
+2. send them to the retrieval servers, if any are given (retrieval_check.py),
+3. scan the corpus once for all ids, titles and answers (scan.py),
+4. decide the verdict on each question (verdict.py),
+5. write the report (report.py) and, with --supply, a repaired corpus (repair/).
+
+Steps 2 and 3, the long ones, keep their results in the output folder. So the same command resumes after a
+kill, and repeats neither if only --supply is added.
 """
 
 from __future__ import annotations
@@ -32,28 +38,30 @@ from rag_r1.io.errors import DataError
 from rag_r1.options.out_folder import check_out
 from rag_r1.runs.start_checks import StartChecks, try_servers
 
-#: The paragraphs of missing pages that the data files hold.
+#: The file with those paragraphs of missing pages that the data files contain.
 SUPPLY = "supply.jsonl"
-#: First hits of the servers that are looked for in the corpus.
+#: Most of the servers' first hits that are looked up in the corpus.
 _MAX_FIRST_HITS = 1000
 
 
 @dataclass
 class CheckResult:
-    """A finished check."""
+    """The results of a finished check."""
 
     judged: list[report.QuestionVerdict]
+    #: The content of summary.json.
     summary: dict[str, Any]
+    #: The repaired corpus; None without --supply.
     repaired: RepairResult | None
     #: Number of paragraphs in `SUPPLY`.
     offered: int
-    #: Rows that were left out, of all files.
+    #: The rows of all files that were left out.
     bad: BadRows
 
 
 def check_start(args: CheckArguments) -> CorpusInputs:
-    """Check files, folder and servers, and return what the files hold. A server is tried if it has not
-    answered an earlier run. Raises StartError with all problems."""
+    """Check files, folder and servers, and return the content of the files. A server is tried unless an
+    earlier run has left its results. Raises StartError with all problems."""
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 corpus check")
         inputs = read_inputs(
@@ -63,9 +71,9 @@ def check_start(args: CheckArguments) -> CorpusInputs:
             checks.run(check_redirects, args.redirects)
     assert inputs is not None  # otherwise the block has raised StartError
     attempts = [
-        try_server(config, flag)
-        for flag, config, results_file in args.servers()
-        if args.check_only or not results_file.exists()
+        try_server(server.config, server.flag)
+        for server in args.servers()
+        if args.check_only or not server.results_file.exists()
     ]
     asyncio.run(try_servers(*attempts))
     return inputs
@@ -74,12 +82,13 @@ def check_start(args: CheckArguments) -> CorpusInputs:
 def check_corpus(
     args: CheckArguments, inputs: CorpusInputs | None = None, *, save_interval: int = SAVE_INTERVAL
 ) -> CheckResult:
-    """Check a corpus and write the report into `args.out`. `inputs`: the result of `check_start`, which is
-    called here if it is None.
+    """Check a corpus and write the report into `args.out`.
 
-    Raises DataError, with the remedy, if a file cannot be read, or has rows that cannot be used and are not
-    to be left out; RunError if a server answers nothing. No report is written then, but the results of the
-    finished searches and of the scan remain for the next run.
+    `inputs` is the result of `check_start`, which is called here if it is None. `save_interval` is the number
+    of rows after which the scan saves its state. Raises DataError, with the remedy, if a file cannot be read,
+    or if it has unusable rows and --skip-bad-rows is not given; raises RunError if a server does not answer.
+    In both cases no report is written, but finished searches and the state of the scan are kept for the next
+    run.
     """
     inputs = inputs or check_start(args)
     questions = inputs.questions.questions
@@ -103,7 +112,7 @@ def check_corpus(
 
 
 def _read_titles(args: CheckArguments, questions: Sequence[CorpusQuestion], bad: BadRows) -> TitleIndex:
-    """The titles that the questions name, with their redirects; bad rows of these are added to `bad`."""
+    """Return the titles that the questions name, with their redirects; bad redirects are added to `bad`."""
     titles = TitleIndex(title for question in questions for title in question.titles)
     if args.redirects:
         titles.add_redirects(read_redirects(args.redirects, bad, progress=not args.no_progress))
@@ -112,7 +121,7 @@ def _read_titles(args: CheckArguments, questions: Sequence[CorpusQuestion], bad:
 
 
 def _scan(args: CheckArguments, corpus: Corpus, targets: ScanTargets, save_interval: int) -> ScanResult:
-    """Scan the corpus. Raises DataError for bad rows, repeated ids, and a corpus without a passage."""
+    """Scan the corpus. Raises DataError for bad rows, repeated ids, and a corpus without passages."""
     state = args.out / "scan.json"
     scan = scan_corpus(corpus, targets, state, interval=save_interval, progress=not args.no_progress)
     scan.bad.refuse(args.skip_bad_rows, "no report was written")
@@ -126,7 +135,7 @@ def _scan(args: CheckArguments, corpus: Corpus, targets: ScanTargets, save_inter
 def _write_repaired(
     args: CheckArguments, inputs: CorpusInputs, missing: Sequence[dict[str, Any]]
 ) -> RepairResult:
-    """Write the corpus with the supplied passages that are missing in it."""
+    """Write the repaired corpus: the corpus, and those supplied passages that it lacks."""
     return repair(
         inputs.corpus,
         inputs.supply,
@@ -139,22 +148,23 @@ def _write_repaired(
 
 
 def _missing_names(missing: Sequence[dict[str, Any]], key: str) -> list[str]:
-    """The ids, or the titles, of missing evidence."""
+    """Return the ids, or the titles, of missing evidence; `key` is "id" or "title"."""
     return [row[key] for row in missing if key in row]
 
 
 def _search(
     args: CheckArguments, questions: Sequence[CorpusQuestion], answers: AnswerMatcher
 ) -> dict[str, RetrievalResults]:
-    """The results of each server with an address, by its name: "retriever" and "bm25"."""
+    """Return the results of each given server by its name, which is "retriever" or "bm25"."""
     return {
         file.stem: retrieve(questions, answers, config, file, progress=not args.no_progress)
-        for _, config, file in args.servers()
+        for _flag, config, file in args.servers()
     }
 
 
 def _first_hits(retrieved: dict[str, RetrievalResults]) -> frozenset[str]:
-    """Ids of passages that the servers returned first: the scan tells whether they serve this corpus."""
+    """Return ids of passages that the servers ranked first. If the scan does not find them, the servers
+    probably serve another corpus."""
     ids = {result.ids[0] for results in retrieved.values() for result in results.values() if result.ids}
     return frozenset(sorted(filter(None, ids))[:_MAX_FIRST_HITS])
 
@@ -162,7 +172,7 @@ def _first_hits(retrieved: dict[str, RetrievalResults]) -> frozenset[str]:
 def _sources_with_foreign_ids(
     args: CheckArguments, questions: Sequence[CorpusQuestion], scan: ScanResult
 ) -> frozenset[str]:
-    """The sources whose supporting ids are ignored, by --ids."""
+    """Return the sources whose supporting ids are ignored, as --ids says."""
     if args.ids == "trust":
         return frozenset()
     if args.ids == "ignore":
@@ -176,7 +186,7 @@ def _notes(
     retrieved: dict[str, RetrievalResults],
     args: CheckArguments,
 ) -> list[str]:
-    """Notes that a reader of the shares must know."""
+    """Return notes without which the reported shares could be misread."""
     notes = []
     if findings.foreign and args.ids == "auto":
         notes.append(

@@ -1,4 +1,4 @@
-"""`rag-r1 corpus check`: its arguments, printed lines and exit status. The check itself is in check.py."""
+"""Runs `rag-r1 corpus check`: reads its arguments, and prints the results of the check (check.py)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _ABOUT = (
     "What a corpus holds: a question whose passage is missing cannot be answered, however well a policy "
     "searches."
 )
-#: Subcommand -> its function, and what it does.
+#: Maps each subcommand to its function and to its line in --help.
 COMMANDS = {"check": ("rag_r1.corpus.command:check", "which questions can be answered from it; resumable")}
-#: Unanswerable questions that are printed; all of them are in verdicts.jsonl.
+#: Most unanswerable questions that are printed; all of them are in verdicts.jsonl.
 _MAX_LISTED = 10
 
 
 def summary_lines(result: CheckResult, args: CheckArguments) -> list[str]:
-    """The printed lines: shares, the first unanswerable questions, the names of the files."""
+    """Return the printed lines: the shares, the first unanswerable questions, and the names of the files."""
     lines = [terminal_text(line, 2000) for line in report.markdown(result.summary).splitlines()]
     lines += _unanswerable_lines(result, args)
     files = ("verdicts.jsonl", report.ANSWERABLE_IDS, "missing.jsonl", "summary.json", "shares.png")
@@ -62,7 +62,7 @@ def summary_lines(result: CheckResult, args: CheckArguments) -> list[str]:
 
 
 def _unanswerable_lines(result: CheckResult, args: CheckArguments) -> Iterator[str]:
-    """The first unanswerable questions, each with the reason."""
+    """Yield lines that name the first unanswerable questions, each with the reason."""
     unanswerable = [verdict for verdict in result.judged if verdict.rule.verdict == "unanswerable"]
     if not unanswerable:
         return
@@ -75,7 +75,7 @@ def _unanswerable_lines(result: CheckResult, args: CheckArguments) -> Iterator[s
 
 
 def _reason(verdict: report.QuestionVerdict) -> str:
-    """Why a question is unanswerable, with the first missing ids or titles."""
+    """Return why a question is unanswerable, with the first missing ids or titles."""
     titles = (verdict.signals.titles or {}).items()
     missing = {
         "ids_missing": verdict.signals.ids_missing or (),
@@ -85,13 +85,13 @@ def _reason(verdict: report.QuestionVerdict) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; returns its exit status, 2 for one that does not exist."""
+    """Run a subcommand and return its exit status, which is 2 for an unknown subcommand."""
     return run("rag-r1 corpus", _ABOUT, COMMANDS, arguments)
 
 
 @command_main(DataError, RunError, OSError)
 def check(arguments: Sequence[str] | None = None) -> int:
-    """Run `rag-r1 corpus check`; returns its exit status."""
+    """Run `rag-r1 corpus check` and return its exit status."""
     args = read_arguments(
         CheckArguments,
         arguments,

@@ -1,13 +1,13 @@
-"""Reads the evidence that a data set names for a question, and its text where there is one.
+"""Reads the evidence that a data set names for a question, and the text of its paragraphs if it has any.
 
-It stands in the row or in the row's `metadata`:
+These keys of a row, or of the row's `metadata`, are read:
 
-    supporting_ids       ids of passages in the corpus that the data set was made from
+    supporting_ids       ids of passages in the corpus from which the data set was made
     supporting_titles    titles of pages
-    supporting_facts     HotpotQA's and 2WikiMultihopQA's: [title, sentence], or {"title": [...], ...}
-    paragraphs           MuSiQue's: those with `is_supporting`, with their text
-    context              HotpotQA's and 2WikiMultihopQA's: the text of the pages, [title, sentences]
-    s_wiki_title         PopQA's: the page of the subject
+    supporting_facts     HotpotQA, 2WikiMultihopQA: [title, sentence], or {"title": [...], ...}
+    paragraphs           MuSiQue: paragraphs with their text, of which those with `is_supporting` are evidence
+    context              HotpotQA, 2WikiMultihopQA: the text of the pages, [title, sentences]
+    s_wiki_title         PopQA: the page of the subject
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from typing import Any, NamedTuple
 from rag_r1.protocols.actions import has_lone_surrogate
 
 _SUPPORTING = ("supporting_ids", "supporting_titles", "supporting_facts")
-#: The columns of a table that are read.
+#: The columns that are read if the rows are a table.
 COLUMNS = ("metadata", *_SUPPORTING, "paragraphs", "context", "s_wiki_title")
 
 
 class RowEvidence(NamedTuple):
-    """Ids of passages and titles of pages, each once."""
+    """The ids of passages and the titles of pages that a row names, each once."""
 
     ids: tuple[str, ...]
     titles: tuple[str, ...]
 
 
 def evidence_of(row: Mapping[str, Any]) -> RowEvidence:
-    """The evidence that a row or its `metadata` names. Raises ValueError for `supporting_*` of another shape.
-    `paragraphs` and `s_wiki_title` of another shape are ignored: other data sets use these names as well."""
+    """Return the evidence that a row or its `metadata` names. Raises ValueError for a malformed
+    `supporting_*` key. Malformed `paragraphs` and `s_wiki_title` are ignored, since other data sets use these
+    names, too."""
     ids: list[str] = []
     titles: list[str] = []
     for mapping in _mappings(row):
@@ -49,11 +50,11 @@ def evidence_of(row: Mapping[str, Any]) -> RowEvidence:
 
 
 def paragraphs_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(title, text) of all paragraphs in a row, also of those that are not evidence. Paragraphs of another
-    shape are left out."""
+    """Yield (title, text) of all paragraphs in a row, whether they are evidence or not. Malformed paragraphs
+    are left out."""
     for mapping in _mappings(row):
         context = _parsed_json(mapping.get("context"))
-        if isinstance(context, Mapping):  # as the Hub's copies have it: a list for each column
+        if isinstance(context, Mapping):  # the copies on the Hub have a list for each column
             columns = context.get("title"), context.get("sentences")
             context = list(zip(*columns, strict=False)) if all(isinstance(c, list) for c in columns) else []
         for page in context if isinstance(context, list) else ():
@@ -66,7 +67,8 @@ def paragraphs_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _paragraph(title: Any, text: Any) -> Iterator[tuple[str, str]]:
-    """The paragraph with blanks folded; `text` may be a list of sentences. Nothing for another shape."""
+    """Yield (title, text) with white space folded; `text` may be a list of sentences. Yields nothing for a
+    malformed or empty paragraph."""
     parts = [text] if isinstance(text, str) else text
     if isinstance(title, str) and isinstance(parts, list) and all(isinstance(part, str) for part in parts):
         if folded := " ".join(" ".join(parts).split()):
@@ -74,14 +76,14 @@ def _paragraph(title: Any, text: Any) -> Iterator[tuple[str, str]]:
 
 
 def _mappings(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The row, and its `metadata`."""
+    """Yield the row, and its `metadata` if there are any."""
     yield row
     if isinstance(metadata := _parsed_json(row.get("metadata")), Mapping):
         yield metadata
 
 
 def _parsed_json(value: Any) -> Any:
-    """The value, parsed if it is a list or object in JSON: a table such as CSV has no nested columns."""
+    """Return the value, parsed if it is a JSON list or object: tables such as CSV have no nested columns."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             return json.loads(value)
@@ -91,37 +93,38 @@ def _parsed_json(value: Any) -> Any:
 
 
 def _texts(mapping: Mapping[str, Any], name: str) -> list[str]:
-    """The texts in the list `name`; whole numbers become texts. Raises ValueError for another shape."""
+    """Return the texts in the list under `name`; whole numbers become texts. Raises ValueError if it is not
+    such a list."""
     values = _parsed_json(mapping.get(name))
     if values is None:
         return []
-    usable = isinstance(values, list | tuple) and all(
+    is_usable = isinstance(values, list | tuple) and all(
         isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip()
         for value in values
     )
-    if not usable:
+    if not is_usable:
         raise ValueError(f"`{name}` must be a list of texts")
     return [str(value) for value in values]
 
 
 def _titles_of_facts(facts: Any) -> list[str]:
-    """The titles of `supporting_facts`. Raises ValueError for another shape."""
-    if isinstance(facts, Mapping):  # as the Hub's copies have it: a list for each column
+    """Return the titles in `supporting_facts`. Raises ValueError if they are malformed."""
+    if isinstance(facts, Mapping):  # the copies on the Hub have a list for each column
         facts = facts.get("title") or []
         facts = [[title] for title in facts] if isinstance(facts, list) else facts
     if not facts:
         return []
-    usable = isinstance(facts, list) and all(
+    is_usable = isinstance(facts, list) and all(
         isinstance(fact, list | tuple) and fact and isinstance(fact[0], str) and fact[0].strip()
         for fact in facts
     )
-    if not usable:
+    if not is_usable:
         raise ValueError("`supporting_facts` must be a list of [title, sentence]")
     return [fact[0] for fact in facts]
 
 
 def _titles_of_paragraphs(paragraphs: Any) -> list[str]:
-    """The titles of the paragraphs that support the answer."""
+    """Return the titles of the paragraphs that support the answer."""
     return [
         paragraph["title"]
         for paragraph in (paragraphs if isinstance(paragraphs, list) else ())

@@ -1,7 +1,8 @@
-"""Reads and checks the input files of the commands on a corpus, before an hour is spent on the corpus itself.
+"""Reads and checks the input files of the commands that work on a corpus, before the hour that these take.
 
-Questions are read whole. Of each file of a corpus the first row is read: a missing column, a wrong separator
-or a broken file shows there. All that is wrong is in one error (rag_r1/runs/start_checks.py).
+All questions are read. Of each corpus file only the first row is read, which is enough to detect a missing
+column, a wrong separator or a broken file. All problems are reported together
+(rag_r1/runs/start_checks.py).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _ROW = "a passage has an `id`, and `contents` or `title` and `text`"
 
 @dataclass(frozen=True)
 class CorpusInputs:
-    """The questions, the corpus, and the passages for a repaired one."""
+    """The questions, the corpus, and the passages that may be added to a repaired corpus."""
 
     questions: CorpusQuestions
     corpus: Corpus
@@ -39,8 +40,8 @@ def read_inputs(
     *,
     skip_bad_rows: bool = False,
 ) -> CorpusInputs | None:
-    """Read the questions, and open corpus and supply. Returns None if something is wrong, which is then among
-    the problems of `checks`."""
+    """Read the questions, and open the corpus and the supply. Returns None if one of them has a problem,
+    which is then added to `checks`."""
 
     def read_all(paths: Sequence[Path]) -> CorpusQuestions:
         data = read_questions(paths)
@@ -59,7 +60,8 @@ def read_inputs(
 
 
 def check_first_rows(corpus: Corpus, skip_bad_rows: bool = False) -> None:
-    """Raises DataError for a first row of a file that is not a passage, and for a corpus without a row."""
+    """Read the first row of each file. Raises DataError if one of them is not a passage, and if a corpus has
+    no rows at all."""
     has_rows = not corpus.files
     for number in range(len(corpus.files)):
         row, position = next(corpus.rows(CorpusPosition(number), progress=False), (None, START))

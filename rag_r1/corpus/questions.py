@@ -1,11 +1,11 @@
-"""Reads the questions of a corpus check and their evidence.
+"""Reads the questions of a corpus check, with the evidence that their data sets name.
 
-The files are veRL's parquet as data_process/ writes it, or a data set's own: JSON, JSON lines, CSV, TSV, or
-parquet with `question` and its answers (rag_r1/data/files/row_files.py, rag_r1/data/files/questions.py). A
-row that joins several questions has them as `parts`, with the gold answers of each in `part_answers`: all of
-them have to be found.
+A file is either parquet in veRL's layout, as data_process/ writes it, or a data set's own file: JSON, JSON
+lines, CSV, TSV, or parquet with `question` and its answers (rag_r1/data/files/row_files.py,
+rag_r1/data/files/questions.py). A row that joins several questions has them as `parts`, with the gold answers
+of each in `part_answers`; the corpus must answer all of them.
 
-A question is known by its source (`data_source`, or the file's name) and its id in it.
+A question is identified by its source (`data_source`, or the name of the file) and its id within the source.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ _READ_COLUMNS = ("question", *_GOLDS, "id", "_id", "idx", *COLUMNS)
 
 @dataclass(frozen=True)
 class CorpusQuestion:
-    """A question and the evidence that its data set names: ids of passages and titles of pages, all of which
-    are needed. `parts`: (question, gold answers), mostly one, or one for each question that the row joins;
-    any of the gold answers is right."""
+    """A question and the evidence that its data set names, all of which is needed to answer it."""
 
     source: str
     id: str
+    #: (question, gold answers): usually one pair, and several if the row joins several questions. Any of the
+    #: gold answers is right.
     parts: tuple[tuple[str, tuple[str, ...]], ...]
+    #: Ids of the passages with the evidence.
     ids: tuple[str, ...] = ()
+    #: Titles of the pages with the evidence.
     titles: tuple[str, ...] = ()
 
     @property
@@ -47,15 +49,15 @@ class CorpusQuestion:
 
 @dataclass
 class CorpusQuestions:
-    """The questions of all files, in order, and the rows that cannot be used."""
+    """The questions of all files, in order, and the rows that could not be used."""
 
     questions: list[CorpusQuestion] = field(default_factory=list)
     bad: BadRows = field(default_factory=BadRows)
 
 
 def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
-    """The questions of all files. Raises DataError, with the remedy, if a file cannot be read or has no
-    question."""
+    """Read the questions of all files. Raises DataError, with the remedy, if a file cannot be read or has no
+    usable question."""
     refuse_repeated(paths)
     questions = CorpusQuestions()
     locations: dict[tuple[str, str], str] = {}
@@ -81,7 +83,8 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], CorpusQuestion]]]:
-    """The rows, or why they cannot be read, with their numbers and the function that parses them."""
+    """Yield the rows with their numbers, from 1, and the function that parses them. A row that cannot be
+    decoded is a ValueError with the reason."""
     if not path.is_file():
         why = "is a folder: give a file" if path.is_dir() else "there is no such file: correct the path"
         raise DataError(f"{path}: {why}")
@@ -96,7 +99,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], Cor
 
 
 def has_verl_columns(path: Path) -> bool:
-    """Whether this is parquet with veRL's columns. Raises DataError if it is parquet that cannot be read."""
+    """Whether a file is parquet with veRL's columns. Raises DataError for parquet that cannot be read."""
     if not path.name.lower().endswith(".parquet"):
         return False
     import pyarrow
@@ -113,7 +116,7 @@ def has_verl_columns(path: Path) -> bool:
 
 
 def _from_verl(row: Mapping[str, Any], path: Path, number: int) -> CorpusQuestion:
-    """The question of a row of veRL's parquet. Raises ValueError if the row cannot be used."""
+    """Parse a row in veRL's layout. Raises ValueError if the row cannot be used."""
     if fault := row_fault(row):
         raise ValueError(fault)
     data_row = QuestionRow.from_row(row)
@@ -124,7 +127,7 @@ def _from_verl(row: Mapping[str, Any], path: Path, number: int) -> CorpusQuestio
 
 
 def _from_data_set(row: Any, path: Path, number: int) -> CorpusQuestion:
-    """The question of a row of a data set's own file. Raises ValueError if the row cannot be used."""
+    """Parse a row of a data set's own file. Raises ValueError if the row cannot be used."""
     item = parse_row(row)
     ids, titles = evidence_of(row)
     source = path.name.partition(".")[0] or path.name
@@ -132,7 +135,7 @@ def _from_data_set(row: Any, path: Path, number: int) -> CorpusQuestion:
 
 
 def _parts(metadata: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The questions that a row joins, with their gold answers; empty if an answer is missing."""
+    """Return the questions that a row joins, with their gold answers; none if an answer is missing."""
     questions, answers = metadata.get("parts"), metadata.get("part_answers")
     if not isinstance(questions, list) or not isinstance(answers, list) or len(questions) != len(answers):
         return ()

@@ -1,12 +1,12 @@
 """Reads a corpus passage by passage, in the formats that an index build accepts.
 
-`.jsonl` with {"id", "contents"} or {"id", "title", "text"}, `.tsv` with `id<TAB>title   text` (each plain or
-.gz), `.parquet` with the same columns, a folder of such files, or an index folder, whose `passages.arrow`
-holds the text. The two programs share no code: what is shared are these formats.
+The formats are `.jsonl` with {"id", "contents"} or {"id", "title", "text"}, `.tsv` with `id<TAB>title   text`
+(each plain or .gz), `.parquet` with the same columns, a folder of such files, and an index folder, whose
+`passages.arrow` holds the text. The retrieval server shares these formats, but no code, with this package.
 
-Every row comes with the position behind it, from which a scan that was killed goes on. One row, one gzip
-block or one batch of a table is in memory at a time. What is read is hostile data: lines have a largest size,
-and in place of a passage that cannot be used stands a ValueError with the reason.
+Each row comes with the position after it, from which an interrupted scan can resume. Only one row, one gzip
+block or one batch of a table is in memory at a time. The files are treated as hostile: the length of a line
+is limited, and a row that is not a usable passage becomes a ValueError with the reason.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ from rag_r1.options.out_folder import INDEX_FILE
 from rag_r1.protocols.actions import has_lone_surrogate
 from rag_r1.sandbox.parquet import BATCH_ROWS, check_parquet
 
-#: Largest size of a line, unpacked (the same limit as that of an index build).
+#: Most bytes of a line after decompression, the same limit as that of an index build.
 MAX_LINE_BYTES = 16 * 2**20
 SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
 _COLUMNS = ("id", "contents", "title", "text", "url")
-#: Most characters of a first line of `contents` that is taken for a title.
+#: Most characters of a first line of `contents` that is still taken for a title.
 _MAX_TITLE_CHARACTERS = 400
 
 
 class CorpusPosition(NamedTuple):
-    """Where reading can go on: the file's number, the offset in it (unpacked bytes, of a table rows), and how
-    many of its rows have been read."""
+    """A position between two rows of a corpus, from which reading can resume."""
 
+    #: Number of the file, from 0.
     file: int = 0
+    #: Offset in the file: bytes after decompression, or rows of a table.
     offset: int = 0
+    #: Number of lines or rows of the file before the position.
     row: int = 0
 
 
@@ -50,20 +52,21 @@ START = CorpusPosition()
 
 @dataclass(frozen=True)
 class Passage:
-    """One document of a corpus. `id` is None only in a file of passages to be supplied."""
+    """One passage of a corpus."""
 
+    #: None only in a file for --supply, where ids are optional.
     id: str | None
     contents: str
     url: str | None = None
 
     @property
     def title(self) -> str | None:
-        """The page that the passage is from: the first line without its outer quotes, or what stands before
-        three blanks (RAG-R1's tsv); None if there is neither."""
+        """The title of the passage's page: the first line without its outer quotes, or the text before three
+        spaces (RAG-R1's tsv); None if there is neither."""
         first, line_break, _ = self.contents.partition("\n")
         if not line_break:
-            first, blanks, _ = self.contents.partition("   ")
-            if not blanks:
+            first, spaces, _ = self.contents.partition("   ")
+            if not spaces:
                 return None
         first = first.strip()
         if len(first) > 1 and first[0] == first[-1] == '"':
@@ -71,35 +74,34 @@ class Passage:
         return first if 0 < len(first) <= _MAX_TITLE_CHARACTERS else None
 
     def row(self) -> dict[str, str]:
-        """The passage as a row of JSON lines."""
+        """Return the passage as an object for a JSONL corpus."""
         row = {"id": self.id or "", "contents": self.contents}
         return row if self.url is None else {**row, "url": self.url}
 
 
 class Corpus:
-    """The files of a corpus, in reading order: `paths` as given, the files of a folder by name."""
+    """The files of a corpus in reading order; the files of a folder are sorted by name."""
 
     def __init__(self, paths: Sequence[Path], *, ids: bool = True):
-        """`ids`: whether a row without an id is a bad row. Raises DataError if a file is missing or of no
-        known format."""
+        """`ids` says whether every row must have an id. Raises DataError if a file is missing or has an
+        unknown format."""
         self.ids = ids
         self.files = [file for path in paths for file in _files(Path(path))]
 
     def fingerprint(self) -> list[list[Any]]:
-        """[path, size in bytes, time in ns] of each file; it changes when a file is replaced."""
+        """Return [path, size in bytes, modification time in ns] of each file, to detect replaced files."""
         stats = ((file, file.stat()) for file in self.files)
         return [[str(file.resolve()), stat.st_size, stat.st_mtime_ns] for file, stat in stats]
 
     def location(self, position: CorpusPosition) -> str:
-        """`FILE, line N` of the row that ends at this position."""
+        """Return `FILE, line N` (or `row N`) for the row that ends at this position."""
         unit = "row" if self.files[position.file].suffix in (".parquet", ".arrow") else "line"
         return f"{self.files[position.file]}, {unit} {position.row}"
 
     def rows(
         self, start: CorpusPosition = START, *, progress: bool = True, doing: str = "reading corpus"
     ) -> Rows:
-        """(passage or ValueError, position behind it) of every row from `start` on. Raises DataError for a
-        broken file."""
+        """Yield every row from `start` on. Raises DataError for a broken file."""
         sizes = [file.stat().st_size for file in self.files]
         with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc=doing, disable=not progress) as bar:
             for number in range(start.file, len(self.files)):
@@ -114,13 +116,14 @@ class Corpus:
                 report(sizes[number])
 
 
+#: Each row as a passage, or as the reason why it is none, with the position after it.
 Rows = Iterator[tuple[Passage | ValueError, CorpusPosition]]
-#: Is called with the number of bytes of a file that have been read.
+#: A function that is called with the number of bytes of the current file that have been read.
 Report = Callable[[int], object]
 
 
 def _files(path: Path) -> list[Path]:
-    """The files of a path of --corpus. Raises DataError, with the remedy, if there are none."""
+    """Return the corpus files at a path. Raises DataError, with the remedy, if there are none."""
     if path.is_dir():
         if (path / INDEX_FILE).is_file():
             return [path / INDEX_FILE]
@@ -141,6 +144,7 @@ def _is_corpus_file(path: Path) -> bool:
 
 
 def _line_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) -> Rows:
+    """Yield the rows of a .jsonl or .tsv file."""
     parse = _tsv_row if path.name.lower().removesuffix(".gz").endswith(".tsv") else _json_row
     for row, position in parsed_lines(path, partial(parse, ids=ids), report, MAX_LINE_BYTES, start):
         yield row, position._replace(file=start.file)
@@ -149,9 +153,9 @@ def _line_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) -> 
 def parsed_lines(
     path: Path, parse: Callable[[str], Any], report: Report, max_bytes: int, start: CorpusPosition = START
 ) -> Iterator[tuple[Any, CorpusPosition]]:
-    """(result of `parse`, position behind the line) for each line that is not blank of a file, plain or .gz.
-    A line that is too long, or not UTF-8, or for which `parse` raises ValueError has that error as result.
-    Raises DataError for a broken gzip file."""
+    """Yield (result of `parse`, position after the line) for each line of a file, plain or .gz, that is not
+    blank. If a line is too long or not UTF-8, or if `parse` raises a ValueError, the result is the
+    ValueError. Raises DataError for a broken gzip file."""
     with open_ordinary(path) as raw:
         stream: Any = gzip.open(raw) if path.name.lower().endswith(".gz") else raw
         try:
@@ -167,24 +171,24 @@ def parsed_lines(
 
 
 def _lines(stream: BinaryIO, offset: int, max_bytes: int) -> Iterator[tuple[bytes | None, int]]:
-    """Lines and the offsets (bytes) behind them; None for a line that is too long."""
+    """Yield each line, or None if it is too long, with the offset in bytes after it."""
     while line := stream.readline(max_bytes + 1):
         offset += len(line)
-        complete: bytes | None = line
+        usable_line: bytes | None = line
         if len(line) > max_bytes:
-            complete = None
+            usable_line = None
             while line and not line.endswith(b"\n"):
                 line = stream.readline(max_bytes)
                 offset += len(line)
-        yield complete, offset
+        yield usable_line, offset
 
 
-def _parse(line: bytes | None, first: bool, parse: Callable[[str], Any], max_bytes: int) -> Any:
-    """The result of `parse` for a line, or the ValueError that says why not; None for a blank line."""
+def _parse(line: bytes | None, is_first: bool, parse: Callable[[str], Any], max_bytes: int) -> Any:
+    """Return the result of `parse` for a line, a ValueError if there is none, or None for a blank line."""
     if line is None:
         return ValueError(f"longer than {max_bytes} bytes")
     try:
-        text = line.decode("utf-8-sig" if first else "utf-8").rstrip("\r\n")
+        text = line.decode("utf-8-sig" if is_first else "utf-8").rstrip("\r\n")
         return parse(text) if text.strip() else None
     except UnicodeDecodeError as error:
         return ValueError(f"not UTF-8 ({error.reason} at byte {error.start})")
@@ -210,13 +214,12 @@ def _tsv_row(line: str, ids: bool) -> Passage:
 
 
 def passage_of(row: Mapping[str, Any], ids: bool = True) -> Passage:
-    """The passage of a row, whose id may be a whole number. Raises ValueError for one without contents, or,
-    with `ids`, without an id."""
-    identity = row.get("id")
-    if isinstance(identity, int) and not isinstance(identity, bool):
-        identity = str(identity)
-    if identity is not None:
-        identity = _text(identity, "id")
+    """Return the passage of a row. Raises ValueError if it has no contents or, with `ids`, no id."""
+    passage_id = row.get("id")
+    if isinstance(passage_id, int) and not isinstance(passage_id, bool):
+        passage_id = str(passage_id)
+    if passage_id is not None:
+        passage_id = _text(passage_id, "id")
     elif ids:
         raise ValueError("no 'id'")
     if row.get("contents") is not None:
@@ -227,11 +230,11 @@ def passage_of(row: Mapping[str, Any], ids: bool = True) -> Passage:
     else:
         raise ValueError("neither 'contents' nor 'text'")
     url = row.get("url")
-    return Passage(identity, contents, None if url is None else _text(url, "url"))
+    return Passage(passage_id, contents, None if url is None else _text(url, "url"))
 
 
 def _text(value: Any, name: str) -> str:
-    """The value. Raises ValueError if it is not a text, or is empty."""
+    """Return the value. Raises ValueError if it is not a text, or is blank; `name` is the name of its key."""
     if not isinstance(value, str):
         raise ValueError(f"'{name}' is {type(value).__name__}, not a string")
     if not value.strip():
@@ -242,7 +245,7 @@ def _text(value: Any, name: str) -> str:
 
 
 def _parquet_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) -> Rows:
-    """The rows of a parquet file, one batch in memory at a time."""
+    """Yield the rows of a parquet file, with one batch in memory at a time."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -260,7 +263,7 @@ def _parquet_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) 
 
 
 def _arrow_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) -> Rows:
-    """The rows of an index's text. The file is not memory-mapped, so that only one batch is in memory."""
+    """Yield the rows of an index's text. The file is not memory-mapped, so only one batch is in memory."""
     import pyarrow as pa
 
     try:
@@ -275,7 +278,7 @@ def _arrow_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) ->
 def _table_rows(
     batches: Iterator[Any], start: CorpusPosition, ids: bool, report: Report, path: Path, n_rows: int
 ) -> Rows:
-    """The rows of the batches behind `start`; `n_rows`: rows of the whole table, for the progress bar."""
+    """Yield the rows of the batches from `start` on. `n_rows`, the size of the table, scales the progress."""
     number = 0
     row_bytes = path.stat().st_size / max(n_rows, 1)
     for batch in batches:

@@ -1,7 +1,7 @@
-"""Reads a redirects file: pairs of titles, the first of which leads to the second.
+"""Reads a file of redirects, which are pairs of titles: the first title redirects to the second.
 
-A line is `from<TAB>to` (.tsv) or {"from": ..., "to": ...} (.jsonl), each plain or .gz. A whole Wikipedia has
-more redirects than pages, so they are read one by one, and those of other titles are not kept.
+A line is `from<TAB>to` (.tsv) or {"from": ..., "to": ...} (.jsonl), each plain or .gz. A Wikipedia has more
+redirects than pages, so the pairs are yielded one by one, and the caller keeps only those that it needs.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ _MAX_LINE_BYTES = 2**16
 
 
 def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterator[tuple[str, str]]:
-    """The pairs (from, to) of a file; lines that are not a pair are added to `bad`. Raises DataError if the
-    file cannot be read."""
+    """Yield the pairs (from, to) of a file, and add lines that are not a pair to `bad`. Raises DataError if
+    the file cannot be read."""
     if not path.name.lower().endswith(_SUFFIXES):
         raise DataError(f"--redirects {path}: the name must end in one of {', '.join(_SUFFIXES)}")
     parse = _pair_of_json if ".jsonl" in path.name.lower()[-9:] else _pair_of_tsv
     try:
-        size = path.stat().st_size
-        bar = tqdm(total=size, unit="B", unit_scale=True, desc="reading redirects", disable=not progress)
-        with bar:
+        size, doing = path.stat().st_size, "reading redirects"
+        with tqdm(total=size, unit="B", unit_scale=True, desc=doing, disable=not progress) as bar:
             lines = parsed_lines(path, parse, lambda n_bytes: bar.update(n_bytes - bar.n), _MAX_LINE_BYTES)
             for pair, position in lines:
                 if isinstance(pair, ValueError):
@@ -42,11 +41,12 @@ def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterat
 
 
 def check_redirects(path: Path) -> None:
-    """Read the first pair of a file. Raises DataError if the file cannot be read."""
+    """Read the first pair of a file as a check. Raises DataError if the file cannot be read."""
     next(read_redirects(path, BadRows(), progress=False), None)
 
 
 def _pair_of_tsv(line: str) -> tuple[str, str]:
+    """Parse a line of a .tsv file. Raises ValueError if it is not a pair."""
     cells = [cell.strip() for cell in line.split("\t")]
     if len(cells) != 2 or not all(cells):
         raise ValueError("not from<TAB>to")
@@ -54,7 +54,7 @@ def _pair_of_tsv(line: str) -> tuple[str, str]:
 
 
 def _pair_of_json(line: str) -> tuple[str, str]:
-    """The pair of a line of JSON. Raises ValueError if it is not one."""
+    """Parse a line of a .jsonl file. Raises ValueError if it is not a pair."""
     try:
         row = read_json_line(line)
     except RecursionError as error:

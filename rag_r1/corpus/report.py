@@ -1,12 +1,13 @@
-"""Writes the report of a corpus check: verdicts.jsonl, summaries, a plot and lists of ids.
+"""Writes the report of a corpus check: the verdicts, summaries, a plot and lists of ids.
 
-    verdicts.jsonl        a line a question: verdict, reason, every signal
-    answerable_ids.json   {source: [id, ...]}: an evaluation reports EM over all and over these questions
-    missing.jsonl         what is not in the corpus: ids and titles, with the questions that need them
-    summary.json, .md     counts and shares by source; shares.png shows them
+    verdicts.jsonl        one line per question: the verdict, the reason, and all signals
+    answerable_ids.json   {source: [id, ...]}: the questions for which an evaluation reports a separate EM
+    missing.jsonl         ids and titles that the corpus lacks, with the questions that need them
+    summary.json, .md     counts and shares by source
+    shares.png            a plot of the shares
 
-Titles, ids and answers are hostile data. They are in the JSON files as they are; what is printed has no
-control characters, and the Markdown holds none of them but the names of sources, as code.
+Titles, ids and answers are treated as hostile data. The JSON files contain them unchanged. Printed text has
+no control characters, and the Markdown contains only the names of sources, as code.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from rag_r1.runs import pictures
 from rag_r1.runs.markdown import Page, integer
 
 ANSWERABLE_IDS = "answerable_ids.json"
-#: Questions that missing.jsonl names for each missing passage.
+#: Most questions that missing.jsonl names for each missing id or title.
 _MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
 class QuestionVerdict:
-    """A question with its signals and the rule that decided."""
+    """A question with its signals and the rule that decided its verdict."""
 
     question: CorpusQuestion
     signals: QuestionSignals
     rule: VerdictRule
 
     def row(self) -> dict[str, Any]:
-        """A line of verdicts.jsonl."""
+        """Return the question's line of verdicts.jsonl."""
         source, question_id = self.question.key
         facts = {"source": source, "id": question_id, "verdict": self.rule.verdict, "reason": self.rule.name}
         texts, golds = zip(*self.question.parts, strict=True)
@@ -51,14 +52,14 @@ class QuestionVerdict:
 
 
 def judge_questions(questions: Iterable[CorpusQuestion], findings: CorpusFindings) -> list[QuestionVerdict]:
-    """The verdict on each question, in order."""
+    """Return the verdict on each question, in order."""
     pairs = ((question, signals_of(question, findings)) for question in questions)
     return [QuestionVerdict(question, signals, rule_of(signals)) for question, signals in pairs]
 
 
 def missing_evidence(judged: Iterable[QuestionVerdict]) -> list[dict[str, Any]]:
-    """The evidence that is not in the corpus, most needed first: {"id" or "title", "questions": n,
-    "needed_by": [...]}."""
+    """Return the evidence that the corpus lacks as lines of missing.jsonl, the most needed first:
+    {"id" or "title": ..., "questions": n, "needed_by": [...]}."""
     needed: dict[tuple[str, str], list[str]] = defaultdict(list)
     for verdict in judged:
         for passage_id in verdict.signals.ids_missing or ():
@@ -76,7 +77,7 @@ def missing_evidence(judged: Iterable[QuestionVerdict]) -> list[dict[str, Any]]:
 def summarise(
     verdicts: Sequence[QuestionVerdict], findings: CorpusFindings, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """summary.json: counts by source and over all, from which the shares follow, and the notes."""
+    """Return the content of summary.json: the counts of each source and of all, and the notes."""
     by_source: dict[str, list[QuestionVerdict]] = defaultdict(list)
     for verdict in verdicts:
         by_source[verdict.question.source].append(verdict)
@@ -89,7 +90,7 @@ def summarise(
 
 
 def _counts(judged: Sequence[QuestionVerdict], findings: CorpusFindings) -> dict[str, Any]:
-    """The counts of one source, or of all."""
+    """Return the counts of one source, or of all questions."""
     verdicts = Counter(verdict.rule.verdict for verdict in judged)
     signals = [verdict.signals for verdict in judged]
     titles = [None if s.titles is None else list(s.titles.values()) for s in signals]
@@ -121,13 +122,13 @@ def _counts(judged: Sequence[QuestionVerdict], findings: CorpusFindings) -> dict
 
 
 def _yes_no_none(values: Iterable[Any]) -> dict[str, int]:
-    """The number of values that are true (yes), false (no) and None (none)."""
+    """Count the values that are true ("yes"), false ("no") and None ("none")."""
     counts = Counter("none" if value is None else "yes" if value else "no" for value in values)
     return {name: counts[name] for name in ("yes", "no", "none")}
 
 
 def write_report(out: Path, judged: Sequence[QuestionVerdict], summary: dict[str, Any]) -> None:
-    """Write all files of the report; each appears under its name when it is whole."""
+    """Write all files of the report, each of which appears under its name only when it is complete."""
     out.mkdir(parents=True, exist_ok=True)
     write_json_lines(out / "verdicts.jsonl", (verdict.row() for verdict in judged), durable=True)
     write_json_lines(out / "missing.jsonl", missing_evidence(judged), durable=True)
@@ -142,7 +143,7 @@ def write_report(out: Path, judged: Sequence[QuestionVerdict], summary: dict[str
 
 
 def markdown(summary: dict[str, Any]) -> str:
-    """The shares by source, and what decided, as Markdown."""
+    """Return the shares by source, the counts by reason, the recall and the notes as Markdown."""
     sources = {f"`{_markdown_safe(source)}`": counts for source, counts in summary["sources"].items()}
     if len(sources) > 1:
         sources["all"] = summary["all"]
@@ -162,18 +163,18 @@ def markdown(summary: dict[str, Any]) -> str:
 
 
 def _shares(counts: dict[str, Any]) -> list[str]:
-    """The share of each verdict, as a percentage."""
+    """Return the share of each verdict, as a percentage."""
     return [f"{counts[verdict] / max(counts['questions'], 1):.1%}" for verdict in VERDICTS]
 
 
 def _markdown_safe(text: str) -> str:
-    """The text without control characters and without those that end code or a cell in Markdown."""
+    """Return the text without control characters, and without those that end code or a cell in Markdown."""
     return "".join("_" if character in "`|<>&" else character for character in terminal_text(text, 60))
 
 
 def draw(summary: dict[str, Any], path: Path) -> list[Path]:
-    """Draw a bar for each source, divided into the three verdicts. Returns the files that were written: none
-    without matplotlib."""
+    """Draw a bar for each source, divided into the three verdicts. Returns the files that were written, which
+    are none if matplotlib is not installed."""
     sources = dict(reversed(summary["sources"].items()))
 
     def shares(axes: Any) -> None:

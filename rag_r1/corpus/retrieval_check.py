@@ -1,7 +1,8 @@
-"""Checks whether a retrieval server finds a gold answer in its top k passages.
+"""Checks whether a retrieval server returns a gold answer within its top k passages.
 
-One line a question is appended to a file at once (rag_r1/runs/json_lines.py), so a run that was killed asks
-only the others. A question whose search failed is not in the file: the next run asks it again.
+The result of each question is appended to a file as soon as it is known (rag_r1/runs/json_lines.py), so a
+check that was killed resumes with the remaining questions. A question whose search failed is not in the file;
+the next run sends it again.
 """
 
 from __future__ import annotations
@@ -25,27 +26,28 @@ from rag_r1.runs.json_lines import JsonLinesFile, LinePosition
 from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 from rag_r1.tools.retrieval.options import first_search
 
-#: Questions that are asked at the same time.
+#: Number of questions that are searched for at the same time.
 _CONCURRENCY = 64
-#: A server that has answered none of so many is not asked the others.
+#: A server that has failed on so many questions, and answered none, is sent no more questions.
 _MAX_FIRST_FAILURES = 16
 
 
 @dataclass(frozen=True)
 class RetrievalResult:
-    """The first k passages for a question. `rank`: the rank of the first one with a gold answer, from 1 (for
-    a question of several parts the last of these ranks); None if there is none. `ids`: the ids of all, best
-    first."""
+    """The first k passages that a server returned for a question."""
 
+    #: Rank, from 1, of the first passage with a gold answer; for a question with several parts, the largest
+    #: of their ranks. None if there is no such passage, or none for one of the parts.
     rank: int | None
+    #: Ids of all passages, best first.
     ids: tuple[str, ...]
 
     def share_of(self, ids: Sequence[str]) -> float:
-        """The share of the passages with these ids that are among the results."""
+        """Return the share of these ids that are among the results."""
         return len(set(ids) & set(self.ids)) / len(set(ids))
 
 
-#: The results of a server, by the question's key.
+#: The results of a server, by the key of the question.
 RetrievalResults = dict[tuple[str, str], RetrievalResult]
 
 
@@ -57,9 +59,12 @@ def retrieve(
     *,
     progress: bool = True,
 ) -> RetrievalResults:
-    """Ask a server all questions; returns the results without those of failed searches. `answers` holds all
-    gold answers; `store` is the file of the results, also of earlier runs with the same server and k. Raises
-    RunError if no question is answered, or the file cannot be read or written."""
+    """Search a server for all questions, and return the results of the searches that succeeded.
+
+    `answers` contains all gold answers. `store` is the file of the results; it may have those of an earlier
+    run with the same server and k. Raises RunError if the server answers no question, or if the file cannot
+    be read or written.
+    """
     header = {"endpoint": config.endpoint, "topk": config.topk}
     digests = {question.key: _digest(question) for question in questions}
     results: RetrievalResults = {}
@@ -92,7 +97,8 @@ def retrieve(
 
 
 async def try_server(config: RetrieverConfig, flag: str) -> None:
-    """Send one search to a server. Raises RunError if it fails; `flag`: the option with the address."""
+    """Send one search to a server as a check. Raises RunError if it fails; the message names `flag`, the
+    option with the address."""
     client = RetrievalClient(replace(config, **first_search(vars(config))))
     try:
         [result] = await client.search(["Who wrote Hamlet?"])
@@ -110,7 +116,8 @@ async def _search_all(
     doing: str,
     progress: bool,
 ) -> list[str]:
-    """Ask the questions, `save` each result, and return the reasons why searches failed."""
+    """Search for the questions, call `save` with each result, and return the reasons of the failed
+    searches."""
     client = RetrievalClient(config)
     pending: Iterator[CorpusQuestion] = iter(questions)
     has_answered = False
@@ -119,7 +126,7 @@ async def _search_all(
 
         async def work() -> None:
             nonlocal has_answered
-            for question in pending:  # shared: each question is taken once
+            for question in pending:  # shared by all workers, so each question is taken once
                 result = await _search(question, answers, client)
                 if isinstance(result, RetrievalResult):
                     has_answered = True
@@ -140,7 +147,7 @@ async def _search_all(
 async def _search(
     question: CorpusQuestion, answers: AnswerMatcher, client: RetrievalClient
 ) -> RetrievalResult | str:
-    """Search for each part of a question; returns the result, or why a search failed."""
+    """Search for each part of a question. Returns the result, or the reason why a search failed."""
     part_documents = await client.search([text for text, _ in question.parts])
     ranks: list[int | None] = []
     ids: list[str] = []
@@ -156,5 +163,6 @@ async def _search(
 
 
 def _digest(question: CorpusQuestion) -> str:
-    """A hash of the question's text and its answers: another file may have another question with this id."""
+    """Return a hash of the question's text and answers, because an id may mean another question in the next
+    run."""
     return hashlib.sha256(json.dumps(question.parts).encode()).hexdigest()[:16]

@@ -1,10 +1,10 @@
-"""Scans a corpus once for all ids, titles and answers.
+"""Scans a corpus once for all ids, titles and answers that the questions need.
 
-What is kept grows with what is looked for, not with the corpus: for each id whether it is there, for each
-title how it matched, for each answer in how many passages it stands and in which first. After every
-`interval` rows this is written to a file, with the position that was reached. A scan that was killed goes on
-from there; a scan that has ended is not repeated as long as corpus and questions are the same. It also looks
-for ids that several passages have (seen_ids.py).
+The state of a scan grows with the number of these targets and not with the corpus: for each id whether it is
+present, for each title its best match, and for each answer the number of passages that contain it and the
+first of them. After every `interval` rows the state and the position are saved, so a scan that was killed
+resumes there. A completed scan is not repeated unless the corpus or the questions change. The scan also finds
+ids that several passages share (seen_ids.py).
 """
 
 from __future__ import annotations
@@ -24,25 +24,24 @@ from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.runs.state_file import StateFile
 
-#: Rows after which the state of a scan is written.
+#: Number of rows after which the state of a scan is saved.
 SAVE_INTERVAL = 200_000
-#: Is raised whenever the scan of the same files would give another result.
+#: To be increased whenever a change of the code changes the result of a scan.
 _VERSION = 2
 
 
 @dataclass
 class ScanTargets:
-    """The ids, titles and answers that a scan looks for. `probe`: ids that the retrieval server returned, to
-    see whether it serves this corpus; they change nothing else."""
+    """The ids, titles and answers that a scan searches for."""
 
     ids: frozenset[str] = frozenset()
     titles: TitleIndex = field(default_factory=lambda: TitleIndex(()))
     answers: AnswerMatcher = field(default_factory=AnswerMatcher)
+    #: Ids that the retrieval servers returned, to find out whether they serve this corpus.
     probe: frozenset[str] = frozenset()
 
     def fingerprint(self, corpus: Corpus) -> str:
-        """A hash of the corpus's files (paths, sizes, times) and of all that is looked for in them, but for
-        `probe`."""
+        """Return a hash of the corpus's files (paths, sizes, times) and of all targets except `probe`."""
         digest = hashlib.sha256()
         answers = list(self.answers.keys)
         for part in ([_VERSION], *corpus.fingerprint(), sorted(self.ids), *self.titles.names(), answers):
@@ -52,16 +51,23 @@ class ScanTargets:
 
 @dataclass
 class ScanResult:
-    """The results of a scan up to the position `place`; the matches of titles are in `ScanTargets.titles`."""
+    """The results of a scan so far, except for the matches of titles, which are in `ScanTargets.titles`."""
 
+    #: The position up to which the corpus has been scanned.
     place: CorpusPosition = CorpusPosition()
+    #: Number of passages that have been scanned.
     passages: int = 0
+    #: Whether the whole corpus has been scanned.
     done: bool = False
+    #: The target ids that are in the corpus.
     ids: set[str] = field(default_factory=set)
-    #: Key of an answer -> passages with it, and the id of the first one.
+    #: Maps the key of each answer in the corpus to the number of passages with it and the id of the first.
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
+    #: The ids that the retrieval servers returned when the scan began.
     probe: frozenset[str] = frozenset()
+    #: Those of them that are in the corpus.
     probe_found: set[str] = field(default_factory=set)
+    #: Rows that are not usable passages.
     bad: BadRows = field(default_factory=BadRows)
     #: Passages with the id of an earlier one.
     repeated: BadRows = field(default_factory=BadRows)
@@ -70,8 +76,9 @@ class ScanResult:
 def scan_corpus(
     corpus: Corpus, targets: ScanTargets, state: Path, *, interval: int = SAVE_INTERVAL, progress: bool = True
 ) -> ScanResult:
-    """Look for the targets in all passages. Goes on from the state in the file `state` if it is that of the
-    same scan, and writes its own there after every `interval` rows. Raises DataError for a broken file."""
+    """Search all passages for the targets. Resumes from the state in the file `state` if it belongs to the
+    same scan, and saves its own state there after every `interval` rows. Raises DataError for a broken
+    file."""
     file = StateFile(state, {"fingerprint": targets.fingerprint(corpus)}, 1 << 30, 20_000_000)
     result = file.read(partial(_restore, targets=targets)) or ScanResult(probe=targets.probe)
     if result.done:
@@ -111,8 +118,8 @@ def _save(
     present: set[str],
     counts: Mapping[int, Sequence[Any]],
 ) -> None:
-    """Write the state of a scan. `present`: the ids that were matched; `counts`: number of an answer ->
-    (passages with it, id of the first one)."""
+    """Save the state of a scan. `present` has all ids that were matched; `counts` maps the number of each
+    matched answer to the number of passages with it and the id of the first."""
     keys = list(targets.answers.keys)
     result.ids, result.probe_found = present & targets.ids, present & result.probe
     result.answers = {keys[number]: (count, first) for number, (count, first) in counts.items()}
@@ -120,14 +127,14 @@ def _save(
 
 
 def _state(result: ScanResult, targets: ScanTargets) -> dict[str, Any]:
-    """The state of a scan as JSON values, for `_restore`."""
+    """Return the state of a scan as JSON values, which `_restore` can read."""
     sets = {name: sorted(getattr(result, name)) for name in ("ids", "probe", "probe_found")}
     rows = {name: vars(getattr(result, name)) for name in ("bad", "repeated")}
     return {**vars(result), **sets, **rows, "titles": targets.titles.matches}
 
 
 def _restore(state: Mapping[str, Any], targets: ScanTargets) -> ScanResult:
-    """The scan of a state that `_state` made; the matches of titles go into `targets`."""
+    """Return the scan whose state `_state` returned, and put the matches of titles into `targets`."""
     result = ScanResult(
         place=CorpusPosition(*state["place"]),
         passages=int(state["passages"]),

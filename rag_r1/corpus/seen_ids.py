@@ -1,7 +1,7 @@
-"""Finds the ids that several passages of a corpus have, which an index refuses.
+"""Finds ids that several passages of a corpus share; an index build would refuse such a corpus.
 
-8 bytes of a hash of each id are kept in memory. Only a corpus in which two of these are equal is read again,
-to name the rows.
+Only an 8-byte hash of each id is kept in memory. If two hashes are equal, the corpus is read a second time to
+compare the ids themselves and to name the rows.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rag_r1.data.files.bad_rows import BadRows
 
 
 class SeenIds:
-    """The ids that have been read so far, as hashes."""
+    """The ids of all passages that have been read so far, as hashes."""
 
     def __init__(self) -> None:
         self._hashes = array("Q")
 
     @classmethod
     def until(cls, end: CorpusPosition, corpus: Corpus, *, progress: bool) -> Self:
-        """The ids of all passages up to `end`, which an earlier run has scanned; they are read again."""
+        """Read again the ids of all passages up to `end`, which an earlier run has scanned."""
         ids = cls()
         if end != START:
             for row, position in corpus.rows(progress=progress, doing="reading ids again"):
@@ -35,12 +35,12 @@ class SeenIds:
         return ids
 
     def add(self, passage_id: str | None) -> None:
-        """Note the id of the next passage."""
+        """Add the id of the next passage."""
         if passage_id is not None:
             self._hashes.append(_hash_of(passage_id))
 
     def repeated(self, corpus: Corpus, *, progress: bool) -> BadRows:
-        """The passages with the id of an earlier one, as bad rows. Call it when all ids have been added."""
+        """Return the passages with the id of an earlier one, as bad rows. All ids must have been added."""
         hashes = np.sort(np.frombuffer(self._hashes, np.uint64))
         equal_hashes = frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
         repeated = BadRows()
@@ -56,10 +56,10 @@ class SeenIds:
 
 
 def refusal(repeated: BadRows) -> str:
-    """The error message for a corpus with `repeated` ids."""
+    """Return the error message for a corpus with `repeated` ids."""
     return f"{repeated.named()}. Give each passage its own id."
 
 
 def _hash_of(passage_id: str) -> int:
-    """8 bytes of a hash, as a number."""
+    """Return an 8-byte hash of the id, as a number."""
     return int.from_bytes(hashlib.blake2b(passage_id.encode(), digest_size=8).digest(), "big")

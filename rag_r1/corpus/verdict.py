@@ -1,15 +1,16 @@
-"""The verdict on a question: answerable, unanswerable or unknown, by the first rule that applies.
+"""Decides whether a corpus can answer a question: answerable, unanswerable or unknown.
 
-`RULES` holds all rules, and docs/guides/corpora.md shows the same table. Evidence that the data set
-names decides where there is any. The answer's string decides only where there is none, because a text with
-that string can say something else. Every signal is reported on its own.
+The signals of a question are derived from the results of the scan and of the searches (`signals_of`), and the
+first rule of `RULES` that applies to them decides. docs/guides/corpora.md shows the same table of rules. If
+the data set names evidence, the evidence decides. The string of the answer decides only if it does not,
+because a text with that string may say something else. The report has every signal separately.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, NamedTuple, get_args
 
 from rag_r1.corpus.answer_matcher import COMMON_SHARE, MIN_COMMON, AnswerMatcher, answer_tokens, weak_reason
 from rag_r1.corpus.questions import CorpusQuestion
@@ -17,44 +18,47 @@ from rag_r1.corpus.retrieval_check import RetrievalResults
 from rag_r1.corpus.scan import ScanResult
 from rag_r1.corpus.title_index import STRONG, TitleIndex
 
-VERDICTS = ("answerable", "unanswerable", "unknown")
+Verdict = Literal["answerable", "unanswerable", "unknown"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 @dataclass(frozen=True)
 class QuestionSignals:
-    """The signals of one question. A signal is None if the data set names no such evidence, or the server was
-    not asked or did not answer."""
+    """The signals of one question. A signal is None if the data set names no such evidence, or if the server
+    was not used or did not answer."""
 
     #: Supporting ids that are not in the corpus.
     ids_missing: tuple[str, ...] | None = None
-    #: Supporting titles -> level of their match (title_index.py), None for a missing one.
+    #: Maps each supporting title to the level of its match (title_index.py), or to None if it is missing.
     titles: dict[str, str | None] | None = None
-    #: Rank of the first passage with a gold answer; 0 if there is none in the first k.
+    #: Rank of the retriever's first passage with a gold answer, from 1; 0 if none of the first k has one.
     retriever_rank: int | None = None
+    #: The same for BM25.
     bm25_rank: int | None = None
-    #: The gold answers in the corpus: a distinctive one, only weak ones, or none.
+    #: Whether the corpus contains a distinctive gold answer, only weak ones, or none.
     anywhere: Literal["distinctive", "weak", "no"] = "no"
-    #: Why the answers in the corpus, or without any there all answers, are weak: number, short, common,
-    #: yes_no, empty, long.
+    #: Why the gold answers in the corpus are weak (or all of them, if the corpus contains none): a
+    #: `WeakReason` or "common".
     weak: tuple[str, ...] = ()
-    #: Number of passages with the most frequent of these answers, and the id of the first one.
+    #: Number of passages with the most frequent of these answers.
     passages: int = 0
+    #: Id of the first of these passages.
     passage: str | None = None
 
     @property
     def in_top_k(self) -> bool:
-        """Whether either server found a gold answer."""
+        """Whether at least one of the servers found a gold answer."""
         return bool(self.retriever_rank) or bool(self.bm25_rank)
 
 
 @dataclass(frozen=True)
 class VerdictRule:
-    """A rule: its name, the condition in words and as a function, and the verdict."""
+    """A rule, with its condition in words (`when`) and as a function (`applies`)."""
 
     name: str
     when: str
     applies: Callable[[QuestionSignals], bool]
-    verdict: Literal["answerable", "unanswerable", "unknown"]
+    verdict: Verdict
 
 
 RULES = (
@@ -116,69 +120,79 @@ RULES = (
 
 
 def rule_of(signals: QuestionSignals) -> VerdictRule:
-    """The first rule that applies; the last one always does."""
+    """Return the first rule that applies; the last rule always does."""
     return next(rule for rule in RULES if rule.applies(signals))
 
 
 @dataclass(frozen=True)
 class CorpusFindings:
-    """The results for all questions, which `signals_of` reads."""
+    """The results of the scan and of the searches for all questions."""
 
     scan: ScanResult
     titles: TitleIndex
     answers: AnswerMatcher
     retriever: RetrievalResults | None = None
     bm25: RetrievalResults | None = None
-    #: Sources whose ids are of another corpus and therefore say nothing of this one.
+    #: Sources whose supporting ids are those of another corpus, so they are ignored.
     foreign: frozenset[str] = frozenset()
 
 
 def foreign_sources(questions: Sequence[CorpusQuestion], scan: ScanResult) -> frozenset[str]:
-    """The sources of which not a single supporting id is in the corpus, though they have some."""
+    """Return the sources that name supporting ids, but none that is in the corpus."""
     sources = {question.source for question in questions if question.ids}
     return frozenset(sources - {question.source for question in questions if scan.ids & {*question.ids}})
 
 
 def signals_of(question: CorpusQuestion, findings: CorpusFindings) -> QuestionSignals:
-    """The signals of one question; those of its answer are the weakest among its parts."""
-    parts = [_anywhere(golds, findings.scan) for _, golds in question.parts]
+    """Return the signals of one question. Its answer signals are those of its weakest part."""
+    parts = [_answer_signals(golds, findings.scan) for _, golds in question.parts]
     order = ("no", "weak", "distinctive")
-    worst = min(parts, key=lambda part: (order.index(part[0]), part[2]))
+    weakest = min(parts, key=lambda part: (order.index(part.anywhere), part.passages))
     missing = tuple(name for name in question.ids if name not in findings.scan.ids)
     return QuestionSignals(
-        missing if question.ids and question.source not in findings.foreign else None,
-        {title: findings.titles.level(title) for title in question.titles} or None,
-        _rank(question, findings.retriever),
-        _rank(question, findings.bm25),
-        *worst,
+        ids_missing=missing if question.ids and question.source not in findings.foreign else None,
+        titles={title: findings.titles.level(title) for title in question.titles} or None,
+        retriever_rank=_rank(question, findings.retriever),
+        bm25_rank=_rank(question, findings.bm25),
+        **weakest._asdict(),
     )
 
 
 def _rank(question: CorpusQuestion, retrieved: RetrievalResults | None) -> int | None:
-    """`retriever_rank` or `bm25_rank` of QuestionSignals."""
+    """Return the rank of a server's first passage with a gold answer: 0 if there is no such passage, and None
+    if the server has no result for the question."""
     result = (retrieved or {}).get(question.key)
     return None if result is None else result.rank or 0
 
 
-def _anywhere(golds: Sequence[str], scan: ScanResult) -> tuple[Any, tuple[str, ...], int, str | None]:
-    """`anywhere`, `weak`, `passages` and `passage` of QuestionSignals for one question's gold answers."""
-    limit = max(MIN_COMMON, COMMON_SHARE * scan.passages)
-    reasons: dict[bool, set[str]] = {True: set(), False: set()}  # of golds in the corpus, and of others
-    best: dict[bool, tuple[int, str | None]] = {}  # distinctive -> most passages
-    for gold in golds:
-        tokens = answer_tokens(gold)
-        reason = weak_reason(tokens)
-        count, first = scan.answers.get(" ".join(tokens), (0, None))
-        if reason is None and count > limit:
-            reason = "common"
-        if reason:
-            reasons[count > 0].add(reason)
-        if count > best.get(reason is None, (0, None))[0]:
-            best[reason is None] = (count, first)
-    if True in best:
-        return "distinctive", (), *best[True]
-    weak = tuple(sorted(reasons[True] or reasons[False]))
-    if False in best:
-        return "weak", weak, *best[False]
-    is_weak = all(weak_reason(answer_tokens(gold)) for gold in golds)
-    return "no", weak if is_weak else (), 0, None
+class _AnswerSignals(NamedTuple):
+    """The last four signals of QuestionSignals, for the gold answers of one part or for one gold answer."""
+
+    anywhere: Literal["distinctive", "weak", "no"]
+    weak: tuple[str, ...]
+    passages: int
+    passage: str | None
+
+
+def _answer_signals(golds: Sequence[str], scan: ScanResult) -> _AnswerSignals:
+    """Return the signals of the gold answers of one part: those of its most frequent distinctive answer, or
+    else of its most frequent weak one."""
+    signals = [_gold_signals(gold, scan) for gold in golds]
+    in_corpus = [signal for signal in signals if signal.passages]
+    if distinctive := [signal for signal in in_corpus if not signal.weak]:
+        return max(distinctive, key=lambda signal: signal.passages)
+    weak = tuple(sorted({reason for signal in in_corpus or signals for reason in signal.weak}))
+    if in_corpus:
+        return max(in_corpus, key=lambda signal: signal.passages)._replace(weak=weak)
+    return _AnswerSignals("no", weak if all(signal.weak for signal in signals) else (), 0, None)
+
+
+def _gold_signals(gold: str, scan: ScanResult) -> _AnswerSignals:
+    """Return the signals of a single gold answer, with at most one reason why it is weak."""
+    tokens = answer_tokens(gold)
+    count, first_id = scan.answers.get(" ".join(tokens), (0, None))
+    is_common = count > max(MIN_COMMON, COMMON_SHARE * scan.passages)
+    reason = weak_reason(tokens) or ("common" if is_common else None)
+    if reason is not None:
+        return _AnswerSignals("weak" if count else "no", (reason,), count, first_id)
+    return _AnswerSignals("distinctive" if count else "no", (), count, first_id)

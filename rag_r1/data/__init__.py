@@ -1,1 +1,1 @@
-"""The rows of data sets: questions, samples for fine-tuning, evidence, annotations."""
+"""Reads and writes the rows of data sets: questions, samples for fine-tuning, evidence, annotations."""

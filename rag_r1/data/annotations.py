@@ -1,11 +1,13 @@
-"""Reads annotations of questions: which are answerable, and which passages each needs.
+"""Reads files that annotate questions: which ones are answerable, and which passages each one needs.
 
-    answerable   the ids of questions: a JSON object with a list for each data source, a JSON list, one id a
-                 line, or JSON rows with `id`; rows that also have `answerable` count if it is true
-    supporting   JSON rows with `id` and `supporting_ids` (of the corpus) or `supporting_titles`
+There are two kinds of files:
 
-A JSON file is a list or has one row on each line. Ids are those of the data set's rows
-(`hotpotqa/test/5ae0`); the source's own id (`5ae0`) will do if only one question of the run has it.
+    answerable   the ids of questions, as a JSON object with a list for each data source, as a JSON list, as
+                 one id per line, or as JSON rows with `id` and, optionally, `answerable` (true or false)
+    supporting   JSON rows with `id`, and `supporting_ids` (of the corpus) or `supporting_titles`
+
+JSON rows are either one list or one row per line. Ids are those of the data set's rows
+(`hotpotqa/test/5ae0`). The id within the source (`5ae0`) is enough if only one question of the run has it.
 """
 
 from __future__ import annotations
@@ -24,25 +26,28 @@ from rag_r1.io.bounded_json import json_file_bytes, read_json_line
 from rag_r1.io.errors import DataError
 
 Value = TypeVar("Value")
-#: The largest file: a million questions with ten passages each have less.
+#: Most bytes of a file; a million questions with ten passages each need less.
 _MAX_BYTES = 256 << 20
 _MAX_VALUES = 10_000_000
 
 
 class Annotations(Generic[Value]):
-    """The values that a side file has for the questions of a run. Call `check` after all of them were looked
-    up."""
+    """The values that an annotation file has for the questions of a run. Look up all questions with `get`,
+    and call `check` afterwards."""
 
     def __init__(self, path: Path, values: Mapping[tuple[str | None, str], Value]):
-        """`values`: by data source, None for any, and id."""
+        """`values` maps (data source, id) to the value; the source is None if the file does not name it."""
         self.path = path
         self._values = values
         self._has_match = False
+        #: The first question that each key of a short id was looked up for.
         self._full_ids: dict[tuple[str | None, str], str] = {}
+        #: The part of the error message about a short id that two questions have.
         self._ambiguous: str | None = None
 
     def get(self, source: str, question_id: str) -> Value | None:
-        """The value of a question, by its id or its source's own id; None if the file has none."""
+        """Return the value of a question, by its full id or its id within the source; None if there is
+        none."""
         short_id = question_id.rpartition("/")[2]
         keys = ((source, question_id), (None, question_id), (source, short_id), (None, short_id))
         key = next((key for key in keys if key in self._values), None)
@@ -55,13 +60,14 @@ class Annotations(Generic[Value]):
         return self._values[key]
 
     def check_rows(self, rows: Sequence[QuestionRow]) -> None:
-        """Look up all of these questions, and `check`."""
+        """Look up all of these questions, and call `check`."""
         for row in rows:
             self.get(row.data_source, row.id)
         self.check()
 
     def check(self) -> None:
-        """Raises DataError if the file is about none of the questions, or if an id has two meanings."""
+        """Raises DataError if the file is about none of the questions that were looked up, or if one of its
+        ids could mean two of them."""
         if not self._has_match:
             raise DataError(
                 f"{self.path} names none of the run's questions: give the file that was made for this data"
@@ -74,9 +80,10 @@ class Annotations(Generic[Value]):
 
 
 def read_answerable(path: Path, bad: BadRows) -> Annotations[bool]:
-    """Read which questions the corpus can answer; a question that the file does not name has no value.
+    """Read which questions the corpus can answer. A question that the file does not name has no value.
 
-    Rows that cannot be used are added to `bad`. Raises DataError if the file cannot be read."""
+    Rows that cannot be used are added to `bad`. Raises DataError if the file cannot be read.
+    """
     values: dict[tuple[str | None, str], bool] = {}
     for number, source, row in _rows(path, bad):
         row_id = row.get("id") if isinstance(row, Mapping) else row
@@ -89,7 +96,7 @@ def read_answerable(path: Path, bad: BadRows) -> Annotations[bool]:
 
 
 def read_supporting(path: Path, bad: BadRows) -> Annotations[GoldEvidence]:
-    """Read which passages each question needs. Bad rows and errors are as in `read_answerable`."""
+    """Read which passages each question needs. Bad rows and errors are handled as in `read_answerable`."""
     values: dict[tuple[str | None, str], GoldEvidence] = {}
     for number, source, row in _rows(path, bad):
         evidence = GoldEvidence.of(row) if isinstance(row, Mapping) else None
@@ -101,14 +108,16 @@ def read_supporting(path: Path, bad: BadRows) -> Annotations[GoldEvidence]:
 
 
 def with_supporting(rows: Sequence[QuestionRow], supporting: Annotations[GoldEvidence]) -> list[QuestionRow]:
-    """The rows with the passages that the file names; rows of other questions stay as they are.
+    """Return the rows with the evidence that the file names. Other rows are unchanged.
 
-    Raises DataError if the file is about none of the questions, or if an id has two meanings."""
+    Raises DataError if the file is about none of the questions, or if one of its ids could mean two of them.
+    """
     supporting.check_rows(rows)
     return [_with_evidence(row, supporting.get(row.data_source, row.id)) for row in rows]
 
 
 def _with_evidence(row: QuestionRow, evidence: GoldEvidence | None) -> QuestionRow:
+    """Return the row with this evidence in place of its own, or unchanged if there is none."""
     if evidence is None:
         return row
     names = {"supporting_ids": sorted(evidence.ids), "supporting_titles": sorted(evidence.titles)}
@@ -116,27 +125,28 @@ def _with_evidence(row: QuestionRow, evidence: GoldEvidence | None) -> QuestionR
 
 
 def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, str | None, Any]]:
-    """The rows with their numbers from 1 and, if the file names it, their data source."""
+    """Yield (number from 1, data source if the file names it, row)."""
     try:
         text = json_file_bytes(path, _MAX_BYTES, _MAX_VALUES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         why = reason_of(error)
         raise DataError(f"cannot read {path}: {why}; correct the path, or make it again") from error
-    if (lists := _lists_by_source(text)) is None:
-        for number, line in enumerate(text.split("\n"), 1):
-            if line.strip():
-                try:
-                    yield number, None, _row_of(line)
-                except (ValueError, RecursionError) as error:
-                    bad.add(f"{path}, row {number}", f"not JSON ({error})")
+    if (lists := _lists_by_source(text)) is not None:
+        rows = ((source, row) for source, rows in lists.items() for row in rows)
+        for number, (source, row) in enumerate(rows, 1):
+            yield number, source, row
         return
-    rows = ((source, row) for source, rows in lists.items() for row in rows)
-    for number, (source, row) in enumerate(rows, 1):
-        yield number, source, row
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                yield number, None, _row_of(line)
+            except (ValueError, RecursionError) as error:
+                bad.add(f"{path}, row {number}", f"not JSON ({error})")
 
 
 def _lists_by_source(text: str) -> dict[str | None, list[Any]] | None:
-    """The rows of a text that is one JSON list, or an object of lists by data source; else None."""
+    """Return the rows of a text that is a single JSON list (under None) or an object of lists by data source;
+    None for any other text."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -148,9 +158,11 @@ def _lists_by_source(text: str) -> dict[str | None, list[Any]] | None:
 
 
 def _row_of(line: str) -> Any:
-    """The row in a line: JSON, or an id alone. Raises ValueError or RecursionError."""
+    """Return the row in a line, which is JSON or just an id. Raises ValueError or RecursionError for broken
+    JSON."""
     return read_json_line(line) if line.lstrip()[0] in '{["' else line.strip()
 
 
 def _is_id(value: Any) -> bool:
+    """Whether this is a text that is not blank, or a whole number."""
     return isinstance(value, str | int) and not isinstance(value, bool) and bool(str(value).strip())

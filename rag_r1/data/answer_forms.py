@@ -1,13 +1,15 @@
-"""The forms in which one answer is written: a date in both orders, a nationality and the country's names.
+"""Lists the forms in which an answer may be written: dates in both orders, nationalities with country names.
 
-Gold answers list all of them, so an exact match does not depend on the order of day and month.
+Generated questions have all forms as gold answers, so an exact match does not depend, for example, on the
+order of day and month.
 """
 
 from __future__ import annotations
 
 import re
 
-#: Nationality -> the country's names. English, Scottish and Welsh people are British, too.
+#: Maps each nationality to the names of the country and to synonyms. English, Scottish and Welsh people are
+#: also British.
 NATIONS: dict[str, tuple[str, ...]] = {
     "American": ("United States", "the United States", "USA", "U.S.", "US", "America"),
     "British": ("United Kingdom", "the United Kingdom", "UK", "Britain", "Great Britain"),
@@ -58,25 +60,26 @@ DATE = rf"(?:\d{{1,2}} {_MONTH},? {YEAR}|{_MONTH} \d{{1,2}}, {YEAR})"
 
 
 def date_forms(date: str) -> tuple[str, ...]:
-    """A full date as it is written, then in both orders, without repeats."""
+    """Return a full date as it is written, then in both orders, without repetitions."""
     day, month, year = date_parts(date)
     forms = (date, f"{day} {month} {year}", f"{month} {day}, {year}")
     return tuple(dict.fromkeys(forms))
 
 
 def date_parts(date: str) -> tuple[str, str, str]:
-    """The day, the month and the year of a text that `DATE` matches."""
+    """Return the day, the month and the year of a text that matches `DATE`."""
     first, second, year = date.replace(",", "").split()
     return (first, second, year) if first.isdigit() else (second, first, year)
 
 
 def nationality_forms(nationality: str) -> tuple[str, ...]:
-    """The nationality, and the names of the country."""
+    """Return a nationality of `NATIONS`, then the names of its country."""
     return (nationality, *NATIONS[nationality])
 
 
 def answer_forms(answer: str) -> tuple[str, ...]:
-    """The forms of an answer, itself first: several for a full date or a nationality, else itself alone."""
+    """Return the forms of an answer, beginning with the answer itself. Only a full date or a nationality has
+    other forms."""
     if re.fullmatch(DATE, answer):
         return date_forms(answer)
     return nationality_forms(answer) if answer in NATIONS else (answer,)

@@ -1,4 +1,8 @@
-"""R1-Searcher's classes of difficulty (arXiv 2503.05592): easy, medium and hard questions."""
+"""Classifies questions as easy, medium or hard by the number of rollouts they take, as in R1-Searcher.
+
+Source: R1-Searcher (arXiv 2503.05592). A question is rolled out until an answer is right: it is easy if that
+takes fewer than 10 rollouts, medium up to 20, and otherwise hard.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ EASY, MEDIUM, HARD = "easy", "medium", "hard"
 
 
 def difficulty_class(rollouts: int, right: bool) -> str | None:
-    """The class of a question after `rollouts` rollouts, of which only the last was right or, if not `right`,
-    none; None if more rollouts must tell."""
+    """Return the class of a question after `rollouts` rollouts. `right` says whether the last one was right;
+    the earlier ones were wrong. Returns None if only further rollouts can decide."""
     if right:
         return EASY if rollouts < 10 else MEDIUM if rollouts <= 20 else HARD
     return HARD if rollouts > 20 else None

@@ -1,7 +1,7 @@
-"""A question's gold passages, by id, title or text.
+"""Represents a question's gold passages, which are known by id, by title or by text.
 
-Data sets name the passages that hold the answer by their ids in the corpus, or the pages by title. Probes
-(rag_r1/probes/probes.py) show or withhold them, and a report has their recall.
+Data sets name the passages that contain the answer by their ids in the corpus, or name their pages by title.
+Probes (rag_r1/probes/probes.py) show or withhold these passages, and evaluation reports have their recall.
 """
 
 from __future__ import annotations
@@ -17,38 +17,41 @@ from rag_r1.protocols import Document
 
 @dataclass(frozen=True)
 class GoldEvidence:
-    """A question's gold passages: their ids, their titles, or the passages themselves."""
+    """The gold passages of a question, as far as they are known."""
 
+    #: Ids in the corpus.
     ids: frozenset[str] = frozenset()
+    #: Titles of the pages, as `title_key` returns them.
     titles: frozenset[str] = frozenset()
+    #: The passages themselves.
     passages: tuple[Document, ...] = ()
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], passages: Iterable[Document] = ()) -> GoldEvidence:
-        """The evidence that `supporting_ids` and `supporting_titles` of a row name (rag_r1/data/rows.py), and
-        the passages. Raises nothing: a key of another shape counts as absent."""
+        """Return the evidence from `supporting_ids` and `supporting_titles` of a row's metadata
+        (rag_r1/data/rows.py) and from the passages. Raises nothing: a malformed key counts as absent."""
         documents = tuple(passages)
         titles = {title_key(title) for title in _texts(metadata.get("supporting_titles"))}
         titles |= {title_key(title_of(passage)) for passage in documents}
         return cls(
             frozenset(_texts(metadata.get("supporting_ids"))) | {p.id for p in documents if p.id},
-            frozenset(titles - {""}),  # passages without a title are not all of one page
+            frozenset(titles - {""}),  # passages without a title do not belong to one page
             documents,
         )
 
     def holds(self, document: Document) -> bool:
-        """Whether this is one of the gold passages, or another passage of their pages."""
+        """Whether a document is one of the gold passages, or another passage of one of their pages."""
         return document.id in self.ids or title_key(title_of(document)) in self.titles
 
     def recall(self, documents: Sequence[Document]) -> float:
-        """The share of the gold passages that are among `documents`: of the ids if they are known, else of
-        the titles. There must be some (`bool`)."""
+        """Return the share of the gold passages that are among `documents`, by id if ids are known, and
+        otherwise by title. At least one of them must be known (`bool(self)`)."""
         if self.ids:
             return len(self.ids & {document.id for document in documents}) / len(self.ids)
         return len(self.titles & {title_key(title_of(document)) for document in documents}) / len(self.titles)
 
     def names(self) -> dict[str, list[str]]:
-        """The ids and the titles under the keys that `of` reads; a key without any is left out."""
+        """Return the ids and the titles under the keys that `of` reads; a key without values is left out."""
         names = {"supporting_ids": sorted(self.ids), "supporting_titles": sorted(self.titles)}
         return {name: values for name, values in names.items() if values}
 
@@ -58,25 +61,25 @@ class GoldEvidence:
 
 
 def title_of(document: Document) -> str:
-    """The title of a passage: its first line without the outer quotation marks (FlashRAG's convention); in a
-    passage of one line, what stands before three blanks (RAG-R1's tsv)."""
+    """Return the title of a passage: its first line without the outer quotation marks (FlashRAG's
+    convention), or, if there is only one line, the text before three spaces (RAG-R1's tsv)."""
     first, line_break, _ = document.contents.partition("\n")
     first = first if line_break else first.partition("   ")[0]
     return re.sub(r'^"(.*)"$', r"\1", first.strip())
 
 
 def title_key(title: str) -> str:
-    """A key that is the same for titles which differ in Unicode form, case, underscores or white space."""
+    """Return a key that is equal for titles that differ only in Unicode form, case, underscores or space."""
     folded = unicodedata.normalize("NFKC", str(title)).casefold().replace("_", " ")
     return " ".join(unicodedata.normalize("NFKC", folded).split())
 
 
 def base_title(title: str) -> str:
-    """The title without the words in parentheses at its end."""
+    """Return the title without a final part in parentheses."""
     return re.sub(r" \([^()]*\)$", "", title)
 
 
 def _texts(value: Any) -> list[str]:
-    """The texts of a list, or of a numpy array; none for anything else."""
+    """Return the items of a list or numpy array as texts, without blank ones; none for anything else."""
     value = value.tolist() if hasattr(value, "tolist") else value
     return [str(item) for item in value if str(item).strip()] if isinstance(value, list | tuple) else []

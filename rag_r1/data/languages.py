@@ -1,7 +1,8 @@
-"""Finds texts that are plainly in another language than others, by their script and a few common words.
+"""Detects questions that are clearly in another language than given texts.
 
-No language is identified for its own sake: where these words do not decide, nothing is said. So only what
-nobody would take for the same language is found, in a few languages of the Latin script and in any script.
+The detection uses the scripts of the letters and a few very common words of seven languages. It does not
+identify languages in general: if the script and these words do not decide, the language counts as the same.
+So it finds only obvious differences, between any two scripts and between these languages.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
-#: Letters of a script that a text in this script has at least: a Greek letter in a formula does not count.
+#: A text counts as written in a script if it has this many letters of it: a Greek letter in a formula does
+#: not make a text Greek.
 _MIN_LETTERS = 3
-#: Language -> words without which hardly a sentence is written, and words one of which a question has.
+#: Maps each language to its most common words, and to words of which nearly every question has one.
 _WORDS = {
     "en": (
         "the of and to by was were is are with from for on at",
@@ -50,7 +52,7 @@ _ASKING = {language: frozenset(asking.split()) for language, (_, asking) in _WOR
 
 
 def is_in_another_language(question: str, texts: Sequence[str]) -> bool:
-    """Whether a question is plainly in another language than the texts."""
+    """Whether a question is clearly in another language than the texts."""
     scripts = _scripts(question)
     text_scripts = set().union(*map(_scripts, texts))
     if any(count >= _MIN_LETTERS and script not in text_scripts for script, count in scripts.items()):
@@ -63,8 +65,8 @@ def is_in_another_language(question: str, texts: Sequence[str]) -> bool:
 
 
 def _language(texts: Sequence[str]) -> str | None:
-    """The language of texts; None if no language has at least two of the common words, and twice as many as
-    every other one."""
+    """Return the language of the texts, which must have at least two of its common words and twice as many as
+    of any other language; None if there is no such language."""
     counts = Counter(word for text in texts for word in _split_words(text))
     sums = {language: sum(counts[word] for word in common) for language, common in _COMMON.items()}
     (best, count), (_, second) = Counter(sums).most_common(2)
@@ -76,5 +78,6 @@ def _split_words(text: str) -> list[str]:
 
 
 def _scripts(text: str) -> Counter[str]:
-    """Script -> number of its letters in a text, by the first word of their names in Unicode."""
+    """Count the letters of each script in a text. The script of a letter is the first word of its Unicode
+    name."""
     return Counter(unicodedata.name(sign, "").split(" ")[0] for sign in text if sign.isalpha())

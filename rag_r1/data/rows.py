@@ -1,18 +1,19 @@
-"""`QuestionRow`: a row of a question data set, written to parquet and read back.
+"""Defines `QuestionRow`, a row of a question data set, and reads and writes such rows as parquet.
 
-veRL reads some columns by name and passes the others on: to the agent loop as keyword arguments, to the
-reward manager as its non-tensor batch. The layout of a row is defined only here:
+veRL reads some columns by name and passes the others on: to the agent loop as keyword arguments, and to the
+reward manager in its non-tensor batch. This module is the only one that defines the layout of a row:
 
     data_source                          name under which veRL reports a validation
     prompt                               chat messages (veRL renames them to `raw_prompt`)
-    ability, agent_name                  veRL's own; the agent loop that runs the row
+    ability                              kind of task, a column that veRL's data sets have
+    agent_name                           name of the agent loop that runs the row
     reward_model.ground_truth.target     gold answers
-    extra_info                           id, question, index, split, protocol, and what else a source has
+    extra_info                           id, question, index, split, protocol, and metadata of the source
 
-Writing is strict: one schema for every file, so that veRL can concatenate files of several sources.
-`write_rows` takes a list, `RowWriter` any number of rows one by one. Reading is tolerant: users' own files
-may lack parts, and veRL turns lists into numpy arrays. What is missing is empty; `row_fault` says whether a
-row is usable.
+Writing is strict: `write_rows` takes a list, and `RowWriter` any number of rows one by one. The schema of the
+columns is fixed, so veRL can concatenate files of several sources. Reading is tolerant, because users' own
+files may lack parts and veRL turns lists into numpy arrays: missing values become empty, and `row_fault` says
+whether a row is usable.
 """
 
 from __future__ import annotations
@@ -45,39 +46,41 @@ COLUMNS_READ = ("data_source", "prompt", "ability", "reward_model", "extra_info"
 #: Keys of `extra_info` that every row has.
 _RESERVED_INFO = ("id", "question", "index", "split", "protocol")
 
-#: Keys of `extra_info` that a set of several sources has besides, null where a source has none, with their
-#: types: a name of Arrow's, or a list of one. `source_row`: position in the source's file, from 1.
-#: `supporting_ids`, `supporting_titles`: the gold passages, by their ids in the corpus and by their pages.
-#: `step_answers`: the answers of the steps that lead to the answer. `parts` and `part_answers`: the
-#: questions that a row joins, and the gold answers of each.
+#: Further keys of `extra_info` in a data set of several sources, which are null if a source lacks them, with
+#: their types: the name of an Arrow type, or a list of a type.
 SOURCE_METADATA: dict[str, Any] = {
+    # Position in the source's file, from 1.
     "source_row": "int64",
     "question_type": "string",
     "hops": "int64",
     "level": "string",
+    # The gold passages, by their ids in the corpus.
     "supporting_ids": ["string"],
+    # The titles of the pages with the gold passages.
     "supporting_titles": ["string"],
+    # The answers of the intermediate steps.
     "step_answers": ["string"],
+    # The questions that a row joins, and the gold answers of each.
     "parts": ["string"],
     "part_answers": [["string"]],
 }
-#: Rows that a `RowWriter` holds; also the size of a row group.
+#: Number of rows that a `RowWriter` keeps in memory and writes as a row group.
 ROW_GROUP = 2048
 
 
 @dataclass(frozen=True)
 class QuestionRow:
-    """One question with its gold answers, prompt and metadata. Unknown texts are empty."""
+    """A question with its gold answers, prompt and metadata. Unknown texts are empty."""
 
     question: str
     golds: tuple[str, ...]
     #: Chat messages, `{"role", "content"}`.
     prompt: tuple[dict[str, Any], ...] = ()
-    #: Unique in all files of a run.
+    #: Unique among all files of a run.
     id: str = ""
     split: str = "train"
     data_source: str = ""
-    #: Name of the protocol whose prompt this is.
+    #: Name of the protocol from which the prompt was made.
     protocol: str = ""
     #: Position in the file, from 0.
     index: int | None = None
@@ -86,7 +89,7 @@ class QuestionRow:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def to_row(self) -> dict[str, Any]:
-        """The row under veRL's columns, the inverse of `from_row`."""
+        """Return the row in veRL's columns, from which `from_row` can read it."""
         return {
             "data_source": self.data_source,
             "prompt": [dict(message) for message in self.prompt],
@@ -105,8 +108,8 @@ class QuestionRow:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> QuestionRow:
-        """Read a row of parquet, or from one that veRL has converted (`raw_prompt`, numpy arrays, `uid`).
-        Raises nothing, whatever the row contains; an unusable prompt becomes empty."""
+        """Read a row of parquet, either directly or after veRL has converted it (`raw_prompt`, numpy arrays,
+        `uid`). Raises nothing, whatever the row contains; an unusable prompt becomes empty."""
         info = row.get("extra_info")
         info = info if isinstance(info, Mapping) else {}
         prompt = _plain(row.get("prompt", row.get("raw_prompt")))
@@ -130,11 +133,12 @@ class QuestionRow:
 
 
 def as_golds(value: Any) -> list[str]:
-    """Gold answers as a list of strings.
+    """Return gold answers as a flat list of strings.
 
     `value` is a string, a list, a tuple, a numpy array (as read from parquet), a ground truth `{"target":
-    ...}`, or None (no golds). Lists may be nested (a list of aliases for each answer). Blank entries are left
-    out; numbers become text."""
+    ...}`, or None (no golds). Lists may be nested, with a list of aliases for each answer. Blank entries are
+    left out, and numbers become text.
+    """
     if isinstance(value, Mapping):
         value = value.get("target")
     value = _plain(value)
@@ -144,18 +148,18 @@ def as_golds(value: Any) -> list[str]:
 
 
 def golds_of(reward_model: Any) -> list[str]:
-    """The gold answers of a row: `reward_model.ground_truth`, or its `target`; empty if malformed."""
+    """Return the gold answers in a row's `reward_model`; none if it is malformed."""
     return as_golds(reward_model.get("ground_truth")) if isinstance(reward_model, Mapping) else []
 
 
 def step_answers_of(metadata: Any) -> list[str]:
-    """The answers of the steps that lead to a row's answer, of its `metadata`; empty if it names none."""
+    """Return the answers of the intermediate steps that a row's metadata names, if any."""
     return as_golds(metadata.get("step_answers")) if isinstance(metadata, Mapping) else []
 
 
 def row_fault(row: Mapping[str, Any]) -> str | None:
-    """Why a row cannot be trained on, or None. Such a row does not end a run. Raises nothing, whatever the
-    row contains; an answer counts if `QuestionRow.from_row` reads it."""
+    """Return why a row cannot be used for training, or None if it can. Raises nothing, whatever the row
+    contains."""
     info = row.get("extra_info")
     question = info.get("question") if isinstance(info, Mapping) else None
     if not isinstance(question, str) or not question.strip():
@@ -166,8 +170,7 @@ def row_fault(row: Mapping[str, Any]) -> str | None:
 
 
 def usable_prompt(prompt: Any) -> bool:
-    """Whether this is a list of messages with role and text, without which `plugin/dataset.py` drops the
-    row."""
+    """Whether a prompt is a list of messages with role and text; `plugin/dataset.py` drops any other row."""
     if not isinstance(prompt, list | tuple) or not prompt:
         return False
     return all(
@@ -177,7 +180,7 @@ def usable_prompt(prompt: Any) -> bool:
 
 
 def write_rows(path: str | Path, rows: Iterable[QuestionRow]) -> None:
-    """Write the rows as a parquet file. The same rows give the same bytes."""
+    """Write the rows as a parquet file, whose bytes depend only on the rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -188,15 +191,16 @@ def write_rows(path: str | Path, rows: Iterable[QuestionRow]) -> None:
 
 
 class RowWriter:
-    """Writes a parquet file row by row, in memory that does not depend on their number.
+    """Context manager that writes a parquet file row by row, in memory that does not grow with their number.
 
-    `metadata` declares the further keys of `extra_info`, as SOURCE_METADATA does; a row with another key is
-    a ValueError. The same rows give the same bytes. The file appears under its name when the block ends;
-    after an error, or if the process is killed, what was there before is left.
+    The bytes of the file depend only on the rows. The file appears under its name when the block ends; after
+    an error, or if the process is killed, an earlier file of that name is unchanged.
     """
 
     def __init__(self, path: str | Path, metadata: Mapping[str, Any] = SOURCE_METADATA):
+        """`metadata` declares the further keys of `extra_info` and their types, as SOURCE_METADATA does."""
         self.path = Path(path)
+        #: Number of rows that have been added.
         self.count = 0
         self._metadata = metadata
         self._rows: list[dict[str, Any]] = []
@@ -204,15 +208,15 @@ class RowWriter:
     def __enter__(self) -> RowWriter:
         import pyarrow.parquet as pq
 
-        self._declared = _schema([(name, _arrow_type(kind)) for name, kind in self._metadata.items()])
+        self._row_schema = _schema([(name, _arrow_type(kind)) for name, kind in self._metadata.items()])
         with ExitStack() as files:
             part = files.enter_context(atomic_file(self.path))
-            self._file = files.enter_context(pq.ParquetWriter(part, self._declared))
+            self._file = files.enter_context(pq.ParquetWriter(part, self._row_schema))
             self._open = files.pop_all()
         return self
 
     def add(self, row: QuestionRow) -> None:
-        """Write a row. Raises ValueError for metadata that was not declared."""
+        """Add a row. Raises ValueError if it has a metadata key that was not declared."""
         if unknown := set(row.metadata) - set(self._metadata):
             raise ValueError(f"row {row.id}: undeclared metadata {', '.join(sorted(unknown))}")
         self._rows.append(row.to_row())
@@ -221,10 +225,10 @@ class RowWriter:
             self._flush()
 
     def _flush(self) -> None:
-        """Write the rows that are held, as a row group."""
+        """Write the rows in memory as a row group."""
         import pyarrow as pa
 
-        self._file.write_table(pa.Table.from_pylist(self._rows, schema=self._declared))
+        self._file.write_table(pa.Table.from_pylist(self._rows, schema=self._row_schema))
         self._rows = []
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -236,8 +240,8 @@ class RowWriter:
 
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
-    """The rows of a parquet file of any size, as plain values, with the columns that `row_fault` and
-    `QuestionRow.from_row` read. Raises DataError for one that unpacks to too much."""
+    """Yield the rows of a parquet file of any size as plain Python values, with the columns that `row_fault`
+    and `QuestionRow.from_row` use. Raises DataError if the file would decompress to too much data."""
     import pyarrow.parquet as pq
 
     check_parquet(path, COLUMNS_READ)
@@ -248,7 +252,7 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
 
 
 def _schema_of(rows: Sequence[QuestionRow]) -> pa.Schema:
-    """The schema of veRL's columns, with the metadata of the rows in `extra_info`."""
+    """Return the schema of veRL's columns for these rows, with their metadata keys in `extra_info`."""
     import pyarrow as pa
 
     metadata_type = pa.array([dict(row.metadata) for row in rows]).type if rows else ()
@@ -256,14 +260,14 @@ def _schema_of(rows: Sequence[QuestionRow]) -> pa.Schema:
 
 
 def _arrow_type(kind: Any) -> pa.DataType:
-    """The Arrow type of an entry of `SOURCE_METADATA`."""
+    """Return the Arrow type for a type in the notation of `SOURCE_METADATA`."""
     import pyarrow as pa
 
     return pa.list_(_arrow_type(kind[0])) if isinstance(kind, list) else pa.type_for_alias(kind)
 
 
 def _schema(extra_info_fields: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
-    """The schema of veRL's columns, with these further keys in `extra_info`."""
+    """Return the schema of veRL's columns, with these further keys in `extra_info`."""
     import pyarrow as pa
 
     text = pa.string()
@@ -283,10 +287,10 @@ def _schema(extra_info_fields: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
 
 
 def _plain(value: Any) -> Any:
-    """A numpy array or number as a Python list or number."""
+    """Return a numpy array or number as a Python list or number, and any other value unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def cell_text(value: Any) -> str:
-    """A cell as text; the empty text for an empty or a nested one."""
+    """Return a cell of a table as text; an empty or nested cell gives an empty text."""
     return str(value) if isinstance(value, str | Real) else ""

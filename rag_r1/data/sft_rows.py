@@ -1,23 +1,18 @@
-"""`SftRow`: a sample for supervised fine-tuning, stored as parquet and encoded as tokens.
+"""Defines `SftRow`, a sample for supervised fine-tuning, which is stored as parquet and encoded as tokens.
 
-A row is a prompt and the pieces that follow it: turns that a policy generated and observations that the
-environment inserted. Every piece says where it comes from, and which pieces are trained follows from that
-and never from looking at text: only a generated piece can be trained, so an observation has loss weight 0
-whatever is in it.
+A row consists of a prompt and the pieces that follow it: turns that a policy generated, and observations that
+the environment inserted. Each piece records its origin, and only a generated piece can be a training target.
+So an observation always has loss weight 0, whatever its text is.
 
-`SftTokens` makes of a row what a rollout sees, by the means of a rollout (`AgentSetup`): the prompt
-through the protocol and the chat template, with the question neutralised, and each piece encoded on its
-own, as turns and observations enter the token ledger. Nothing is joined before it is encoded, because
-text at a boundary would then give other tokens: Qwen's tokenizer makes one token of `>` and the line
-break after it.
+`SftTokens` encodes a row with the same code as a rollout (`AgentSetup`), so both give the same tokens. The
+prompt goes through the protocol and the chat template, with control tokens in the question neutralised, and
+each piece is encoded separately, just as turns and observations enter the token ledger. The pieces are not
+joined before they are encoded, because that would change the tokens at the boundaries: Qwen's tokenizer, for
+example, encodes `>` and a following line break as one token.
 
-A turn ends with its closing tag, and so does what is trained: there is no end-of-sequence token. In a rollout
-the generation stops at that tag, after `</search>` the observation follows, and after `</answer>` the episode
-is over; a token that no rollout ever contains would be trained here and never seen again.
-
-The columns: `id`, `question`, `protocol` (its name), `kind`, `messages` (chat messages), `pieces` (text,
-generated, trained), and as they were counted when the row was made, `context_tokens` (everything before the
-last target) and `target_tokens` (all targets).
+The target of a turn ends with the turn's closing tag, without an end-of-sequence token. In a rollout the
+generation stops at that tag: after `</search>` the observation follows, and after `</answer>` the episode
+ends. Training an end-of-sequence token would teach the model a token that no rollout contains.
 """
 
 from __future__ import annotations
@@ -38,15 +33,18 @@ from rag_r1.sandbox.parquet import check_parquet
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: The columns of the parquet file, which are the fields of `SftRow`.
 COLUMNS = ("id", "question", "protocol", "kind", "messages", "pieces", "context_tokens", "target_tokens")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Text after the prompt. `generated`: a turn of the policy, not an observation; `trained`: a target."""
+    """A text after the prompt: a turn of the policy or an observation."""
 
     text: str
+    #: Whether the policy generated the text; False for an observation.
     generated: bool
+    #: Whether the text is a training target.
     trained: bool = False
 
     def __post_init__(self) -> None:
@@ -56,16 +54,20 @@ class Piece:
 
 @dataclass(frozen=True)
 class SftRow:
-    """One sample: a prompt and its pieces, of which at least one is a target. Raises DataError without
-    one."""
+    """A sample, which is a prompt and its pieces. Raises DataError if none of the pieces is a target."""
 
     id: str
     question: str
+    #: Name of the protocol.
     protocol: str
+    #: The kind of sample, "whole trace" or "CONTEXT -> ACTION" (rag_r1/sft/segment.py).
     kind: str
+    #: The prompt as chat messages.
     messages: tuple[dict[str, str], ...]
     pieces: tuple[Piece, ...]
+    #: Number of tokens before the last target, counted when the row was made.
     context_tokens: int = 0
+    #: Number of tokens of all targets, counted when the row was made.
     target_tokens: int = 0
 
     def __post_init__(self) -> None:
@@ -74,16 +76,16 @@ class SftRow:
 
     @property
     def targets(self) -> list[str]:
-        """The texts that are trained."""
+        """The texts of the targets."""
         return [piece.text for piece in self.pieces if piece.trained]
 
     def to_row(self) -> dict[str, Any]:
-        """The row under its columns."""
+        """Return the row as a mapping from column to value."""
         return {**vars(self), "messages": list(self.messages), "pieces": [asdict(p) for p in self.pieces]}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> SftRow:
-        """Read a row that `to_row` made. Raises DataError for any other."""
+        """Read a row that `to_row` returned. Raises DataError for any other row."""
         try:
             pieces = tuple(Piece(p["text"], bool(p["generated"]), bool(p["trained"])) for p in row["pieces"])
             messages = tuple({"role": m["role"], "content": m["content"]} for m in row["messages"])
@@ -96,21 +98,24 @@ class SftRow:
 
 @dataclass(frozen=True)
 class RowTokens:
-    """The token ids of a row, and for each of them 1 if it is trained, else 0."""
+    """The tokens of a row."""
 
+    #: The token ids.
     ids: list[int]
+    #: 1 for each token of a target, and 0 for every other one.
     mask: list[int]
 
     @property
     def targets(self) -> int:
-        """The number of tokens that are trained."""
+        """The number of tokens of targets."""
         return sum(self.mask)
 
 
 class SftTokens:
-    """Encodes rows for one tokenizer and one protocol; `chat` are arguments of the chat template."""
+    """Encodes rows for one tokenizer and one protocol."""
 
     def __init__(self, tokenizer: Any, protocol: Protocol, chat: Mapping[str, Any] | None = None):
+        """`chat` has further arguments of the chat template."""
         tokens = control_tokens(tokenizer)
         codec = TokenizerCodec(tokenizer)
         template = ChatTemplate(tokenizer, **(chat or {}))
@@ -129,8 +134,8 @@ class SftTokens:
         self._render = template.text
 
     def __call__(self, row: SftRow) -> RowTokens:
-        """The tokens of a row. Raises DataError if a piece contains a token that controls this model:
-        it was made for another tokenizer."""
+        """Return the tokens of a row. Raises DataError if a piece contains a control token of this tokenizer,
+        which means that the row was made for another one."""
         ids = self._setup.prompt_ids(row.question, row.messages)
         mask = [0] * len(ids)
         for piece in row.pieces:
@@ -145,15 +150,16 @@ class SftTokens:
         return RowTokens(ids, mask)
 
     def control_token(self, ids: Sequence[int]) -> str | None:
-        """A token among these ids that controls the model and is not a tag of the protocol, or None."""
+        """Return the first control token among these ids that is not a tag of the protocol; None without
+        one."""
         return next((self._control[token] for token in ids if token in self._control), None)
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a turn or an observation."""
+        """Return the token ids of a turn or an observation."""
         return self._setup.codec.encode(text)
 
     def prompt_text(self, row: SftRow) -> str:
-        """The text of the prompt, up to where the policy's first turn begins."""
+        """Return the text of the prompt, up to the beginning of the policy's first turn."""
         messages = self.protocol.harmless(row.messages, row.question)
         if self.protocol.prompt_form == "text":
             text = self._begin + "".join(message["content"] for message in messages)
@@ -163,8 +169,8 @@ class SftTokens:
 
 
 def protocol_of_rows(rows: Iterable[SftRow], name: str | None) -> Protocol:
-    """The protocol of rows: `name` (or a file) or, without it, the one that they name. Raises DataError if
-    rows name another one, and for a protocol of chat turns."""
+    """Return the protocol of rows: the one with this name (or in this file), or, if `name` is None, the one
+    that the rows name. Raises DataError if rows name another protocol, and for a protocol with chat turns."""
     names = sorted({row.protocol for row in rows})
     if name is None and len(names) != 1:
         raise DataError(f"the rows are of several protocols ({', '.join(names)}): train them separately")
@@ -183,7 +189,7 @@ def protocol_of_rows(rows: Iterable[SftRow], name: str | None) -> Protocol:
 
 
 def write_sft_rows(path: str | Path, rows: Iterable[SftRow]) -> None:
-    """Write the rows as a parquet file. The same rows give the same bytes."""
+    """Write the rows as a parquet file, whose bytes depend only on the rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -192,8 +198,8 @@ def write_sft_rows(path: str | Path, rows: Iterable[SftRow]) -> None:
 
 
 def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
-    """The rows of a parquet file. Raises DataError, which names the file, for a file that is missing or has
-    other columns, and for a row that is not an SFT row."""
+    """Yield the rows of a parquet file. Raises DataError, which names the file, if the file is missing, if it
+    lacks a column, or if a row is not an SFT row."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -214,6 +220,7 @@ def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
 
 
 def _schema() -> pa.Schema:
+    """Return the schema of the parquet file."""
     import pyarrow as pa
 
     text, flag = pa.string(), pa.bool_()

@@ -1,15 +1,16 @@
-"""The JSONL records that the steps of `rag-r1 retriever data` write, and how they are read.
+"""Defines, reads and writes the JSONL records of `rag-r1 retriever data`.
 
     candidates.jsonl    RoundsRecord        a trajectory: its searches, each with the retriever's candidates
-    passages.jsonl      PassageRecord       the text of all candidates, as in a corpus
+    passages.jsonl      PassageRecord       the text of each candidate, as in a corpus
     sub_answers.jsonl   SubAnswersRecord    what each search of a trajectory should have found
     relevance.jsonl     RelevanceRecord     local relevance (LR) of a search's candidates, 0 to 100
     correctness.jsonl   CorrectnessRecord   is the final answer right with a candidate alone (GAC)? 0 to 1
     train.jsonl         TrainingRow         a positive passage, its negatives, and their scores
 
-Passages are named by the corpus's own ids. `id` is the question's, `round_index` counts the searches of its
-trajectory from 1; together they name a round. Keys that a record here does not have are ignored, and the
-records of the published pipeline, whose keys these are, can be read as they are; so can its training rows.
+Passages are identified by their ids in the corpus. A round is identified by `id`, the id of the question, and
+`round_index`, which counts the searches of its trajectory from 1. The keys are those of the published
+pipeline (8421BCD/Agentic-R), whose records and training rows can therefore be read without conversion.
+Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from rag_r1.runs.errors import RunError
 CANDIDATES, PASSAGES, SUB_ANSWERS = "candidates.jsonl", "passages.jsonl", "sub_answers.jsonl"
 RELEVANCE, CORRECTNESS, TRAIN = "relevance.jsonl", "correctness.jsonl", "train.jsonl"
 
-#: Class of a record -> the file of such records.
+#: Maps the name of a record's class to the file of such records.
 _FILES = {"RoundsRecord": CANDIDATES, "RelevanceRecord": RELEVANCE, "CorrectnessRecord": CORRECTNESS}
 _FILES |= {"PassageRecord": PASSAGES, "SubAnswersRecord": SUB_ANSWERS, "TrainingRow": TRAIN}
-#: Id of a question or a passage; whole numbers, as in some corpora, become text.
+#: Id of a question or a passage. Whole numbers, which some corpora use as ids, become text.
 Name = Annotated[str, Field(min_length=1), BeforeValidator(lambda v: str(v) if type(v) is int else v)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 RoundNumber = Annotated[int, Field(ge=1)]
@@ -43,18 +44,22 @@ class _Record(BaseModel):
 
 
 class CandidatesRound(_Record):
-    """A search of a trajectory. `reasoning_context`: the policy's text and its observations, up to the end of
-    the turn that searches; `current_query`: the policy's query, and `sent_query` what the retriever was sent
-    for it; `turn`: number of the turn, from 0 (several searches may share one); `reasoning`: the thought
-    before the query, which may be empty (None in records that do not keep it)."""
+    """A search of a trajectory, with its candidates. The published records lack the fields with a default."""
 
     round_index: RoundNumber
+    #: The policy's text and its observations, up to the end of the turn with the search.
     reasoning_context: str
+    #: The query as the policy wrote it.
     current_query: str
+    #: The candidates, best first.
     candidate_passage_ids: tuple[Name, ...]
+    #: The text that the retriever was sent for the query.
     sent_query: str | None = None
+    #: The queries of earlier turns.
     history_queries: tuple[str, ...] = ()
+    #: Number of the turn, from 0; several searches may share a turn.
     turn: int | None = None
+    #: The thought before the query; empty if the policy wrote none.
     reasoning: str | None = None
 
 
@@ -76,36 +81,38 @@ class PassageRecord(_Record):
 
 
 class SubAnswersRecord(_Record):
-    """One short answer for each search of a trajectory; `relevance.NOT_SURE` where none is known."""
+    """A short answer for each search of a trajectory; `relevance.NOT_SURE` where the judge knew none."""
 
     id: Name
     sub_answers: tuple[str, ...]
 
 
 class RelevanceRecord(_Record):
-    """Local relevance of the candidates of a round, by passage id, 0 to 100."""
+    """The local relevance (LR) of the candidates of a round."""
 
     id: Name
     round_index: RoundNumber
+    #: LR from 0 to 100 by passage id.
     docid_score: dict[Name, Annotated[int, Field(ge=0, le=100)]]
 
 
 class ContinuationMetrics(_Record):
-    """`em`: share of the continuations that ended with a right answer."""
+    """The metrics of the continuations of one candidate."""
 
+    #: Share of the continuations that ended with a right answer.
     em: Share
 
 
 class Continuation(_Record):
-    """How the episodes ended in which a round's search found one passage alone. `retrieved_times`: searches
-    after it, the mean over these continuations."""
+    """The results of the continuations of one candidate, in which the round's search returned it alone."""
 
     metric_score: ContinuationMetrics
+    #: Mean number of searches after the round's own.
     retrieved_times: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
 
 
 class CorrectnessRecord(_Record):
-    """Global answer correctness of the candidates of a round, by passage id."""
+    """The global answer correctness (GAC) of the candidates of a round, by passage id."""
 
     id: Name
     question: str
@@ -117,26 +124,30 @@ class CorrectnessRecord(_Record):
 
 
 class PassageUtility(_Record):
-    """The scores of a passage of a training row, each from 0 to 1, and 0 if it was not measured. `em`: GAC;
-    `local_utility`: LR."""
+    """The scores of a passage of a training row. A score that was not measured is 0."""
 
+    #: GAC, from 0 to 1.
     em: Share
+    #: LR, scaled to 0 to 1.
     local_utility: Share
 
 
 class TrainingRow(_Record):
-    """A query with its positive passage, which is the first of `passage_ids`, and its negatives. `reasoning`:
-    the thought before the query, for a retriever that reads it; empty if the policy wrote none, None if it is
-    not known (as in the published rows)."""
+    """A query with its positive passage and its negatives."""
 
     dataset: str
+    #: Id of the question.
     query_id: Name
     question: str
     round_index: RoundNumber
     history_queries: tuple[str, ...]
     query_text: str
+    #: The positive passage, then the negatives.
     passage_ids: Annotated[tuple[Name, ...], Field(min_length=2)]
+    #: The scores of the passages, in the same order.
     scores: tuple[PassageUtility, ...]
+    #: The thought before the query, for a retriever that reads it: empty if the policy wrote none, None if it
+    #: is not known, as in the published rows.
     reasoning: str | None = None
 
     @model_validator(mode="after")
@@ -152,13 +163,13 @@ Record = TypeVar("Record", bound=_Record)
 
 
 def read_records(kind: type[Record], *paths: str | Path) -> Iterator[Record]:
-    """Yields the records of files of this kind. Raises RunError for a file that cannot be read, and, with
-    file and line, for the first line that is not such a record."""
+    """Yield the records of files of this kind. Raises RunError for a file that cannot be read, and for the
+    first line that is not such a record; the message then names the file and the line."""
     return (record for path in paths for record, _ in read_with_offsets(kind, Path(path)))
 
 
 def read_with_offsets(kind: type[Record], path: Path) -> Iterator[tuple[Record, int]]:
-    """Yields each record of a file with its byte offset, from which `record_at` reads it again. Raises
+    """Yield each record of a file with its byte offset, at which `record_at` can read it again. Raises
     RunError as `read_records` does."""
     offset = 0
     try:
@@ -173,22 +184,22 @@ def read_with_offsets(kind: type[Record], path: Path) -> Iterator[tuple[Record, 
 
 
 def record_at(kind: type[Record], path: Path, offset: int) -> Record:
-    """Read the record that begins at a byte offset. Raises RunError if none begins there, because the file
-    was changed, and OSError if it was removed."""
+    """Read the record that begins at a byte offset. Raises RunError if there is none because the file has
+    changed, and OSError if the file was removed."""
     with path.open("rb") as file:
         file.seek(offset)
         return _parse(kind, file.readline(), f"{path}, byte {offset}")
 
 
 def write_records(path: Path, records: Iterable[_Record]) -> int:
-    """Write a file of records, all or nothing; returns their number. Values that are not set, or are None,
-    are left out."""
+    """Write a file of records, completely or not at all, and return their number. Values that are not set or
+    are None are left out."""
     lines = (well_formed(json.dumps(json_values(record), ensure_ascii=False)) + "\n" for record in records)
     return write_lines(path, lines, private=True)
 
 
 def json_values(record: _Record) -> Mapping[str, object]:
-    """A record as JSON values, without those that are not set or are None."""
+    """Return a record as JSON values, without those that are not set or are None."""
     return record.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
 
@@ -201,12 +212,12 @@ def _parse(kind: type[Record], line: bytes, location: str) -> Record:
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first problem that pydantic has found, as `KEY: PROBLEM`."""
+    """Return the first problem that pydantic found, as `KEY: PROBLEM`."""
     problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
     key = ".".join(map(str, problem["loc"][:2]))
     return f"{key}: {problem['msg']}" if key else problem["msg"]
 
 
 def _line_kind(kind: type[_Record]) -> str:
-    """What a line of such a record is called in messages."""
+    """Return the words by which messages refer to a line with such a record."""
     return f"a line of {_FILES.get(kind.__name__, kind.__name__)}, as `rag-r1 retriever data` writes it"

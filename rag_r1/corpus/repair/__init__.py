@@ -1,4 +1,4 @@
-"""Repairs a corpus: collects the text of missing pages, and writes the corpus with what is supplied."""
+"""Repairs a corpus: collects the text of missing pages, and writes a corpus that contains it."""
 
 from rag_r1.system.renamed_modules import forwarding_getattr
 

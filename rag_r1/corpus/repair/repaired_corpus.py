@@ -1,9 +1,9 @@
-"""Writes a repaired corpus: its own passages, followed by the supplied missing ones.
+"""Writes a repaired corpus: all passages of a corpus, followed by the supplied passages that it lacks.
 
-A supplied passage is taken, once, if its id or its title is missing in the corpus. It keeps its id, unless it
-has none or another passage has it: then it becomes `supplied-N`, with an N that the corpus does not have.
-Corpus and supply are streamed, each row is written at once, and the file gets its name when it is whole: a
-repair that was killed is made again from its beginning.
+A supplied passage is added, once, if its id or its title is among the missing evidence. It keeps its id if it
+has one that no other passage has; otherwise its id becomes `supplied-N`, with an unused number N. Corpus and
+supply are streamed, so memory does not grow with them. The file appears under its name only when it is
+complete, so a repair that was killed begins again.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ _SUPPLIED = re.compile(r"supplied-(\d{1,18})")
 
 @dataclass
 class RepairResult:
-    """The written file, its passages from the corpus and from the supply, and the evidence that is still
-    missing."""
+    """The written file, the numbers of its passages, and the evidence that is still missing."""
 
     path: Path
+    #: Number of passages from the corpus.
     passages: int = 0
+    #: Number of passages from the supply.
     supplied: int = 0
-    #: Supplied passages with a new id.
+    #: Number of supplied passages with a new id.
     renamed: int = 0
+    #: Ids that are still missing.
     ids_left: set[str] = field(default_factory=set)
+    #: Titles that are still missing.
     titles_left: set[str] = field(default_factory=set)
     #: Rows of the supply that were left out.
     bad: BadRows = field(default_factory=BadRows)
@@ -49,15 +52,16 @@ def repair(
     skip_bad_rows: bool = False,
     progress: bool = True,
 ) -> RepairResult:
-    """Write `out` (JSON lines, {"id", "contents"}). `ids` and `titles`: what is missing in the corpus.
+    """Write the repaired corpus to `out`, as JSON lines with {"id", "contents"}.
 
-    Raises DataError if rows cannot be used and are not to be left out; `out` is then as it was before.
+    `ids` and `titles` are the evidence that the corpus lacks. Raises DataError if rows cannot be used, unless
+    `skip_bad_rows` says to leave them out; `out` is then unchanged.
     """
     result = RepairResult(out, ids_left=set(ids), titles_left=set(titles))
-    offered = {row.id for row in _passages(supply, result.bad, progress, "reading supply") if row.id}
+    supply_ids = {row.id for row in _passages(supply, result.bad, progress, "reading supply") if row.id}
     result.bad.refuse(skip_bad_rows, "no repaired corpus was written")
     out.parent.mkdir(parents=True, exist_ok=True)
-    passages = _repaired_passages(corpus, supply, result, offered, skip_bad_rows, progress)
+    passages = _repaired_passages(corpus, supply, result, supply_ids, skip_bad_rows, progress)
     write_json_lines(out, (passage.row() for passage in passages), durable=True)
     return result
 
@@ -65,24 +69,24 @@ def repair(
 def _repaired_passages(
     corpus: Corpus,
     supply: Corpus,
-    counts: RepairResult,
-    offered: Collection[str],
+    result: RepairResult,
+    supply_ids: Collection[str],
     skip_bad_rows: bool,
     progress: bool,
 ) -> Iterator[Passage]:
-    """The corpus, then the supplied passages that are missing in it, counted in `counts`. `offered`: the
-    ids of the supply. Raises DataError for bad rows in the corpus."""
-    used_ids: set[str] = set()
-    last = 0
+    """Yield the passages of the corpus, then the supplied passages that it lacks, and update `result`. Raises
+    DataError for bad rows in the corpus, unless `skip_bad_rows` says to leave them out."""
+    used_ids: set[str] = set()  # only those that a supplied passage might have as well
+    last_number = 0  # the largest N of any `supplied-N`
     bad = BadRows()
     for row in _passages(corpus, bad, progress, "copying corpus"):
         yield row
-        counts.passages += 1
-        if row.id in offered:
+        result.passages += 1
+        if row.id in supply_ids:
             used_ids.add(row.id)
-        last = max(last, _supplied_number(row.id))
+        last_number = max(last_number, _supplied_number(row.id))
     bad.refuse(skip_bad_rows, "no repaired corpus was written")
-    missing = _MissingEvidence(counts.ids_left, counts.titles_left)
+    missing = _MissingEvidence(result.ids_left, result.titles_left)
     digests: set[bytes] = set()
     for row in _passages(supply, BadRows(), progress, "adding passages"):
         digest = hashlib.sha256(f"{row.id}\n{row.contents}".encode()).digest()[:12]
@@ -90,46 +94,47 @@ def _repaired_passages(
             continue
         digests.add(digest)
         if row.id is None or row.id in used_ids:
-            last += 1
-            row = replace(row, id=f"supplied-{last}")
-            counts.renamed += 1
-        last = max(last, _supplied_number(row.id))
+            last_number += 1
+            row = replace(row, id=f"supplied-{last_number}")
+            result.renamed += 1
+        last_number = max(last_number, _supplied_number(row.id))
         used_ids.add(row.id)
         yield row
-        counts.supplied += 1
-    counts.ids_left -= missing.present_ids
-    counts.titles_left -= missing.present_titles
+        result.supplied += 1
+    result.ids_left -= missing.supplied_ids
+    result.titles_left -= missing.supplied_titles
 
 
 def _supplied_number(passage_id: str | None) -> int:
-    """N of `supplied-N`; 0 for any other id."""
+    """Return N if the id is `supplied-N`, and otherwise 0."""
     match = _SUPPLIED.fullmatch(passage_id or "")
     return int(match[1]) if match else 0
 
 
 class _MissingEvidence:
-    """The missing ids and titles, and which of them the supplied passages have."""
+    """The missing ids and titles, and those of them that the supplied passages have."""
 
     def __init__(self, ids: Collection[str], titles: Collection[str]):
         self.ids = frozenset(ids)
+        #: Maps the key of each missing title (title_index.py) to the titles with this key.
         self.titles: dict[str, list[str]] = {}
         for title in titles:
             self.titles.setdefault(key_of(title), []).append(title)
-        self.present_ids: set[str] = set()
-        self.present_titles: set[str] = set()
+        self.supplied_ids: set[str] = set()
+        self.supplied_titles: set[str] = set()
 
     def supplied_by(self, row: Passage) -> bool:
-        """Note which missing ids and titles a passage has; returns whether it has any."""
+        """Record which missing ids and titles a passage has. Returns whether it has any."""
         ids, title = self.ids & {row.id}, row.title
-        names = self.titles.get(key_of(title), ()) if title else ()
-        matches = [name for name in names if title and level_of(name, title) in STRONG]
-        self.present_ids |= ids
-        self.present_titles.update(matches)
-        return bool(ids or matches)
+        similar_titles = self.titles.get(key_of(title), ()) if title else ()
+        titles = [name for name in similar_titles if title and level_of(name, title) in STRONG]
+        self.supplied_ids |= ids
+        self.supplied_titles.update(titles)
+        return bool(ids or titles)
 
 
 def _passages(corpus: Corpus, bad: BadRows, progress: bool, doing: str) -> Iterator[Passage]:
-    """The passages of a corpus; other rows are added to `bad`."""
+    """Yield the passages of a corpus, and add all other rows to `bad`."""
     for row, position in corpus.rows(progress=progress, doing=doing):
         if isinstance(row, ValueError):
             bad.add(corpus.location(position), row)

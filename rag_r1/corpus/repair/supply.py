@@ -1,5 +1,7 @@
-"""Collects the text of missing pages from the files of HotpotQA, 2WikiMultihopQA and MuSiQue, which hold it.
-The file that is written can be given to --supply."""
+"""Collects the text of missing pages from data files that contain it: HotpotQA, 2WikiMultihopQA, MuSiQue.
+
+The written file can be passed to `rag-r1 corpus check --supply`, which adds its passages to the corpus.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,15 @@ from rag_r1.protocols.actions import has_lone_surrogate
 
 
 def write_supply(data: Sequence[Path], titles: Collection[str], out: Path) -> int:
-    """Write the paragraphs with these titles, {"title", "text"} a line, each once. Returns their number."""
+    """Write the paragraphs with these titles, one {"title", "text"} per line and each only once. Returns
+    their number."""
     rows = ({"title": title, "text": text} for title, text in _paragraphs(data, frozenset(titles)))
     return write_json_lines(out, rows, durable=True)
 
 
 def _paragraphs(data: Sequence[Path], titles: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """(title, text) of the paragraphs with these titles, each once; veRL's parquet has none."""
+    """Yield (title, text) of the paragraphs with these titles, each once. Files in veRL's layout are skipped,
+    because they contain no paragraphs."""
     digests: set[bytes] = set()
     for path in map(Path, data):
         if not titles or has_verl_columns(path):

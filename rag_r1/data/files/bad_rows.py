@@ -1,9 +1,10 @@
-"""Counts the rows of a source that cannot be used (as in retrieval_server/folder/bad_rows.py).
+"""Counts the rows of a source that cannot be used, and reports or refuses them.
 
-Bad rows are counted, and the first five are named with their place and the reason. By default nothing is then
-written, and the script ends with a status other than 0; with `--skip-bad-rows` these rows are left out, also
-counted and named, and the others are used. A whole file is read before it is refused, so one run shows every
-fault.
+All bad rows are counted, and the first five are named with their location and the reason. By default nothing
+is then written, and the command fails; with `--skip-bad-rows` the bad rows are left out, which is reported in
+the same way, and the other rows are used. A file is read to its end before it is refused, so one run reports
+all faults. (retrieval_server/folder/bad_rows.py does the same for the retrieval server, which shares no code
+with this package.)
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ from dataclasses import dataclass, field
 
 from rag_r1.io.errors import DataError
 
-#: Bad rows that are named; the others are only counted.
+#: Number of bad rows that are named; the others are only counted.
 NAMED = 5
 HELP = "leave out and count rows that cannot be used (default: such a row is an error)"
 
 
 @dataclass
 class BadRows:
-    """The number of rows that cannot be used, and the first `NAMED` of them as `file, row 3: reason`."""
+    """The rows that cannot be used."""
 
     count: int = 0
+    #: The first `NAMED` of them, as `file, row 3: reason`.
     first: list[str] = field(default_factory=list)
 
     def add(self, location: str, reason: object) -> None:
-        """Count a row, and keep its place and reason if it is one of the first `NAMED`."""
+        """Count a row, and keep its location and the reason if it is one of the first `NAMED`."""
         self.count += 1
         if len(self.first) < NAMED:
             self.first.append(f"{location}: {reason}")
@@ -34,22 +36,23 @@ class BadRows:
         return BadRows(self.count + other.count, (self.first + other.first)[:NAMED])
 
     def named(self) -> str:
-        """The first `NAMED` rows, and how many more there are."""
+        """Return the first `NAMED` rows and the number of further ones, as text."""
         unnamed = self.count - len(self.first)
         return "; ".join(self.first) + (f"; and {unnamed} more" if unnamed else "")
 
     def refusal(self) -> str:
-        """The error message for files with these rows."""
+        """Return the error message for files with these rows."""
         return f"{self._count_text()}: {self.named()}. Repair them, or leave them out with --skip-bad-rows."
 
     def refuse(self, skip_bad_rows: bool, consequence: str) -> None:
-        """Raises DataError, which begins with `consequence`, for bad rows that are not to be left out."""
+        """Raises DataError if there are bad rows, unless `skip_bad_rows` says to leave them out. The message
+        begins with `consequence`, such as "no report was written"."""
         if self.count and not skip_bad_rows:
             raise DataError(f"{consequence}, because of {self.refusal()}")
 
     def left_out(self) -> list[str]:
-        """The lines that report these rows as left out: how many, one for each that is named, one for the
-        others. Empty without bad rows."""
+        """Return lines of text which report that these rows were left out: the number, then each named row,
+        then the number of the others. There are no lines if there are no bad rows."""
         if not self.count:
             return []
         unnamed = self.count - len(self.first)

@@ -1,15 +1,16 @@
-"""Finds rows with the same question and decides which are kept.
+"""Finds rows with the same question, and decides which of them are kept.
 
-Two questions are the same if they differ only in case, white space, punctuation at the end, and in how
-Unicode encodes the same characters (composed or not, full or half width, curly or straight quotes, kinds of
-dashes). Case is folded as Unicode defines it, which makes ß and ss the same. All other signs count: C++, C#
-and C are three languages, 2+2 is not 2-2, n! is not n, and a vowel sign makes another word in Hindi, Thai or
-Arabic. Missing a duplicate costs little; wrongly merging two questions loses a row.
+Two questions are the same if they differ only in case, white space, final punctuation, or the Unicode
+encoding of the same characters (composed or not, full or half width, curly or straight quotes, kinds of
+dashes). Case is folded as Unicode defines it, so ß and ss are equal. All other characters count: C++, C# and
+C are three languages, 2+2 is not 2-2, n! is not n, and a vowel sign makes another word in Hindi, Thai or
+Arabic. The rules are strict because a missed duplicate costs little, whereas wrongly merging two questions
+loses a row.
 
-Of rows with the same question and the same answers the first is kept. Rows with the same question and
+Among rows with the same question and the same answers, the first is kept. Rows with the same question but
 different answers are all kept: PopQA asks for the occupations of several people with the same name, and each
-of its rows counts in the published figures. They are listed in the same file as the rows that are removed
-(repeated_questions.jsonl), which gives the outcome of each.
+of these rows counts in the published figures. Both cases are listed, with their outcome, in
+repeated_questions.jsonl.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from typing import Any
 
 from rag_r1.data.files.questions import Question
 
-#: Compatibility forms (Unicode's tags) that are another way to write the same text. Not among them: <super>,
-#: <sub> and <fraction> (10² is not 102), <circle>, <square> and <font> (ℝ is not R), and the rare <small> and
-#: <vertical>.
+#: Tags of Unicode's compatibility forms that are only another way to write the same text. The others are not:
+#: <super>, <sub> and <fraction> (10² is not 102), <circle>, <square> and <font> (ℝ is not R), and the rare
+#: <small> and <vertical>.
 _SAME_FORM = {"<compat>", "<wide>", "<narrow>", "<noBreak>", "<initial>", "<medial>", "<final>", "<isolated>"}
-#: Signs that are written in several ways -> one of these; invisible ones -> nothing.
+#: Maps characters that are used interchangeably to one of them, and invisible characters to nothing.
 _ALIKE = str.maketrans(
     {
         **dict.fromkeys("“”„‟«»", '"'),
@@ -39,12 +40,12 @@ _ALIKE = str.maketrans(
         **dict.fromkeys("\u00ad\u200b\u2060\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e", ""),
     }
 )
-#: Punctuation that may be left out at the end.
+#: Punctuation at the end of a question that does not distinguish it from another one.
 _FINAL_MARKS = " ?.。؟।॥"
 
 
 def question_key(question: str) -> str:
-    """A key that is equal for questions that are the same; empty only for an empty question."""
+    """Return a key that is equal for questions that are the same. Only an empty question has an empty key."""
     text = "".join(map(_plain, question.translate(_ALIKE)))
     text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
     text = " ".join(text.split())
@@ -55,8 +56,8 @@ def question_key(question: str) -> str:
 
 
 def _is_factorial(text: str) -> bool:
-    """Whether the exclamation marks at the end follow a number, a bracket, or a letter by itself that ends a
-    sentence."""
+    """Whether the exclamation marks at the end follow a number, a closing bracket, or a single letter that is
+    not the whole text."""
     prefix, _, word = text.rstrip("! ").rpartition(" ")
     is_letter = len(word) == 1 and word.isalpha() and prefix
     return bool(word) and (word[-1].isdigit() or word[-1] in ")]" or bool(is_letter))
@@ -64,18 +65,18 @@ def _is_factorial(text: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _plain(character: str) -> str:
-    """The character in its compatibility form, if that is another way to write the same text."""
+    """Return the character in its compatibility form, if that is only another way to write the same text."""
     tag = unicodedata.decomposition(character).partition(" ")[0]
     return unicodedata.normalize("NFKC", character) if tag in _SAME_FORM else character
 
 
 def golds_key(question: Question) -> frozenset[str]:
-    """A key that is equal for rows whose answers are the same."""
+    """Return a key that is equal for rows with the same answers in any order."""
     return frozenset(map(question_key, question.golds))
 
 
 class Outcome(StrEnum):
-    """The outcome for a row whose question is repeated; the text stands in repeated_questions.jsonl."""
+    """The outcome for a row with a repeated question, as it is written to repeated_questions.jsonl."""
 
     DUPLICATE = "removed: same question, same answers"
     IN_TEST = "removed: stands in the test set"
@@ -84,7 +85,7 @@ class Outcome(StrEnum):
 
 
 def row_label(question: Question) -> dict[str, Any]:
-    """The fields by which a report names a row."""
+    """Return the fields by which a report identifies a row."""
     return {
         "row": question.row,
         "id": question.id,
@@ -95,10 +96,10 @@ def row_label(question: Question) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RepeatedRow:
-    """A row whose question is also in the row `first`: an earlier one of its split, or one of the test
-    set."""
+    """A row with the same question as another row."""
 
     row: Question
+    #: The other row, which is an earlier one of the same split or one of the test set.
     first: Question
     outcome: Outcome
 
@@ -108,7 +109,7 @@ class RepeatedRow:
         return self.outcome in (Outcome.DUPLICATE, Outcome.IN_TEST)
 
     def to_dict(self, split: str) -> dict[str, Any]:
-        """A line of repeated_questions.jsonl."""
+        """Return the row's line of repeated_questions.jsonl."""
         in_test = self.outcome in (Outcome.IN_TEST, Outcome.OVERLAP_KEPT)
         return {
             "split": split,
@@ -119,18 +120,19 @@ class RepeatedRow:
 
 
 def drop_duplicates(questions: Iterable[Question]) -> tuple[list[Question], list[RepeatedRow]]:
-    """The questions that are kept, in order, and every row with the same question as an earlier one."""
-    first_of_row: dict[tuple[str, frozenset[str]], Question] = {}
-    first_of_key: dict[str, Question] = {}
+    """Return the questions that are kept, in order, and every row with the same question as an earlier
+    one."""
+    first_with_answers: dict[tuple[str, frozenset[str]], Question] = {}
+    first_with_question: dict[str, Question] = {}
     unique, repeats = [], []
     for question in questions:
-        key = question_key(question.question)
-        if first := first_of_row.get((key, golds_key(question))):
+        key, answers = question_key(question.question), golds_key(question)
+        if first := first_with_answers.get((key, answers)):
             repeats.append(RepeatedRow(question, first, Outcome.DUPLICATE))
             continue
-        if key in first_of_key:
-            repeats.append(RepeatedRow(question, first_of_key[key], Outcome.OTHER_ANSWERS))
-        first_of_row[key, golds_key(question)] = question
-        first_of_key.setdefault(key, question)
+        if key in first_with_question:
+            repeats.append(RepeatedRow(question, first_with_question[key], Outcome.OTHER_ANSWERS))
+        first_with_answers[key, answers] = question
+        first_with_question.setdefault(key, question)
         unique.append(question)
     return unique, repeats

@@ -1,6 +1,6 @@
-"""Looks at the first rows of a file before it is read whole: a wrong file, or wrong columns, show there.
+"""Checks the first rows of a file before all of it is read, to detect a wrong file or wrong columns.
 
-Single rows that cannot be used are left to the reading, which counts and names them all (bad_rows.py).
+Single bad rows are not an error here: the reader of the file counts and names them all (bad_rows.py).
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from typing import Any
 
 from rag_r1.io.errors import DataError
 
-#: Number of rows: in a file that is wrong as a whole, these are all wrong.
+#: Number of rows that are checked. If all of them are bad, the whole file is assumed to be wrong.
 _CHECKED_ROWS = 20
 
 
 def check_first_rows(
     name: object, rows: Iterable[tuple[int, Any]], parse: Callable[[Any], object] = lambda row: None
 ) -> None:
-    """Raises DataError if a file has no rows, or if none of the first can be used. `rows`: with their
-    numbers. A row that is a ValueError, or for which `parse` raises one, cannot be used."""
+    """Check that a file has a usable row among its first ones. `rows` has (number, row) pairs; a row cannot
+    be used if it is a ValueError or if `parse` raises one. Raises DataError, which begins with `name`, if the
+    file has no rows, or if none of the first rows can be used."""
     first_fault = None
     for number, row in islice(rows, _CHECKED_ROWS):
         try:

@@ -1,4 +1,4 @@
-"""Reads data sets of the Hugging Face Hub, through the package `datasets`."""
+"""Reads data sets from the Hugging Face Hub, through the package `datasets`."""
 
 from __future__ import annotations
 
@@ -27,22 +27,25 @@ def hub_rows(
     remedy: str,
     files: str | None = None,
 ) -> tuple[Iterable[tuple[int, Any]], list[str]]:
-    """The numbered rows of a Hub data set, with the columns `keys` only, and the names of all its columns.
-    `files`: the file in its repository, if `datasets` does not know the layout. Raises DataError, with `name`
-    and `remedy`."""
+    """Return the rows of a Hub data set, numbered from 1 and restricted to the columns `keys`, and the names
+    of all its columns.
+
+    `files` names the data file in the repository, for a layout that `datasets` does not recognise. Raises
+    DataError if the data set cannot be loaded; the message contains `name` and `remedy`.
+    """
     try:
         import datasets
     except ImportError as error:
         raise DataError(
             f"cannot load {name}: the package `datasets` is missing (pip install datasets), or {remedy}"
         ) from error
-    if not hub_answers():  # then `datasets` looks into its cache at once
-        datasets.config.HF_HUB_OFFLINE = True
+    if not hub_answers():
+        datasets.config.HF_HUB_OFFLINE = True  # makes `datasets` use its cache without waiting for time-outs
     try:
         rows = datasets.load_dataset(dataset, config, split=split, **({"data_files": files} if files else {}))
         columns = rows.column_names
         rows = rows.select_columns([key for key in keys if key in columns])
-    except Exception as error:  # many kinds, of the package itself and of its HTTP clients
+    except Exception as error:  # the package and its HTTP clients raise many kinds
         first_line = str(error).strip().partition("\n")[0]
         why = f"{type(error).__name__}: {first_line}"
         raise DataError(

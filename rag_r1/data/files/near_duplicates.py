@@ -1,22 +1,24 @@
-"""Finds near-duplicate questions: reordered words, one word more, a typing error.
+"""Finds near-duplicate questions, which differ by the order of words, an additional word, or a typing error.
 
-The similarity of two questions is the Jaccard index of their character 3-grams (of `question_key`, so case,
-white space and the final question mark do not count). MinHash (Broder, 1997) with locality-sensitive hashing
-finds candidates without comparing all pairs: rensa computes the signatures; they are cut into bands, and
-questions that agree in a band are candidates. A candidate is then compared exactly, so what is reported is
-at least as similar as asked. With the bands that `bands` chooses, at least 95 % of the pairs of just that
-similarity become candidates, and nearly all of those that are more alike.
+The similarity of two questions is the Jaccard index of their character 3-grams. These are taken from
+`question_key`, so case, white space and the final question mark do not count. MinHash (Broder, 1997) with
+locality-sensitive hashing finds candidates without comparing all pairs: rensa computes a signature for each
+question, the signatures are cut into bands, and questions that agree in a band are candidates. Candidates are
+then compared exactly, so all reported pairs have at least the requested similarity. With the bands that
+`bands` chooses, at least 95 % of the pairs with exactly this similarity become candidates, and nearly all
+pairs that are more similar.
 
-Only the hashes of the bands are kept, in files; a band is loaded at a time, some 50 bytes for each question.
-Within a band a question is compared with the first `COMPARED` only that share its hash: so the work is linear
-in the number of questions, even if all are alike, and each question is reported with the first one that it is
-found to resemble.
+Only the hashes of the bands are stored, in files. One band is loaded at a time, which takes about 50 bytes
+per question. Within a band, a question is compared only with the first `COMPARED` questions that share its
+hash, so the time is linear in the number of questions even if all are alike. Each question is reported with
+the first question that it is found to resemble.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -27,15 +29,15 @@ from rag_r1.data.files.duplicates import question_key
 from rag_r1.io.atomic_files import name_in_errors
 from rag_r1.io.errors import DataError
 
-#: Characters of a gram.
+#: Number of characters of a gram.
 GRAM = 3
-#: Values of a signature.
+#: Number of values of a signature.
 VALUES = 128
-#: Share of the pairs of just the wanted similarity that must become candidates.
+#: Share of the pairs with exactly the requested similarity that must become candidates.
 RECALL = 0.95
-#: Questions with the same hash with which a later one is compared.
+#: Number of earlier questions with the same hash with which a question is compared.
 COMPARED = 4
-#: Questions whose signatures are computed together.
+#: Number of questions whose signatures are computed together.
 _BATCH = 2048
 _SEED = 0
 MISSING = (
@@ -46,7 +48,7 @@ MISSING = (
 
 @dataclass(frozen=True)
 class SimilarPair:
-    """Two questions, by their numbers from 0 in the given order, and their similarity."""
+    """Two similar questions, as their positions in the input, from 0, and their similarity."""
 
     later: int
     first: int
@@ -62,8 +64,8 @@ def require_library() -> None:
 
 
 def bands(similarity: float) -> tuple[int, int]:
-    """(number of bands, values in each) for a similarity: the most values with which `RECALL` of the pairs of
-    that similarity become candidates."""
+    """Return the number of bands and the number of values per band for a similarity. The values per band are
+    as many as possible, provided that `RECALL` of the pairs with this similarity become candidates."""
     for values in range(16, 1, -1):
         count = VALUES // values
         if 1 - (1 - similarity**values) ** count >= RECALL:
@@ -74,10 +76,10 @@ def bands(similarity: float) -> tuple[int, int]:
 def near_duplicates(
     questions: Iterable[str], get_question: Callable[[int], str], similarity: float
 ) -> Iterator[SimilarPair]:
-    """Find every question that resembles an earlier one, with the first such one; equal questions are left
-    out.
+    """Yield each question that resembles an earlier one, with the first such question. Pairs of equal
+    questions are left out.
 
-    `get_question` gives a question again by its number, from 0. `similarity`: above 0, at most 1. Raises
+    `get_question` returns a question by its position, from 0. `similarity` is above 0 and at most 1. Raises
     DataError if rensa is missing.
     """
     require_library()
@@ -97,41 +99,39 @@ def near_duplicates(
 
 
 def trigrams(question: str) -> list[str]:
-    """The 3-grams of a question; a shorter one is a single gram."""
+    """Return the 3-grams of a question; a question of at most three characters is a single gram."""
     text = question_key(question)
     return [text[i : i + GRAM] for i in range(len(text) - GRAM + 1)] or [text]
 
 
 def jaccard(first: str, second: str) -> float:
-    """The similarity of two questions, from 0 to 1."""
+    """Return the similarity of two questions, from 0 to 1."""
     first_grams = set(trigrams(first))
     second_grams = set(trigrams(second))
     return len(first_grams & second_grams) / len(first_grams | second_grams)
 
 
 def _write_bands(questions: Iterable[str], files: list[Path], values: int) -> int:
-    """Write the hash of each question in each band; returns the number of questions."""
+    """Write the hashes of all questions in each band, one file per band, and return the number of
+    questions. `values` is the number of values per band."""
     from rensa import RMinHash
 
-    opened = [path.open("wb") for path in files]
     remaining = iter(questions)
     n = 0
-    try:
+    with ExitStack() as stack:
+        opened = [stack.enter_context(path.open("wb")) for path in files]
         while batch := list(islice(remaining, _BATCH)):
             n += len(batch)
             matrix = RMinHash.digest_matrix_from_token_sets(list(map(trigrams, batch)), VALUES, _SEED)
             signatures = np.array(matrix.to_rows(), dtype=np.uint64)
             for band, file in enumerate(opened):
                 with name_in_errors(files[band]):
-                    _hash(signatures[:, band * values : (band + 1) * values]).tofile(file)
-    finally:
-        for file in opened:
-            file.close()
+                    _hash_rows(signatures[:, band * values : (band + 1) * values]).tofile(file)
     return n
 
 
-def _hash(part: np.ndarray) -> np.ndarray:
-    """A 64-bit hash (FNV-1a, by value instead of by byte) of each row."""
+def _hash_rows(part: np.ndarray) -> np.ndarray:
+    """Return a 64-bit hash of each row of `part` (questions, values): FNV-1a over values instead of bytes."""
     hashes = np.full(len(part), 0xCBF29CE484222325, dtype=np.uint64)
     for column in part.T:
         hashes = (hashes ^ column) * np.uint64(0x100000001B3)
@@ -139,12 +139,14 @@ def _hash(part: np.ndarray) -> np.ndarray:
 
 
 def _candidates(hashes: np.ndarray) -> Iterator[tuple[int, int]]:
-    """(later, earlier) numbers of questions with the same hash: each with the first `COMPARED` of them."""
+    """Yield (later, earlier) positions of questions with the same hash, for each later question at most the
+    first `COMPARED` earlier ones."""
+    # Sorting brings equal hashes together, in groups in which the questions keep their order.
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
-    new = np.append(True, ordered[1:] != ordered[:-1]) if len(ordered) else np.zeros(0, dtype=bool)
-    starts = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
-    rank = np.arange(len(order)) - starts
-    for position in np.flatnonzero(rank):
-        for earlier in range(min(int(rank[position]), COMPARED)):
+    begins_group = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
+    starts = np.maximum.accumulate(np.where(begins_group, np.arange(len(order)), 0))
+    rank_in_group = np.arange(len(order)) - starts
+    for position in np.flatnonzero(rank_in_group):
+        for earlier in range(min(int(rank_in_group[position]), COMPARED)):
             yield int(order[position]), int(order[starts[position] + earlier])

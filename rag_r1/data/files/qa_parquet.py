@@ -1,13 +1,13 @@
-"""Converts questions to veRL's parquet, without duplicates.
+"""Converts questions to parquet in veRL's layout, without duplicates.
 
-duplicates.py defines which rows are duplicates. A question in both splits is removed from train and never
-from test, which so keeps its published rows, and none of these is trained on. Every row that was removed, or
-that has the same question as another one, is listed in `repeated_questions.jsonl` with the row that it
-repeats and the answers of both.
+duplicates.py defines which rows are duplicates. A question in both splits is always removed from train, so
+test keeps its published rows and none of them is trained on. Every row that was removed, or that has the same
+question as another one, is listed in `repeated_questions.jsonl` with the row that it repeats and the answers
+of both.
 
-Every row has a unique id: `source/split/id`, with the source's own id or, if there is none (or the same id
-twice), a hash of the question (and of its answers, if rows differ only in these). So a question has the same
-id under every protocol, and sets of several sources can be merged.
+Every row has a unique id, `source/split/id`. Its last part is the source's own id if it is unique, and
+otherwise a hash of the question (and of the answers, if several rows have the same question). So a question
+has the same id under every protocol, and data sets of several sources can be merged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REPEATED = "repeated_questions.jsonl"
 
 @dataclass(frozen=True)
 class Split:
-    """One split: the questions that are kept, and the rows that repeat another row's question."""
+    """A split: the questions that are kept, and the rows that repeat another row's question."""
 
     name: str
     source: QuestionFile
@@ -41,7 +41,7 @@ class Split:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The numbers of rows, which add up: read = malformed + duplicates + overlap_with_test + written."""
+        """The numbers of rows: read = malformed + duplicates + overlap_with_test + written."""
         overlap = sum(repeat.outcome == Outcome.IN_TEST for repeat in self.repeats)
         return {
             "read": self.source.n_read,
@@ -53,52 +53,51 @@ class Split:
 
     @property
     def other_answers(self) -> int:
-        """The number of rows that are kept although their question is repeated, because the answers
-        differ."""
+        """The number of rows with a repeated question that are kept because their answers differ."""
         return sum(not repeat.is_removed for repeat in self.repeats)
 
     @property
     def repeated_ids(self) -> int:
-        """The number of rows that are kept and share an id: they get ids that are hashes of their
-        questions."""
+        """The number of kept rows whose own id is not unique, and whose id is therefore a hash."""
         counts = Counter(question.id for question in self.questions if question.id is not None)
         return sum(count for count in counts.values() if count > 1)
 
 
 def make_splits(train: QuestionFile | None, test: QuestionFile | None) -> list[Split]:
-    """The splits of the files that are not None, train first, without duplicates and without overlap. Raises
+    """Return the splits of the given files, train first, without duplicates and without overlap. Raises
     DataError if no question is left to train on."""
-    splits = [Split("test", test, *drop_duplicates(test.questions))] if test else []
-    if train:
-        splits.insert(0, _train_split(train, [question for split in splits for question in split.questions]))
-    return splits
+    test_splits = [Split("test", test, *drop_duplicates(test.questions))] if test else []
+    if not train:
+        return test_splits
+    return [_train_split(train, test_splits[0].questions if test_splits else []), *test_splits]
 
 
 def _train_split(train: QuestionFile, test_questions: list[Question]) -> Split:
-    """The training split, without the questions that are in test. Raises DataError if none is left."""
+    """Return the training split without the questions that are in test. Raises DataError if no question is
+    left."""
     in_test: dict[str, Question] = {}
     for question in test_questions:
         in_test.setdefault(question_key(question.question), question)
-    training = []
+    kept = []
     overlap = []
     questions, repeats = drop_duplicates(train.questions)
     for question in questions:
         if first := in_test.get(question_key(question.question)):
             overlap.append(RepeatedRow(question, first, Outcome.IN_TEST))
         else:
-            training.append(question)
-    if not training:
+            kept.append(question)
+    if not kept:
         raise DataError(f"every question of {train.name} is also in the validation set: nothing to train on")
-    # A row that was kept beside one with other answers is listed once, as removed.
+    # A row that overlaps is listed only once, as removed, even if it also repeats a question within train.
     overlapping = {id(repeat.row) for repeat in overlap}
     repeats = [repeat for repeat in repeats if id(repeat.row) not in overlapping]
-    return Split("train", train, training, repeats + overlap)
+    return Split("train", train, kept, repeats + overlap)
 
 
 def make_rows(
     questions: list[Question], protocol: Protocol, source_name: str, split: str
 ) -> list[QuestionRow]:
-    """The rows of a split's questions; their `index` counts from 0."""
+    """Return the rows of a split's questions; their `index` counts from 0."""
     id_counts = Counter(question.id for question in questions)
     key_counts = Counter(question_key(question.question) for question in questions)
     return [
@@ -125,7 +124,8 @@ def make_row(
     repeated_id: bool,
     repeated_question: bool,
 ) -> QuestionRow:
-    """The row of a question; `repeated_...`: whether another row of the source and split has the same one."""
+    """Return the row of a question. `repeated_id` and `repeated_question` say whether another row of the same
+    source and split has the same id or question."""
     short_id = hashed_id(item, repeated_question) if item.id is None or repeated_id else item.id
     return QuestionRow(
         item.question,
@@ -141,8 +141,8 @@ def make_row(
 
 
 def hashed_id(item: Question, repeated_question: bool) -> str:
-    """An id for a question without one that is unique: a hash of the question, and of its answers if another
-    row has the same question."""
+    """Return an id for a question without a unique one: a hash of the question, and also of its answers if
+    another row has the same question."""
     key = question_key(item.question)
     if repeated_question:
         key = "\n".join([key, *sorted(golds_key(item))])
@@ -157,10 +157,10 @@ def write_splits(
     details: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write `<split>.parquet`, `data_summary.json` and, if there are any, the repeated questions. Returns the
-    summary, of which `details` is a part.
+    summary, to which `details` is added.
 
-    Raises DataError, and writes nothing, if the folder has a split of an earlier run that is not replaced:
-    the new ones were not compared with it.
+    Raises DataError, and writes nothing, if the folder has a split from an earlier run that would not be
+    replaced, because the new rows were not compared with it.
     """
     refuse_leftovers({split.name for split in splits}, folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -180,14 +180,14 @@ def write_splits(
     (folder / REPEATED).unlink(missing_ok=True)
     if repeated:
         write_json_lines(folder / REPEATED, repeated)
-    facts = {"source_name": source_name, "protocol": protocol.name, **(details or {})}
-    summary = {**facts, "splits": counts}
+    summary = {"source_name": source_name, "protocol": protocol.name, **(details or {}), "splits": counts}
     write_json(folder / "data_summary.json", summary, ensure_ascii=False)
     return summary
 
 
 def refuse_leftovers(written: Collection[str], folder: Path) -> None:
-    """Raises DataError if the folder has the file of a split that is not among the splits `written` now."""
+    """Raises DataError if the folder has the file of a split that is not among `written`, the names of the
+    splits that are written now."""
     for name, option in (("train", "--train"), ("test", "--validation")):
         if name not in written and (folder / f"{name}.parquet").exists():
             raise DataError(

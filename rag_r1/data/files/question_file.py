@@ -1,6 +1,6 @@
-"""Reads the questions of a file, with the rows that cannot be used counted (bad_rows.py).
+"""Reads the questions of a file or split, and counts the rows that cannot be used (bad_rows.py).
 
-questions.py reads a row, row_files.py the formats of files, and hub_rows.py the Hub.
+The rows come from local files (row_files.py) or from the Hub (hub_rows.py); questions.py parses each of them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from rag_r1.io.errors import DataError
 
 @dataclass
 class QuestionFile:
-    """The usable rows of one file or split, and those that are not."""
+    """The questions of one file or split, and the rows that cannot be used."""
 
     name: str
     questions: list[Question] = field(default_factory=list)
+    #: Number of all rows.
     n_read: int = 0
     bad: BadRows = field(default_factory=BadRows)
 
@@ -37,7 +38,7 @@ class QuestionFile:
 
 
 def read_file(path: str | Path) -> QuestionFile:
-    """Read all questions of a file in any format of row_files.py. Raises DataError if none is usable."""
+    """Read all questions of a file in any format of row_files.py. Raises DataError if no row is usable."""
     path = Path(path)
     with open_rows(path, KEYS, ANSWER_KEYS) as (columns, rows):
         return collect(str(path), rows, columns, f". Accepted are {ACCEPTED}")
@@ -46,11 +47,11 @@ def read_file(path: str | Path) -> QuestionFile:
 def collect(
     name: str, rows: Iterable[tuple[int, Any]], columns: Collection[str] | None = None, hint: str = ""
 ) -> QuestionFile:
-    """Collect the questions of numbered rows; a ValueError in place of a row says why it could not be
-    decoded.
+    """Collect the questions of (number, row) pairs. A row that could not be decoded is a ValueError with the
+    reason.
 
-    `columns`: all columns of a table; `hint`: the end of the message if no row is usable. Raises DataError
-    if none is, and if a required column is missing.
+    `columns` has all columns of a table, and is None for JSON. Raises DataError if a required column is
+    missing, or if no row is usable; that message ends with `hint`.
     """
     file = QuestionFile(name)
     if columns:

@@ -1,11 +1,10 @@
-"""A question with its gold answers, and how a row of a file is read as one.
+"""Parses rows of data files as questions with gold answers.
 
 A row is `{"question", "golden_answers" | "answers" | "answer", "id" | "_id" | "idx"}`, where the answers are
-a string or a list of strings and the id may be missing. That covers RAG-R1's own JSON, FlashRAG's and
-R1-Searcher's JSONL, and the raw files of HotpotQA and 2WikiMultihopQA. A list `supporting_titles`, the titles
-of the gold passages, is preserved, so that their recall can be measured. Other layouts are in
-`data_process/sources/`. question_file.py reads whole files. What is read is data, and is never used as
-anything but text.
+a string or a list of strings and the id may be missing. This covers RAG-R1's own JSON, the JSONL of FlashRAG
+and R1-Searcher, and the raw files of HotpotQA and 2WikiMultihopQA; other layouts are in
+`data_process/sources/`. A list `supporting_titles`, the titles of the gold passages, is kept, so that their
+recall can be measured. Whole files are read by question_file.py.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rag_r1.protocols.actions import has_lone_surrogate
 
 ANSWER_KEYS = ("golden_answers", "answers", "answer")
 _ID_KEYS = ("id", "_id", "idx")
-#: The titles of a question's gold passages.
+#: The key with the titles of a question's gold passages.
 _TITLES = "supporting_titles"
 #: All keys of a row.
 KEYS = ("question", *ANSWER_KEYS, *_ID_KEYS, _TITLES)
@@ -28,21 +27,23 @@ KEYS = ("question", *ANSWER_KEYS, *_ID_KEYS, _TITLES)
 
 @dataclass(frozen=True)
 class Question:
-    """A question (white space folded), its gold answers (at least one) and its source's id, if it has one.
+    """A question with its gold answers."""
 
-    `row` is its position in the file, from 1; it is for messages, and is ignored in comparisons. `metadata`:
-    further facts of the source, under the keys of `rag_r1.data.rows.SOURCE_METADATA`.
-    """
-
+    #: The text, with white space folded.
     question: str
+    #: The gold answers, at least one.
     golds: tuple[str, ...]
+    #: The source's own id, if it has one.
     id: str | None = None
+    #: Position in the file, from 1, for messages.
     row: int | None = field(default=None, compare=False)
+    #: Further facts of the source, under the keys of `rag_r1.data.rows.SOURCE_METADATA`.
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 def parse_row(row: Any) -> Question:
-    """Read one row as a Question. Raises ValueError that says what is wrong with it."""
+    """Parse a row. Raises ValueError with the reason if it is not a question; a row that is a ValueError is
+    raised itself."""
     if isinstance(row, ValueError):
         raise row
     if not isinstance(row, dict):
@@ -59,7 +60,7 @@ def parse_row(row: Any) -> Question:
 
 
 def text_of(row: Mapping[str, Any], key: str) -> str:
-    """The text under a key of the row. Raises ValueError if there is none."""
+    """Return the text under a key of the row. Raises ValueError if there is no text, or only white space."""
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"`{key}` must be a text, not {short_text(value)}")
@@ -67,7 +68,8 @@ def text_of(row: Mapping[str, Any], key: str) -> str:
 
 
 def texts_of(row: Mapping[str, Any], key: str) -> list[Any]:
-    """The texts (or numbers) under a key, in a list or alone. Raises ValueError if it holds anything else."""
+    """Return the texts or numbers under a key, which may be one value or a list. Raises ValueError for values
+    of another type."""
     values = row[key] if isinstance(row[key], list) else [row[key]]
     if not all(_is_plain(value) for value in values):
         raise ValueError(f"`{key}` must be a text or a list of texts, not {short_text(row[key])}")
@@ -75,7 +77,7 @@ def texts_of(row: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def id_of(row: Mapping[str, Any], keys: Collection[str] = _ID_KEYS) -> str | None:
-    """The source's own id of the row, under the first of `keys` that has one; None without any."""
+    """Return the source's own id of the row from the first of `keys` that has one; None if none has."""
     return next((str(row[key]) for key in keys if _is_plain(row.get(key)) and row[key] != ""), None)
 
 
@@ -88,9 +90,9 @@ def clean_question(
     options: Sequence[str] = (),
     empty: str = "there is no answer",
 ) -> Question:
-    """Make a Question with white space folded, `options` as further lines of it, and the golds without blank
-    and repeated ones; metadata that is None is left out. Raises ValueError if no gold is left (with the
-    message `empty`) or if a text is not one."""
+    """Make a Question: fold white space, append `options` as further lines of the text, and drop blank and
+    repeated golds and metadata that is None. Raises ValueError if no gold is left (with the message `empty`)
+    or if a text contains a lone surrogate."""
     full_text = "\n".join(" ".join(line.split()) for line in (question, *options))
     golds = tuple(dict.fromkeys(text for gold in golds if (text := str(gold).strip())))
     if not golds:
@@ -102,7 +104,7 @@ def clean_question(
 
 
 def _texts_in(value: Any) -> Iterable[str]:
-    """The texts in nested lists."""
+    """Yield the texts in nested lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple):
@@ -111,14 +113,15 @@ def _texts_in(value: Any) -> Iterable[str]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether this is a text, or a number that can be written as text."""
+    """Whether this is a text or a finite number."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
 def keys_of(row: Iterable[Any]) -> str:
-    """A row's keys, or a table's columns, for a message of one line; quoted, as they are data too."""
+    """Return a row's keys or a table's columns for a message of one line. Names that are not identifiers are
+    quoted, because they may contain any characters."""
     names = [name if isinstance(name, str) and name.isidentifier() else repr(name) for name in row]
     text = ", ".join(names) or "no keys"
     return text if len(text) <= 120 else text[:117] + "..."

@@ -1,10 +1,10 @@
-"""Reads the rows of a file one by one, whatever its format.
+"""Reads the rows of a file one by one, in any of several formats.
 
-Formats are JSON (an array, or one object on each line), CSV and TSV with a header, each also gzipped, and
-parquet. Only `.csv`, `.tsv` and `.parquet` are recognised by the file's name; JSON arrays, JSON lines and
-gzip are recognised by their content. In place of a row that cannot be decoded a ValueError is returned, and
-reading continues. A file is never in memory as a whole: json_array.py reads an array (HotpotQA's has 500 MB)
-element by element. What is read is data, and is never used as anything but text.
+The formats are JSON (an array, or one object per line), CSV and TSV with a header, each also gzipped, and
+parquet. `.csv`, `.tsv` and `.parquet` are recognised by the name of the file; JSON arrays, JSON lines and
+gzip are recognised by the content. A row that cannot be decoded becomes a ValueError with the reason, and
+reading continues. A file is never in memory as a whole: json_array.py reads an array element by element
+(HotpotQA's has 500 MB).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ACCEPTED = (
     ".json (an array or one object per line), .jsonl, .csv and .tsv (with a header), each also with .gz "
     "appended, and .parquet"
 )
-#: Most bytes or characters of a line: a few kilobytes of gzip can unpack to gigabytes without a line's end.
+#: Most bytes or characters of a line: a few kilobytes of gzip can unpack to gigabytes without a line break.
 MAX_LINE = 16 << 20
 #: Most values of a row.
 MAX_VALUES = 500_000
@@ -43,7 +43,7 @@ MAX_VALUES = 500_000
 _MAX_SPACE = 1 << 20
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
-#: (number from 1, row, or a ValueError that says why it could not be decoded).
+#: (number from 1, row); a row that could not be decoded is a ValueError with the reason.
 Rows = Iterator[tuple[int, Any]]
 
 
@@ -56,12 +56,12 @@ def open_rows(
     within: str | None = None,
     header: Sequence[str] | None = None,
 ) -> Iterator[tuple[list[str] | None, Rows]]:
-    """The names of the columns (None for JSON, which has none) and the rows.
+    """Open a file, and yield the names of its columns (None for JSON) and an iterator over its rows.
 
-    Of a table only `columns` are read; a CSV cell in one of the columns `lists` may be a JSON list.
-    `within`: the first key of a JSON object whose value may be the array of rows. `header`: the columns of a
-    CSV file whose first line is a row already, as it is if it has no cell `question`. Raises DataError if the
-    file cannot be read, at once or while iterating over its rows.
+    Only `columns` are read of a parquet file. A CSV cell in one of the columns `lists` may be a JSON list.
+    `within` is the first key of a JSON object whose value may be the array of rows. `header` has the columns
+    of a CSV file without a header, which is a file whose first line has no cell `question`. Raises DataError
+    if the file cannot be read, either at once or while its rows are read.
     """
     name = path.name.lower().removesuffix(".gz")
     try:
@@ -88,14 +88,14 @@ def refuse_repeated(paths: Sequence[str | Path]) -> None:
 
 
 def short_text(value: Any) -> str:
-    """The `repr` of a value, cut to 60 characters, for a message of one line."""
+    """Return the `repr` of a value, cut to 60 characters, for a message of one line."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 @contextmanager
 def _open_bytes(path: Path) -> Iterator[BinaryIO]:
-    """The file's bytes, decompressed."""
+    """Open the file as a stream of bytes, decompressed if it is gzipped."""
     with open_ordinary(path) as raw:
         is_gzip = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
@@ -107,24 +107,33 @@ def _open_bytes(path: Path) -> Iterator[BinaryIO]:
 
 
 def _refuse_utf16(path: Path, file: BinaryIO) -> None:
-    """Raises DataError for a text in UTF-16 or UTF-32, which spreadsheets write, with the command that
-    converts it. The file is at its beginning, before and after."""
+    """Check the encoding of the file, and leave it at its beginning. Raises DataError, with the command that
+    converts the file, if it is UTF-16 or UTF-32, which spreadsheets write."""
     begin = file.read(4)
     file.seek(0)
-    wide = begin in (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
-    # Without a byte-order mark every other byte of an ASCII character is null.
-    marked = begin[:2] in (b"\xff\xfe", b"\xfe\xff")
-    if wide or marked or (len(begin) > 1 and (begin[0] == 0) != (begin[1] == 0)):
-        name = "UTF-32" if wide else "UTF-16" if marked else "UTF-16BE" if begin[0] == 0 else "UTF-16LE"
-        convert = f"iconv -f {name} -t UTF-8"
+    if (encoding := _wide_encoding(begin)) is not None:
+        convert = f"iconv -f {encoding} -t UTF-8"
         file_name = quote(str(path))
-        is_packed = path.name.lower().endswith(".gz")
-        command = f"zcat {file_name} | {convert}" if is_packed else f"{convert} {file_name}"
-        raise DataError(f"{path} is not UTF-8 but {name}: convert it (`{command} > NEW`), and give NEW")
+        is_gzip = path.name.lower().endswith(".gz")
+        command = f"zcat {file_name} | {convert}" if is_gzip else f"{convert} {file_name}"
+        raise DataError(f"{path} is not UTF-8 but {encoding}: convert it (`{command} > NEW`), and give NEW")
+
+
+def _wide_encoding(begin: bytes) -> str | None:
+    """Return the name of the encoding if a text that begins with these bytes is in UTF-16 or UTF-32."""
+    if begin in (b"\xff\xfe\0\0", b"\0\0\xfe\xff"):
+        return "UTF-32"
+    if begin[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "UTF-16"
+    # Without a byte-order mark, one of the two bytes of an ASCII character is null.
+    if len(begin) > 1 and (begin[0] == 0) != (begin[1] == 0):
+        return "UTF-16BE" if begin[0] == 0 else "UTF-16LE"
+    return None
 
 
 def _json_rows(path: Path, file: BinaryIO, within: str | None) -> Rows:
-    """The rows of a JSON array, or of one JSON value on each line; numbered from 1, by element or by line."""
+    """Yield the rows of a JSON array, or of a file with a JSON value on each line. The numbers count elements
+    or lines."""
     start, first = _start(file)
     wrapped = re.match(rb'\{\s*"%s"\s*:\s*\[' % re.escape(within.encode()), first) if within else None
     if not wrapped and not first.startswith(b"["):
@@ -144,7 +153,7 @@ def _json_rows(path: Path, file: BinaryIO, within: str | None) -> Rows:
 
 
 def _lines(path: Path, file: Any) -> Iterator[Any]:
-    """The lines of a file, of bytes or of text. Raises DataError for one that is too long."""
+    """Yield the lines of a file of bytes or of text. Raises DataError for a line that is too long."""
     for number, line in enumerate(iter(partial(file.readline, MAX_LINE + 1), file.read(0)), 1):
         if len(line) > MAX_LINE:
             raise DataError(f"{path}, line {number}: longer than {MAX_LINE >> 20} MiB: remove or split it")
@@ -152,7 +161,8 @@ def _lines(path: Path, file: Any) -> Iterator[Any]:
 
 
 def _start(file: BinaryIO) -> tuple[int, bytes]:
-    """The offset at which the text begins, after white space and a byte-order mark, and its first bytes."""
+    """Return the offset at which the text begins, after white space and a byte-order mark, and its first
+    bytes."""
     byte = file.read(1)
     for _ in range(_MAX_SPACE):
         if not byte or not (byte.isspace() or byte in b"\xef\xbb\xbf"):
@@ -162,7 +172,8 @@ def _start(file: BinaryIO) -> tuple[int, bytes]:
 
 
 def parse_json_line(line: bytes) -> Any:
-    """The JSON value of a line, or a ValueError that says why there is none."""
+    """Return the JSON value of a line, or a ValueError (which is not raised) with the reason why it has
+    none."""
     try:
         return read_json_line(line, MAX_VALUES)
     except UnicodeDecodeError as error:
@@ -174,8 +185,8 @@ def parse_json_line(line: bytes) -> Any:
 def _table_rows(
     path: Path, file: BinaryIO, delimiter: str, lists: Collection[str], names: Sequence[str] | None
 ) -> tuple[list[str], Rows]:
-    """The header and the rows of a CSV file with a header, or with the columns `names`. Bytes that are not
-    UTF-8 become lone surrogates, which the parser of rows refuses."""
+    """Return the columns and the rows of a CSV file. `names` are the columns of a file without a header.
+    Bytes that are not UTF-8 become lone surrogates, which `clean_question` rejects."""
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
     reader: Iterator[list[str]] = csv.reader(_lines(path, text), delimiter=delimiter)
     try:
@@ -188,7 +199,7 @@ def _table_rows(
 
 
 def _cells(reader: Any, header: list[str], lists: Collection[str]) -> Rows:
-    """The rows as mappings, without empty cells. Row 1 is the one below the header."""
+    """Yield the rows as mappings without empty cells. Row 1 is the first one below the header."""
     number = 0
     while True:
         number += 1
@@ -213,7 +224,8 @@ def _cells(reader: Any, header: list[str], lists: Collection[str]) -> Rows:
 
 
 def _parse(cell: str, name: str) -> Any:
-    """A cell as a list if it is a JSON list, else as text."""
+    """Return a cell as a list if it is a JSON list, and otherwise as text. Raises ValueError for a broken
+    list."""
     if not cell.lstrip().startswith("["):
         return cell
     try:
@@ -225,7 +237,7 @@ def _parse(cell: str, name: str) -> Any:
 
 
 def _parquet_rows(path: Path, columns: Collection[str]) -> tuple[list[str], Rows]:
-    """The names of all columns, and the rows with `columns` only."""
+    """Return the names of all columns, and the rows restricted to `columns`."""
     import pyarrow
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""`rag-r1 retriever data`: training data for a retriever, from the agent's own searches."""
+"""`rag-r1 retriever data`: makes training data for a retriever from the agent's own searches."""
 
 from rag_r1.system.renamed_modules import forwarding_getattr
 

@@ -18,7 +18,7 @@ From0Count = Annotated[int, Field(ge=0), Constraint("a whole number of at least 
 
 
 class DataArguments(SelectionArguments, PolicyArguments):
-    """The agent whose searches are scored, and how they are scored."""
+    """The options that name the agent and say how the candidates of its searches are scored."""
 
     candidates: Positive = argument("most passages of each search that are scored", "N", default=20)
     samples: Positive = argument("continuations for each candidate", "N", default=1, rare=SCORING)

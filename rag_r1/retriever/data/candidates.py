@@ -1,9 +1,9 @@
 """Collects the candidates of each search: the current retriever's best passages (Agentic-R's step 2).
 
-Each query is sent as the agent sends it (rag_r1/protocols/retriever_query.py), with the same checks and
-retries, but for more passages. A passage is named by the corpus's own id; a search that returns passages
-without one cannot be used. A search that fails is left out until the next start of the command sends it
-again.
+Each query is sent exactly as the agent sends it (rag_r1/protocols/retriever_query.py), with the same checks
+and retries, but it asks for more passages. Training rows refer to passages by their ids in the corpus, so a
+search that returns a passage without an id ends the command with an error. A search that fails is left out;
+the next run of the command sends it again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from rag_r1.tools.registry import DEFAULT_TOOL
 
 
 def retriever_settings(run_setup: RunSetup) -> dict[str, Any]:
-    """The settings on which the results of a search depend: its keys, and under `served` the index that the
-    server reports (None for another search tool). Raises RunError if the server does not answer."""
+    """Return the settings on which search results depend: the configured ones, and under `served` the index
+    that the retrieval server reports (None for any other search tool). Raises RunError if the server does not
+    answer."""
     keys = search_settings(run_setup.retriever)
     served = None
     if (keys.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL:
@@ -42,25 +43,27 @@ def retriever_settings(run_setup: RunSetup) -> dict[str, Any]:
 
 
 class CandidateStore(ResultJournal):
-    """The candidates of rounds; a context manager, which holds the step's folder. `search_settings`: what
-    `retriever_settings` returns; `count`: the most passages of a search."""
+    """Finds the candidates of rounds and keeps them in a journal. As a context manager it locks the step's
+    folder."""
 
-    def __init__(self, run_setup: RunSetup, search_settings: Mapping[str, Any], count: int, folder: Path):
+    def __init__(self, run_setup: RunSetup, retriever: Mapping[str, Any], count: int, folder: Path):
+        """`retriever`: the result of `retriever_settings`; `count`: the largest number of passages that a
+        search returns."""
         self.run_setup, self.count = run_setup, count
-        settings = {"command": "candidates", "candidates": count, "retriever": dict(search_settings)}
+        settings = {"command": "candidates", "candidates": count, "retriever": dict(retriever)}
         super().__init__(folder, settings)
-        #: Why the search failed that failed last; empty if none did.
-        self.problem = ""
+        #: The reason of the latest failed search; empty if no search has failed.
+        self.last_failure = ""
 
-    def of(self, search: SearchRound) -> list[Document] | None:
-        """The candidates of a round, best first; None if its search was not carried out, or failed."""
+    def passages_of(self, search: SearchRound) -> list[Document] | None:
+        """Return the candidates of a round, best first; None if its search was not carried out or failed."""
         value = self.get(search.key, search.fingerprint)
         return None if value is None else [Document(*pair) for pair in value["documents"]]
 
     async def find(self, trajectories: TrajectoryReader, in_flight: int) -> int:
-        """Carry out the searches of the rounds that have no candidates yet, at most `in_flight` at a time,
-        and record what they return; returns the number of rounds whose search has failed. Raises RunError for
-        passages without an id."""
+        """Search for the rounds that have no candidates yet, at most `in_flight` at a time, and record the
+        results. Returns the number of rounds whose search failed. Raises RunError for a passage without an
+        id."""
         tools = shared_tools({**self.run_setup.retriever, "topk": self.count}, {})
         try:
             pool = JobPool(in_flight, CancelToken())
@@ -68,24 +71,22 @@ class CandidateStore(ResultJournal):
             outcomes = await pool.run(jobs, trajectories.rounds, "search")
         finally:
             await close_tools(tools)
-        return len(outcomes) - sum(map(bool, outcomes))
+        return sum(not has_succeeded for has_succeeded in outcomes)
 
     def rounds(
         self, trajectories: Iterable[PlayedTrajectory]
     ) -> Iterator[tuple[SearchRound, list[Document]]]:
-        """Yields each round that has candidates, with these."""
+        """Yield each round that has candidates, together with its candidates."""
         for trajectory in trajectories:
             for search in trajectory.rounds:
-                if documents := self.of(search):
+                if documents := self.passages_of(search):
                     yield search, documents
 
     def records(self, trajectories: TrajectoryReader) -> Iterator[RoundsRecord]:
-        """Yields the record of each trajectory, with its rounds and their candidates. Rounds whose search
-        failed are left out, and so are trajectories without any other."""
+        """Yield the record of each trajectory, with its rounds and their candidates. Rounds whose search
+        failed are left out, and so is a trajectory all of whose searches failed."""
         for trajectory in trajectories:
-            records = map(self._record, trajectory.rounds)
-            rounds = tuple(record for record in records if record is not None)
-            if rounds:
+            if rounds := tuple(filter(None, map(self._record, trajectory.rounds))):
                 yield RoundsRecord(
                     id=trajectory.id,
                     question=trajectory.question,
@@ -95,7 +96,7 @@ class CandidateStore(ResultJournal):
                 )
 
     def passages(self, trajectories: TrajectoryReader) -> Iterator[PassageRecord]:
-        """Yields the text of all candidates, each passage once."""
+        """Yield the text of every candidate, each passage only once."""
         ids: set[str] = set()
         for _, documents in self.rounds(trajectories):
             for document in documents:
@@ -104,16 +105,16 @@ class CandidateStore(ResultJournal):
                     yield PassageRecord(id=document.id, contents=document.contents)
 
     def fingerprint(self, trajectories: TrajectoryReader) -> str:
-        """A hash of all rounds and their candidates."""
-        parts = (
-            fingerprint_of([search.fingerprint, [[d.id, d.contents] for d in self.of(search) or ()]])
-            for search in trajectories.iter_rounds()
-        )
-        return fingerprint_of(list(parts))
+        """Return a hash of all rounds and their candidates."""
+        parts = []
+        for search in trajectories.iter_rounds():
+            documents = [[document.id, document.contents] for document in self.passages_of(search) or ()]
+            parts.append(fingerprint_of([search.fingerprint, documents]))
+        return fingerprint_of(parts)
 
     async def _search(self, tools: dict, search: SearchRound) -> bool:
-        """Carry out a search, unless it has a result, and record the candidates; returns whether it has
-        them."""
+        """Carry out a search that has no result yet, and record its candidates. Returns False if the search
+        failed."""
         if self.has(search.key, search.fingerprint):
             return True
         call = CallRecord(SEARCH, {"query": search.query})
@@ -125,23 +126,24 @@ class CandidateStore(ResultJournal):
         context = partial(search.call_context, setup.protocol)
         [result] = await ToolExecutor(tools, setup.failures, wait, context).call([call])
         if isinstance(result, Failure) or call.status != "ok":
-            self.problem = result.detail if isinstance(result, Failure) else "the query was refused"
+            self.last_failure = result.detail if isinstance(result, Failure) else "the query was refused"
             return False
-        passages = {document.id: document.contents for document in reversed(result)}
-        if not all(passages):
+        # Reversed, so that of two documents with the same id the better-ranked one counts.
+        contents = {document.id: document.contents for document in reversed(result)}
+        if not all(contents):
             raise RunError(
                 f"the search for {search.query[:100]!r} returned a passage without an id, by which training "
                 "rows name it: add an `id` to each row of the corpus, and build the index again"
             )
         value = {
             "sent": (call.sent or call.arguments)["query"],
-            "documents": [[name, passages[name]] for name in dict.fromkeys(d.id for d in result)],
+            "documents": [[id_, contents[id_]] for id_ in dict.fromkeys(d.id for d in result)],
         }
         self.put(search.key, search.fingerprint, value)
         return True
 
     def _record(self, search: SearchRound) -> CandidatesRound | None:
-        """The record of a round; None if its search has failed."""
+        """Return the record of a round, or None if its search failed."""
         value = self.get(search.key, search.fingerprint)
         if value is None:
             return None

@@ -1,24 +1,27 @@
-"""Checks that a run was produced by the configured agent.
+"""Checks that the run given as `--trajectories` was produced by the configured agent.
 
-The prefix of a trajectory is played back and the agent goes on from there, so another model, another budget
-or another protocol would score continuations that this agent never has.
+A candidate is scored by replaying the beginning of a trajectory and letting the agent continue from there.
+With another model, budget or protocol, the scores would be those of continuations that the configured agent
+would never produce.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.rollouts import provenance_facts
-from rag_r1.rollouts.provenance import Provenance, protocol_part
+from rag_r1.rollouts.provenance import ProtocolPart, Provenance, protocol_part
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.settings import json_roundtrip, refuse_changes
 
 
 def check_run(run: Path, model: str, setup: AgentSetup) -> None:
-    """Raises RunError, with both values, if the model, the budget or the protocol of a run is another than
-    the agent's. Models are compared by their files where both are known, else by the last part of their
-    names."""
+    """Compare the model, the budget and the protocol of a run with those of the agent. Raises RunError, which
+    names both values, for any difference. Models are compared by the hash of their files if both hashes are
+    known, and otherwise by the last part of their names."""
     try:
         card = Provenance.read(run)
         facts = provenance_facts.model_facts(Path(model) if Path(model).is_dir() else model)
@@ -27,19 +30,18 @@ def check_run(run: Path, model: str, setup: AgentSetup) -> None:
     if card is None:
         message = f"--trajectories {run} has no provenance.json"
         raise RunError(f"{message}: give the folder of a finished `rag-r1 eval`")
-    protocol = protocol_part(setup.protocol)
-    compares_files = None not in (card.model.sha256, facts["sha256"])
-    run_settings, agent_settings = (
-        {
-            **({"model sha256": digest} if compares_files else {"model": Path(name).name}),
-            "protocol": part.name,
-            "protocol sha256": part.sha256,
-            **{f"budget.{limit}": value for limit, value in budget.items()},
-        }
-        for digest, name, part, budget in (
-            (card.model.sha256, card.model.name, card.protocol, card.budget),
-            (facts["sha256"], facts["name"], protocol, json_roundtrip(vars(setup.budget))),
-        )
-    )
+    if None not in (card.model.sha256, facts["sha256"]):
+        run_model, agent_model = {"model sha256": card.model.sha256}, {"model sha256": facts["sha256"]}
+    else:
+        run_model, agent_model = {"model": Path(card.model.name).name}, {"model": Path(facts["name"]).name}
+    budget = json_roundtrip(vars(setup.budget))
+    run_settings = run_model | _settings(card.protocol, card.budget)
+    agent_settings = agent_model | _settings(protocol_part(setup.protocol), budget)
     remedy = "Give the model, the protocol and the limits of that run, or leave --trajectories out"
     refuse_changes(f"--trajectories {run}", run_settings, agent_settings, remedy)
+
+
+def _settings(protocol: ProtocolPart, budget: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the compared settings of a protocol and a budget, under the names that the message uses."""
+    limits = {f"budget.{limit}": value for limit, value in budget.items()}
+    return {"protocol": protocol.name, "protocol sha256": protocol.sha256, **limits}

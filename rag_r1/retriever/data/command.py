@@ -1,19 +1,22 @@
 """`rag-r1 retriever data`: makes training data for a retriever from the agent's searches (Agentic-R).
 
-    trajectories   the agent plays the questions, greedily: an evaluation             trajectories/
-    candidates     the best passages of the current retriever for each search         candidates.jsonl
-    correctness    with one candidate alone, does the agent answer rightly? (GAC)     correctness.jsonl
-    relevance      a judge's, or a rule's, score of each candidate (LR)               relevance.jsonl
-    selection      positives and negatives by these two                               train.jsonl
+The command runs five steps (steps.py), each of which writes a file or folder:
 
-`passages.jsonl` has the text of all candidates, `sub_answers.jsonl` the answer that the judge expects of each
-search, and `summary.json` the figures. Each step records its results in `steps/` (journal.py), so the command
-can be killed at any moment: run again, it goes on, sends no request twice, and ends with the same files.
-What is random depends on the seed and the round alone. A failed search, continuation or request of the judge
-leaves its round out until the next start has tried it again; the rounds that are complete are written all the
-same.
+    trajectories   the agent answers the questions, greedily, as in an evaluation     trajectories/
+    candidates     the current retriever's best passages for each search              candidates.jsonl
+    correctness    is the agent's answer right with one candidate alone? (GAC)        correctness.jsonl
+    relevance      the score of each candidate by a judge or by a rule (LR)           relevance.jsonl
+    selection      training rows of positives and negatives by these two scores       train.jsonl
 
-The selection reads the written scores, so another rule needs no new ones: run the same command with it, or
+Besides, `passages.jsonl` has the text of all candidates, `sub_answers.jsonl` the answer that the judge
+expects of each search, and `summary.json` the figures.
+
+Each step records its results in `steps/` (journal.py), so the command can be killed at any moment: run again,
+it resumes, sends no request twice, and ends with the same files. All random choices depend only on the seed
+and the round. If a search, a continuation or a request to the judge fails, its round is left out until a
+later run succeeds; complete rounds are written anyway.
+
+The selection reads the recorded scores, so another rule needs no new scores: run the same command with it, or
 `rag-r1 retriever select`, which needs no server.
 """
 
@@ -62,28 +65,28 @@ SUMMARY = "summary.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when the rows are written, 3 if the run was stopped before (the reason is printed), 1 if it
-    could not begin."""
+    """Run the command. Returns 0 when the rows are written, 3 if the run was stopped before that (the reason
+    is printed), and 1 if it could not begin."""
     return read_and_run(COMMAND, DataArguments, make_data, arguments, _DESCRIPTION)
 
 
 async def make_data(args: DataArguments) -> int:
-    """Run all steps that are not done; returns the exit status. Raises RunError for what is wrong before the
-    first, and for inputs that no step can use."""
+    """Check the arguments, run all steps that are not complete, and return the exit status. Raises RunError
+    if a check fails, and if a step cannot use its input."""
     has_judge = args.utility != "correctness" and not args.estimate
-    model, search, *judge = begin_checks(
+    finish_model, finish_search, *finish_judge = begin_checks(
         partial(resolve_model, args),
         partial(check_search, args, {}),
         *([partial(check_judge, args)] if has_judge else []),
     )
     check_played = partial(check_trajectories, args.trajectories)
-    with all_problems(args, {}, [model, search, *judge, check_played]):
+    with all_problems(args, {}, [finish_model, finish_search, *finish_judge, check_played]):
         check_played()
-        for check in judge:
-            check()
-        args = model()
+        for finish in finish_judge:
+            finish()
+        args = finish_model()
         run_setup = prepare(args, validation_limits(args.protocol), validation=True)
-        search()
+        finish_search()
     if args.check_only:
         return await check_only(args, run_setup, args.base_url, args.model)
     budget = run_setup.setup.budget
@@ -93,7 +96,7 @@ async def make_data(args: DataArguments) -> int:
 
 
 async def _run_steps(args: DataArguments, run_setup: RunSetup) -> int:
-    """Run the steps one after the other; returns the exit status: 3 if one was stopped."""
+    """Run the steps one after the other, and return the exit status, which is 3 if one was stopped."""
     search = retriever_settings(run_setup)
     with CandidateStore(run_setup, search, args.candidates, args.out / "steps" / "candidates") as candidates:
         with ExitStack() as servers:
@@ -109,7 +112,7 @@ async def _run_steps(args: DataArguments, run_setup: RunSetup) -> int:
             uses_gac, uses_lr = args.utility != "relevance", args.utility != "correctness"
             if uses_gac and not await score_correctness(run, candidates, trajectories, cost):
                 return ExitStatus.STOPPED
-        # Here the model's server has ended: the judge may need its memory.
+        # The model's server has been stopped at this point, because the judge may need its memory.
         if uses_lr and not await score_relevance(run, candidates, trajectories, cost):
             return ExitStatus.STOPPED
     _select_rows(run)
@@ -117,23 +120,23 @@ async def _run_steps(args: DataArguments, run_setup: RunSetup) -> int:
 
 
 def _select_rows(run: DataRun) -> None:
-    """Select the training rows, and write and print them and the summary."""
+    """Select the training rows, write them and the summary, and print the counts."""
     args = run.args
     files = ScoreFiles(
-        candidates=run.out(CANDIDATES),
-        relevance=None if args.utility == "correctness" else run.out(RELEVANCE),
-        correctness=None if args.utility == "relevance" else run.out(CORRECTNESS),
+        candidates=run.result_path(CANDIDATES),
+        relevance=None if args.utility == "correctness" else run.result_path(RELEVANCE),
+        correctness=None if args.utility == "relevance" else run.result_path(CORRECTNESS),
     )
     rule = args.rule(args.seed)
     selection = RowSelection(rule)
-    write_records(run.out(TRAIN), selection.of(files.rounds()))
+    write_records(run.result_path(TRAIN), selection.select(files.rounds()))
     run.summary["selection"] = {
         **vars(rule),
         "rounds": selection.rounds,
         "rows": selection.rows,
         "left_out": dict(sorted(selection.excluded.items())),
     }
-    write_json(run.out(SUMMARY), run.summary, ensure_ascii=False, private=True)
+    write_json(run.result_path(SUMMARY), run.summary, ensure_ascii=False, private=True)
     for line in selection.lines():
         print(line)
-    print(f"training rows: {run.out(TRAIN)}; text of their passages: {run.out(PASSAGES)}")
+    print(f"training rows: {run.result_path(TRAIN)}; text of their passages: {run.result_path(PASSAGES)}")

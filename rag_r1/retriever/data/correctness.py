@@ -1,20 +1,22 @@
-"""Scores global answer correctness (GAC): is the final answer right if a search finds one passage alone?
+"""Scores global answer correctness (GAC): is the final answer right if a search returns one passage alone?
 
-For each candidate of each round the episode is played up to the search, which then finds this candidate and
-nothing else; the other searches of its turn keep what they found. The agent goes on from there with its own
+For each candidate of each round, the episode is replayed up to the search, which then returns only this
+candidate; the other searches of the same turn keep their results. The agent continues from there with its own
 searches and with the turns and tokens that are left (`Episode.resume`). GAC is 1 or 0 by the run's reward
-term for right answers, exact match by default; of several continuations, their mean.
+term for right answers (exact match by default), or the mean over several continuations.
 
-An agent that was trained with a fixed number of passages may not be able to read a single one. With `beside`
-the candidate is followed by so many distractors, passages that have nothing to do with the question: drawn
-from the candidates of other questions, the same for all candidates of a round, without an accepted answer.
+An agent that was trained with a fixed number of passages may not be able to read a single one. With
+`--beside N` the candidate is therefore followed by N distractors, passages that are unrelated to the
+question: they are drawn from the candidates of other questions, contain no accepted answer, and are the same
+for all candidates of a round.
 
-The continuations are requests to the runner that plays an evaluation, in a run's folder of its own: many at a
-time, each once, and none is lost or repeated if the process is killed. Of their records only what the score
-needs is kept. A continuation in which the infrastructure failed has no score, and neither has its round until
-the next start has played it again.
+The continuations are played by the runner of an evaluation, in the run folder `steps/correctness`. So many of
+them run at a time, and none is lost or repeated if the process is killed. Their records keep only the fields
+that the score needs. If the infrastructure fails in a continuation, its round has no score until the next run
+of the command has played it again.
 
-Source: Agentic-R (arXiv 2601.11888), its step 3-2, where the prefix is put together as text.
+Source: Agentic-R (arXiv 2601.11888), step 3-2. The published code joins the prefix as text; here the tokens
+are replayed.
 """
 
 from __future__ import annotations
@@ -38,29 +40,29 @@ from rag_r1.rollouts.session import RunSession
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import EpisodeOutcome
 
-#: Most passages from which distractors are drawn.
+#: The largest number of passages from which distractors are drawn.
 MAX_POOL_PASSAGES = 2000
 
 
 class CorrectnessScorer:
-    """Plays the continuations of all candidates in a session, and reads their scores. `pool`: the passages
-    from which distractors are drawn; needed with --beside alone."""
+    """Plays the continuations of all candidates in a session, and reads their scores."""
 
     def __init__(
         self, session: RunSession, candidates: CandidateStore, args: DataArguments, pool: Sequence[Document]
     ):
+        """`pool`: the passages from which distractors are drawn; it may be empty without --beside."""
         self.session, self.candidates, self.args, self._pool = session, candidates, args, pool
         self._distractors: dict[Key, list[Document]] = {}
         session.runner.written_fields = _score_fields
 
     async def play(self, trajectories: TrajectoryReader, total: int) -> bool:
-        """Play what is missing of `total` continuations; returns whether all were played (or have failed). If
-        not, `session.stop` has the reason."""
+        """Play the missing ones of `total` continuations. Returns False if the session stopped before all of
+        them had ended, successfully or not; `session.stop` then has the reason."""
         outcomes = await self.session.runner.run(self._jobs(trajectories), total, "continuation")
         return None not in outcomes
 
     def records(self, trajectories: TrajectoryReader) -> Iterator[CorrectnessRecord]:
-        """Yields the scores of each round all of whose continuations have one."""
+        """Yield the scores of each round whose continuations all have a score."""
         for search, documents in self.candidates.rounds(trajectories):
             scores = {document.id: self._score(search, document) for document in documents}
             if None not in scores.values():
@@ -70,24 +72,24 @@ class CorrectnessScorer:
                     round_index=search.index,
                     history_queries=search.history,
                     current_query=search.query,
-                    docid_score={name: score for name, score in scores.items() if score is not None},
+                    docid_score={id_: score for id_, score in scores.items() if score is not None},
                     dataset=search.played.dataset,
                 )
 
     def open_rounds(self, trajectories: TrajectoryReader) -> int:
-        """The number of rounds of which the next start plays a continuation again."""
+        """Return the number of rounds with continuations that the next run of the command plays again."""
         return sum(
             any(self._is_open(search, document) for document in documents)
             for search, documents in self.candidates.rounds(trajectories)
         )
 
     def _is_open(self, search: SearchRound, document: Document) -> bool:
-        """Whether a continuation of a candidate is missing, or failed and is played again."""
+        """Whether a continuation of a candidate is missing, or failed and will be tried again."""
         outcomes = self._outcomes(search, document)
         return any(outcome is None or self.session.runner.is_open(outcome) for outcome in outcomes)
 
     def _outcomes(self, search: SearchRound, document: Document) -> list[EpisodeOutcome | None]:
-        """How each continuation of a candidate has ended; None for one that has not."""
+        """Return the outcome of each continuation of a candidate; None for one that has not ended."""
         name = _continuation_name(search, self._documents(search, document))
         return [self.session.folder.outcome(f"{name}#{sample}") for sample in range(self.args.samples)]
 
@@ -97,7 +99,7 @@ class CorrectnessScorer:
                 yield partial(self._continue, search, document, sample)
 
     async def _continue(self, search: SearchRound, document: Document, sample: int) -> EpisodeOutcome:
-        """Play a continuation of a candidate."""
+        """Play one continuation of a candidate; `sample` is its number, from 0."""
         documents = self._documents(search, document)
         trajectory = search.played
         name = _continuation_name(search, documents)
@@ -115,7 +117,7 @@ class CorrectnessScorer:
         return await self.session.runner.play(request)
 
     def _score(self, search: SearchRound, document: Document) -> Continuation | None:
-        """The score of a candidate; None if a continuation is missing or failed."""
+        """Return the score of a candidate; None if one of its continuations is missing or failed."""
         outcomes = self._outcomes(search, document)
         scored = [outcome for outcome in outcomes if outcome is not None and outcome.right is not None]
         if len(scored) < self.args.samples:
@@ -127,7 +129,7 @@ class CorrectnessScorer:
         )
 
     def _documents(self, search: SearchRound, document: Document) -> list[Document]:
-        """The results of a round's search: the candidate, and its distractors."""
+        """Return the passages that the search returns in a continuation: the candidate, then distractors."""
         if not self.args.beside:
             return [document]
         if search.key not in self._distractors:
@@ -135,10 +137,10 @@ class CorrectnessScorer:
         return [document, *self._distractors[search.key]]
 
     def _draw_distractors(self, search: SearchRound) -> list[Document]:
-        """The distractors of a round, the same in every run with the seed. Raises RunError if the pool has
-        too few."""
+        """Draw the distractors of a round, which depend only on the seed and the round. Raises RunError if
+        the pool has too few suitable passages."""
         rounds = search.played.rounds
-        own_ids = {document.id for item in rounds for document in self.candidates.of(item) or ()}
+        own_ids = {document.id for item in rounds for document in self.candidates.passages_of(item) or ()}
         golds = search.played.golds
         unrelated = [d for d in self._pool if d.id not in own_ids and not holds_answer(d, golds)]
         if len(unrelated) < self.args.beside:
@@ -151,14 +153,14 @@ class CorrectnessScorer:
 
 
 def _continuation_name(search: SearchRound, documents: Sequence[Document]) -> str:
-    """The name of a candidate's continuations: its round, its id, and a hash of all that they depend on."""
+    """Return the name of a candidate's continuations: its round, its id, and a hash of all their inputs."""
     key = fingerprint_of([search.fingerprint, [[document.id, document.contents] for document in documents]])
     return f"{search.played.id}/{search.index}/{documents[0].id}/{key}"
 
 
 def _score_fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a record that a score and a resumed run need. (The whole records would repeat each
-    trajectory for each of its candidates.)"""
+    """Return the fields of an episode's record that a score and a resumed run need. Whole records would
+    store a copy of each trajectory for each of its candidates."""
     turns = [
         {"status": turn["status"], "calls": [call["tool"] for call in turn["calls"]]}
         for turn in record["turns"]

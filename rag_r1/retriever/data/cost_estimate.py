@@ -1,8 +1,8 @@
-"""Estimates the cost of scoring candidates before it begins.
+"""Estimates the cost of scoring candidates before the scoring begins.
 
-The numbers of continuations and of the judge's requests are exact, except for what is played or asked again
-after a failure. Tokens are estimated: a continuation is taken to go on as the agent itself went on from that
-search, and a judge to write nothing but its list.
+The numbers of continuations and of requests to the judge are exact, apart from repetitions after failures.
+Tokens are estimated under two assumptions: a continuation is as long as the rest of the agent's own episode
+after that search, and the judge writes nothing but its list.
 """
 
 from __future__ import annotations
@@ -22,30 +22,33 @@ from rag_r1.retriever.data.trajectories import TrajectoryReader
 from rag_r1.retriever.selection.rules import Use
 from rag_r1.runs.response_cache import Usage
 
-#: Tokens of an entry of the judge's list.
+#: Assumed number of tokens that the judge writes for a score and for a sub-answer.
 _SCORE_TOKENS, _SUB_ANSWER_TOKENS = 2, 8
 
 
 @dataclass
 class CostEstimate:
-    """The work of scoring all candidates, done or not: numbers of rounds, of their candidates (`passages`)
-    and of continuations, and the requests to the policy and to the judge with their tokens."""
+    """The work of scoring all candidates, including the part that is already done."""
 
     rounds: int
+    #: Number of candidates of all rounds.
     passages: int
     continuations: int
+    #: Requests to the agent's model, with their tokens.
     policy: Usage
+    #: Requests to the judge, with their tokens.
     judge: Usage
 
     def lines(self, args: JudgeArguments, price_in: float, price_out: float) -> Iterator[str]:
-        """The estimate as lines of text, with the cost where prices are known."""
+        """Yield the estimate as lines of text, with the cost where prices are known. `price_in` and
+        `price_out` are the prices of the agent's model; `args` has those of the judge."""
         yield f"to be scored: {self.passages:,} candidates of {self.rounds:,} searches"
         if self.continuations:
-            cost = _cost(self.policy.cost(price_in, price_out))
-            yield f"  continuations of the agent: {self.continuations:,}, {_token_counts(self.policy)}{cost}"
+            amounts = _amounts(self.policy, self.policy.cost(price_in, price_out))
+            yield f"  continuations of the agent: {self.continuations:,}, {amounts}"
         if self.judge.requests:
-            cost = _cost(self.judge.cost(args.judge_price_in, args.judge_price_out))
-            yield f"  requests to the judge: {self.judge.requests:,}, {_token_counts(self.judge)}{cost}"
+            amounts = _amounts(self.judge, self.judge.cost(args.judge_price_in, args.judge_price_out))
+            yield f"  requests to the judge: {self.judge.requests:,}, {amounts}"
 
 
 def estimate_cost(
@@ -57,8 +60,12 @@ def estimate_cost(
     in_characters: bool,
     has_judge: bool,
 ) -> CostEstimate:
-    """Estimate the work for all rounds. `samples`: continuations of each candidate; `in_characters`: whether
-    the agent counts characters instead of tokens (rag_r1/inference/character_codec.py)."""
+    """Estimate the work for all rounds.
+
+    `samples` is the number of continuations of each candidate. `in_characters` says that the agent counts
+    characters instead of tokens (rag_r1/inference/character_codec.py), `has_judge` that relevance is scored
+    by a judge and not by the rule.
+    """
     estimate = CostEstimate(0, 0, 0, Usage(), Usage())
     relevance_prompt_tokens = estimate_tokens(instructions("relevance"))
     sub_answer_prompt_tokens = estimate_tokens(instructions("sub_answers"))
@@ -72,7 +79,7 @@ def estimate_cost(
             if use != "relevance":
                 count = len(documents) * samples
                 estimate.continuations += count
-                estimate.policy.add(_continuations(search, count, units_per_token))
+                estimate.policy.add(_continuation_requests(search, count, units_per_token))
             if is_judged:
                 estimate.judge.add(_relevance_requests(search, documents, relevance_prompt_tokens))
                 passage_tokens += _passage_tokens(search.record.documents or ())
@@ -81,19 +88,19 @@ def estimate_cost(
     return estimate
 
 
-def _continuations(search: SearchRound, count: int, units_per_token: int) -> Usage:
-    """The agent's usage by `count` continuations after this search. `units_per_token`: 1 if the agent counts
-    tokens, else the characters that are a token."""
-    one = _continuation(search)
+def _continuation_requests(search: SearchRound, count: int, units_per_token: int) -> Usage:
+    """Return the usage of the agent's model for `count` continuations after this search. `units_per_token`
+    is 1 if the agent counts tokens, and otherwise the number of characters in a token."""
+    single = _usage_after(search)
     return Usage(
-        count * one.requests,
-        count * one.prompt_tokens // units_per_token,
-        count * one.completion_tokens // units_per_token,
+        count * single.requests,
+        count * single.prompt_tokens // units_per_token,
+        count * single.completion_tokens // units_per_token,
     )
 
 
 def _relevance_requests(search: SearchRound, documents: Sequence[Document], prompt_tokens: int) -> Usage:
-    """The judge's usage by the scores of a search's candidates. `prompt_tokens`: those of its
+    """Return the judge's usage for scoring the candidates of a search. `prompt_tokens` is the length of its
     instructions."""
     requests = math.ceil(len(documents) / PASSAGES_PER_REQUEST)
     input_tokens = requests * (prompt_tokens + estimate_tokens(search.query)) + _passage_tokens(documents)
@@ -101,20 +108,21 @@ def _relevance_requests(search: SearchRound, documents: Sequence[Document], prom
 
 
 def _sub_answer_request(trajectory: PlayedTrajectory, passage_tokens: int, prompt_tokens: int) -> Usage:
-    """The judge's usage by the sub-answers of a trajectory. `passage_tokens`: those of the passages that its
-    searches found; `prompt_tokens`: those of the judge's instructions."""
+    """Return the judge's usage for the sub-answers of a trajectory. `passage_tokens` is the length of the
+    passages that its searches found, `prompt_tokens` that of the judge's instructions."""
     turn_tokens = estimate_tokens("".join(turn.text for turn in trajectory.turns))
     input_tokens = prompt_tokens + estimate_tokens(trajectory.question) + turn_tokens + passage_tokens
     return Usage(1, input_tokens, _SUB_ANSWER_TOKENS * len(trajectory.rounds))
 
 
 def _passage_tokens(documents: Sequence[Document]) -> int:
-    """The tokens of the passages as the judge reads them."""
+    """Estimate the tokens of the passages, cut as the judge reads them."""
     return sum(estimate_tokens(document.contents[:MAX_PASSAGE_CHARS]) for document in documents)
 
 
-def _continuation(search: SearchRound) -> Usage:
-    """The agent's usage after this search in the trajectory itself, in the unit in which it counts."""
+def _usage_after(search: SearchRound) -> Usage:
+    """Return the usage of the trajectory itself after this search, in the agent's unit (tokens or
+    characters)."""
     usage = Usage()
     context_tokens = search.played.trajectory.prompt_tokens
     for number, turn in enumerate(search.played.turns):
@@ -124,9 +132,7 @@ def _continuation(search: SearchRound) -> Usage:
     return usage
 
 
-def _token_counts(usage: Usage) -> str:
-    return f"about {usage.prompt_tokens:,} prompt tokens and {usage.completion_tokens:,} generated tokens"
-
-
-def _cost(cost: float) -> str:
-    return f", cost {cost:.4g}" if cost else ""
+def _amounts(usage: Usage, cost: float) -> str:
+    """Return the tokens of a usage as text, with the cost if it is known."""
+    tokens = f"about {usage.prompt_tokens:,} prompt tokens and {usage.completion_tokens:,} generated tokens"
+    return f"{tokens}, cost {cost:.4g}" if cost else tokens

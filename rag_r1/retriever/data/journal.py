@@ -1,10 +1,10 @@
-"""An append-only journal of a step's results, which survives kills: `STEP/journal/results.ndjson`.
+"""Keeps the results of a step in an append-only journal, `STEP/journal/results.ndjson`, which survives kills.
 
-A step works in a run's folder of its own (rag_r1/runs/folder.py: settings, lock, cached responses) and
-appends the result of each piece of work as soon as it is there. A result belongs to a key, such as a round,
-and to the input that it was found for, by fingerprint: if the input has changed since, the result does not
-count, and the work is done again. A piece of work that failed leaves a line without a value, with the number
-of attempts, and with those of its parts that succeeded; the next start tries the others again.
+Each step has its own run folder (rag_r1/runs/folder.py: settings, lock, cached responses) and appends the
+result of each piece of work as soon as it is known. A result is stored under a key, such as a round, together
+with the fingerprint of its input: if the input has changed since, the result is ignored and the work is done
+again. A piece of work that failed leaves a line without a value, with the number of attempts and the results
+of those of its parts that succeeded; the next run tries only the other parts again.
 """
 
 from __future__ import annotations
@@ -14,21 +14,32 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from rag_r1.runs.folder import RunFolder
 from rag_r1.runs.json_lines import JsonLinesFile, LinePosition
 
+#: The id of a question, and the number of a round of its trajectory.
 Key = tuple[str, int]
 
 
+class _Entry(NamedTuple):
+    """The latest line about a key."""
+
+    #: Fingerprint of the input that the line is about.
+    fingerprint: str
+    position: LinePosition
+    #: Number of failed attempts; 0 in the line of a result.
+    attempts: int = 0
+
+
 class ResultJournal:
-    """The results of a step; a context manager, which holds the step's folder. Raises RunError if that is in
-    use or was begun with other settings."""
+    """The results of a step. As a context manager it locks the step's folder. Raises RunError if another
+    process uses the folder, or if it was created with other settings."""
 
     def __init__(self, out: Path, settings: Mapping[str, Any]):
-        self._results: dict[Key, tuple[str, LinePosition]] = {}
-        self._failed: dict[Key, tuple[str, int, LinePosition]] = {}
+        self._results: dict[Key, _Entry] = {}
+        self._failures: dict[Key, _Entry] = {}
         with ExitStack() as opened:
             self.folder = opened.enter_context(RunFolder(out, settings))
             self._lines = JsonLinesFile(self.folder.journal / "results.ndjson", self._index_line)
@@ -42,46 +53,50 @@ class ResultJournal:
         self._opened.close()
 
     def get(self, key: Key, fingerprint: str) -> Any | None:
-        """The result for this input; None if there is none."""
-        last_input, position = self._results.get(key, ("", (0, 0)))
-        return self._lines.at(position)["value"] if last_input == fingerprint else None
+        """Return the result for this input, or None if there is none."""
+        entry = _current(self._results.get(key), fingerprint)
+        return self._lines.at(entry.position)["value"] if entry else None
 
     def has(self, key: Key, fingerprint: str) -> bool:
         """Whether there is a result for this input."""
-        return self._results.get(key, ("", None))[0] == fingerprint
+        return _current(self._results.get(key), fingerprint) is not None
 
     def put(self, key: Key, fingerprint: str, value: Any) -> None:
-        """Append a result. Raises RunError on a full disk."""
+        """Append a result. Raises RunError if the disk is full."""
         self._lines.append({"key": list(key), "input": fingerprint, "value": value})
 
     def put_failure(self, key: Key, fingerprint: str, attempts: int, parts: Sequence[Any] = ()) -> None:
-        """Append that the work has failed. `attempts`: how many, over all starts; `parts`: the result of each
-        part of the work, None for one that failed. Raises RunError on a full disk."""
+        """Record that the work has failed. `attempts` counts the attempts of all runs; `parts` has the result
+        of each part of the work, or None for a part that failed. Raises RunError if the disk is full."""
         line = {"key": list(key), "input": fingerprint, "attempts": attempts, "parts": list(parts)}
         self._lines.append(line)
 
     def attempts(self, key: Key, fingerprint: str) -> int:
-        """The number of attempts that have failed until now, for this input."""
-        last_input, attempts, _ = self._failed.get(key, ("", 0, (0, 0)))
-        return attempts if last_input == fingerprint else 0
+        """Return the number of attempts that have failed so far for this input."""
+        entry = _current(self._failures.get(key), fingerprint)
+        return entry.attempts if entry else 0
 
     def parts(self, key: Key, fingerprint: str) -> list[Any]:
-        """The results of the parts of a piece of work that failed, for this input; [] if it has not
-        failed."""
-        last_input, _, position = self._failed.get(key, ("", 0, (0, 0)))
-        return self._lines.at(position).get("parts", []) if last_input == fingerprint else []
+        """Return the results of the parts of work that failed for this input; [] if it has not failed."""
+        entry = _current(self._failures.get(key), fingerprint)
+        return self._lines.at(entry.position).get("parts", []) if entry else []
 
     def _index_line(self, line: Mapping[str, Any], position: LinePosition) -> None:
-        """Remember where a line of the file stands."""
+        """Remember the position of a line in the file."""
         name, number = line["key"]
         key, fingerprint = (str(name), int(number)), str(line["input"])
         if "value" in line:
-            self._results[key] = fingerprint, position
+            self._results[key] = _Entry(fingerprint, position)
         else:
-            self._failed[key] = fingerprint, int(line["attempts"]), position
+            self._failures[key] = _Entry(fingerprint, position, int(line["attempts"]))
+
+
+def _current(entry: _Entry | None, fingerprint: str) -> _Entry | None:
+    """Return the entry if it is about the input with this fingerprint, and None otherwise."""
+    return entry if entry is not None and entry.fingerprint == fingerprint else None
 
 
 def fingerprint_of(values: Sequence[Any]) -> str:
-    """A hash of JSON values in 16 hexadecimal digits, short enough for the name of a piece of work."""
+    """Return a hash of JSON values as 16 hexadecimal digits, short enough to be part of a request's name."""
     text = json.dumps(list(values), sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -1,10 +1,10 @@
-"""A judge that replies with a JSON list, which is validated and requested again if it is wrong.
+"""Asks a judge model for JSON lists, validates them, and asks again if one is malformed.
 
 The judge is any OpenAI-compatible chat endpoint (evaluation/judge.py has its arguments). The texts that it
-judges are data, and its reply must be the list alone (rag_r1/inference/strict_replies.py). A list of another
-length, or with one wrong entry, is refused as a whole, and the judge is asked again: first at temperature 0,
-then at a higher one with another seed. So one malformed score costs a request rather than the round. What has
-no list in the end is tried again by the next start.
+judges are passed as data, and its reply must be the list alone (rag_r1/inference/strict_replies.py). A list
+of the wrong length, or with one invalid entry, is rejected as a whole and requested again: the first attempt
+is at temperature 0, the later ones at a higher temperature with another seed. So a malformed score costs one
+request and not the round. If no attempt succeeds, the next run of the command tries again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rag_r1.runs.response_cache import ResponseCache
 
 Value = TypeVar("Value")
 
-#: Tokens of a reply, unless --judge-body says otherwise.
+#: Most tokens of a reply, unless --judge-body sets another limit.
 MAX_REPLY_TOKENS = 1000
 
 
 class ListJudge(StrictReplies):
-    """Asks a judge model for a JSON list, and asks again if the reply is not one."""
+    """Asks a judge model for a JSON list, and repeats the request if the reply is not an acceptable one."""
 
     def __init__(self, args: JudgeArguments, endpoint: Endpoint, cache: ResponseCache):
         super().__init__("judge", endpoint, cache)
@@ -38,20 +38,24 @@ class ListJudge(StrictReplies):
         parse: Callable[[list[Any]], Value],
         earlier_attempts: int,
     ) -> Value | None:
-        """The result of `parse` for the judge's list about a case; None if no attempt gave a list that
-        `parse` accepts. `name`: of the request; `prompt`: the instructions; `earlier_attempts`: those of
-        earlier starts, which are not repeated. Raises EngineFailure if the endpoint does not answer."""
+        """Ask the judge about a case, and return the result of `parse` for its list.
+
+        `name` identifies the request, and `prompt` holds the instructions. `parse` raises ValueError for a
+        list that it rejects. `earlier_attempts` is the number of attempts of earlier runs, which are not
+        repeated. Returns None if `parse` accepted no reply. Raises EngineFailure if the endpoint does not
+        answer.
+        """
 
         def make_request(attempt: int) -> tuple[dict[str, Any], int]:
-            t = RETRY_TEMPERATURE if attempt else 0.0
-            return judge_request(self.args, prompt, case, MAX_REPLY_TOKENS, temperature=t, seed=attempt)
+            temp = RETRY_TEMPERATURE if attempt else 0.0
+            return judge_request(self.args, prompt, case, MAX_REPLY_TOKENS, temperature=temp, seed=attempt)
 
         request_id = f"{name}/{earlier_attempts}"
         return await self.ask(request_id, make_request, lambda text: parse(read_list(text)), earlier_attempts)
 
 
 def read_list(reply: str) -> list[Any]:
-    """The JSON list that a reply consists of. Raises ValueError for any other reply."""
+    """Return the JSON list of which the whole reply consists. Raises ValueError for any other reply."""
     value = json_of(reply)
     if not isinstance(value, list):
         raise ValueError(f"a JSON {type(value).__name__}, not a list")
@@ -59,15 +63,15 @@ def read_list(reply: str) -> list[Any]:
 
 
 def check_scores(values: list[Any], count: int) -> list[int]:
-    """Returns the values. Raises ValueError unless they are `count` whole numbers from 0 to 100."""
+    """Return the values. Raises ValueError unless they are `count` whole numbers from 0 to 100."""
     if len(values) != count or not all(type(value) is int and 0 <= value <= 100 for value in values):
         raise ValueError(f"not {count} whole numbers from 0 to 100")
     return values
 
 
 def check_texts(values: list[Any], count: int) -> list[str]:
-    """Returns the values without outer white space. Raises ValueError unless they are `count` texts, none of
-    them empty."""
+    """Return the values without leading and trailing white space. Raises ValueError unless they are `count`
+    texts, none of them empty."""
     if len(values) != count or not all(isinstance(value, str) and value.strip() for value in values):
         raise ValueError(f"not {count} texts")
     return [value.strip() for value in values]

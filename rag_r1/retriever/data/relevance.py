@@ -1,17 +1,18 @@
-"""Scores local relevance (LR): how well a candidate serves the query, from 0 to 100.
+"""Scores local relevance (LR): how well a candidate answers the query, from 0 to 100.
 
-A judge (judge.py) scores ten passages at a time. What serves a query of a longer search is not always plain,
-so first the judge says for each query of a trajectory what it should have found, given the accepted answers
-of the question: the sub-answer. It is the reference with which passages are scored, unless it is not known.
-The question itself is not shown with the passages, so a passage is scored for its query alone.
+A judge (judge.py) scores ten passages per request. What a query in the middle of a trajectory is looking for
+is not always obvious, so the judge first writes a sub-answer for each query: what the search should have
+found, given the accepted answers of the question. The sub-answer, if it is known, is the reference when the
+passages are scored. The question itself is not shown with the passages, so each passage is scored for its
+query alone.
 
-Without a judge a rule takes its place: 100 for a passage in which an accepted answer of the question stands,
-or the answer of one of the steps that lead to it, if the question's row names them (`step_answers`,
-rag_r1/data/rows.py); else 0. It costs nothing. It does not know which step a query is for, and finds nothing
-for a query whose answer is a step that is not named. Of a question whose only answers are yes or no, or have
-no letter or digit, it scores nothing: such words stand anywhere.
+Without a judge, a rule takes its place and costs nothing: a passage scores 100 if it contains an accepted
+answer of the question, or the answer of an intermediate step if the question's row names these
+(`step_answers`, rag_r1/data/rows.py), and 0 otherwise. The rule does not know which step a query is for, and
+it misses the answers of steps that are not named. It gives no scores for a question whose only answers are
+yes or no, or have no letter or digit, because such words occur in any text.
 
-Source: Agentic-R (arXiv 2601.11888), its steps 3-0 and 3-1; the prompts are in our own words.
+Source: Agentic-R (arXiv 2601.11888), steps 3-0 and 3-1; the prompts are worded differently.
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ from rag_r1.rollouts.concurrency import JobPool
 
 #: The judge's sub-answer for a query whose answer is not known.
 NOT_SURE = "Not Sure"
-#: Most passages in a request.
+#: Most passages in a request to the judge.
 PASSAGES_PER_REQUEST = 10
 #: Most characters of a passage in a request to the judge.
 MAX_PASSAGE_CHARS = 6000
-#: Round number under which the sub-answers of a whole trajectory are kept.
+#: Round number under which the journal has the sub-answers of a whole trajectory; rounds count from 1.
 _SUB_ANSWERS = 0
 
-#: The content of a request to the judge, and the reader of its list.
+#: The content of a request to the judge, and the function that validates its list.
 _Case = tuple[Mapping[str, Any], Callable[[list[Any]], Sequence[Any]]]
 
 
 class RelevanceScorer(ResultJournal):
-    """Asks a judge for sub-answers and scores, and records them; a context manager, which holds the step's
-    folder."""
+    """Asks a judge for sub-answers and scores, and keeps them in a journal. As a context manager it locks the
+    step's folder."""
 
     def __init__(self, args: JudgeArguments, candidates: CandidateStore, folder: Path):
         self.args, self.candidates = args, candidates
@@ -73,8 +74,8 @@ class RelevanceScorer(ResultJournal):
         )
 
     async def score(self, judge: ListJudge, trajectories: TrajectoryReader) -> None:
-        """Ask the judge for the sub-answers and scores that are missing. If the run was stopped before the
-        end, `judge.endpoint.stop` has the reason."""
+        """Ask the judge for the missing sub-answers, then for the missing scores. If the run was stopped
+        before the end, `judge.endpoint.stop` has the reason."""
         pool = JobPool(self.args.judge_in_flight, judge.endpoint.stop, judge.endpoint.idle)
         jobs = (partial(self._request_sub_answers, judge, trajectory) for trajectory in trajectories)
         await pool.run(jobs, len(trajectories), "sub-answer")
@@ -83,13 +84,13 @@ class RelevanceScorer(ResultJournal):
             await pool.run(scoring, trajectories.rounds, "round")
 
     def sub_answers(self, trajectories: TrajectoryReader) -> Iterator[SubAnswersRecord]:
-        """The sub-answers of the trajectories that have them."""
+        """Yield the sub-answers of the trajectories that have them."""
         for trajectory in trajectories:
             if answers := self.get(*_sub_answer_entry(trajectory)):
                 yield SubAnswersRecord(id=trajectory.id, sub_answers=tuple(answers))
 
     def records(self, trajectories: TrajectoryReader) -> Iterator[RelevanceRecord]:
-        """The scores, for the rounds that have them."""
+        """Yield the scores of the rounds that have them."""
         for search, documents in self.candidates.rounds(trajectories):
             scores = self.get(search.key, self._fingerprint(search, documents))
             if scores is not None:
@@ -107,12 +108,12 @@ class RelevanceScorer(ResultJournal):
         await self._request(judge, "sub_answers", *_sub_answer_entry(trajectory), [(case, parse)])
 
     async def _score(self, judge: ListJudge, search: SearchRound) -> None:
-        """Ask the judge for the scores of a round, and record them. Not before it is settled what the
-        sub-answer is, which would change the requests."""
+        """Ask the judge for the scores of a round, and record them. Does nothing while the sub-answers of the
+        trajectory are neither known nor given up, because they are part of the requests."""
         sub_answers = _sub_answer_entry(search.played)
         if not self.has(*sub_answers) and not self.attempts(*sub_answers):
             return
-        documents = self.candidates.of(search) or []
+        documents = self.candidates.passages_of(search) or []
         parts = [
             documents[start : start + PASSAGES_PER_REQUEST]
             for start in range(0, len(documents), PASSAGES_PER_REQUEST)
@@ -124,8 +125,9 @@ class RelevanceScorer(ResultJournal):
     async def _request(
         self, judge: ListJudge, prompt: str, key: Key, fingerprint: str, cases: Sequence[_Case]
     ) -> None:
-        """Ask the judge about these cases, and record its lists, or which cases failed: a case that has its
-        list is not requested again. Nothing is recorded if the endpoint did not answer."""
+        """Ask the judge about these cases, and record its lists, joined, under `key`. If a case fails, the
+        lists of the others are recorded, so that only the failed case is requested again. Nothing is recorded
+        if the endpoint did not answer."""
         if self.has(key, fingerprint):
             return
         earlier_attempts = self.attempts(key, fingerprint)
@@ -152,13 +154,13 @@ class RelevanceScorer(ResultJournal):
             self.put(key, fingerprint, [value for values in lists for value in values])
 
     def _reference(self, search: SearchRound) -> str | None:
-        """The sub-answer of a round; None if the judge did not know it."""
+        """Return the sub-answer of a round; None if the judge did not know it."""
         answers = self.get(*_sub_answer_entry(search.played))
         answer = answers[search.index - 1] if answers else NOT_SURE
         return None if answer.rstrip(".").casefold() == NOT_SURE.casefold() else answer
 
     def _case(self, search: SearchRound, documents: Sequence[Document]) -> dict[str, Any]:
-        """The content of the request for some of a round's candidates."""
+        """Return the content of the request that scores these candidates of a round."""
         reference = self._reference(search)
         texts = [document.contents[:MAX_PASSAGE_CHARS] for document in documents]
         return {
@@ -168,13 +170,13 @@ class RelevanceScorer(ResultJournal):
         }
 
     def _fingerprint(self, search: SearchRound, documents: Sequence[Document]) -> str:
-        """A hash of the request for a round's scores, and of the ids of its candidates."""
+        """Return a hash of the requests for a round's scores and of the ids of its candidates."""
         return fingerprint_of([self._case(search, documents), [document.id for document in documents]])
 
 
 def rule_records(candidates: CandidateStore, trajectories: TrajectoryReader) -> Iterator[RelevanceRecord]:
-    """The scores by the rule: 100 if an accepted answer, or that of a step, stands in the passage, else 0.
-    Rounds of a question whose answers could stand in any text are left out."""
+    """Yield the scores by the rule: 100 if the passage contains an accepted answer or that of a step, and
+    otherwise 0. Rounds of a question whose answers could occur in any text are left out."""
     for search, documents in candidates.rounds(trajectories):
         answers = [*search.played.golds, *search.played.step_answers]
         if _findable(answers):
@@ -183,25 +185,25 @@ def rule_records(candidates: CandidateStore, trajectories: TrajectoryReader) -> 
 
 
 def holds_answer(document: Document, answers: Sequence[str]) -> bool:
-    """Whether one of these answers stands in the passage, word for word; those that could stand in any text
-    (yes, no) do not count."""
+    """Whether the passage contains one of these answers word for word. Answers that could occur in any text,
+    such as yes and no, do not count."""
     answers = _findable(answers)
     return bool(answers) and bool(cover_exact_match(document.contents, answers, ordered=True))
 
 
 def _findable(answers: Sequence[str]) -> list[str]:
-    """The answers that can be looked for: all but yes, no, and those without a letter or digit."""
+    """Return the answers that can be searched for: all but yes, no, and those without a letter or digit."""
     return [answer for answer in answers if normalise(answer) not in ("", "yes", "no")]
 
 
 def _sub_answer_entry(trajectory: PlayedTrajectory) -> tuple[Key, str]:
-    """Key and fingerprint of a trajectory's sub-answers."""
+    """Return the key and the fingerprint of a trajectory's sub-answers in the journal."""
     searches = [_search_for_judge(search) for search in trajectory.rounds]
     return (trajectory.id, _SUB_ANSWERS), fingerprint_of([trajectory.question, trajectory.golds, searches])
 
 
 def _search_for_judge(search: SearchRound) -> dict[str, Any]:
-    """A search as the judge reads it when it is asked for sub-answers."""
+    """Return a search as it appears in the request for sub-answers."""
     return {
         "number": search.index,
         "written": search.played.turns[search.turn].text.strip(),

@@ -1,8 +1,9 @@
-"""The rounds of a trajectory, each one search with what stood before it.
+"""Splits a trajectory into rounds, each of which is one search with everything before it.
 
-A round is one search: the query, and the turns before it, with which the episode can go on from here
-(rag_r1/agent/replay.py). A turn may hold several searches; each is a round, and the others of its turn keep
-what they found. The queries of a round's history are those of the turns before, as for the retriever
+A round consists of a query and the turns before it, which are enough to replay the episode up to this search
+and to continue from there (rag_r1/agent/replay.py). A turn may contain several searches. Each of them is a
+round, in whose replay the other searches of the turn keep their results. The history of a round has the
+queries of the earlier turns only, as in the text that the retriever is sent
 (rag_r1/protocols/retriever_query.py).
 """
 
@@ -22,16 +23,19 @@ from rag_r1.retriever.data.journal import fingerprint_of
 
 @dataclass(frozen=True)
 class SearchRound:
-    """A search of a trajectory: the call number `call` of the turn number `turn`, both from 0."""
+    """A search of a trajectory, and the turns before it."""
 
     played: PlayedTrajectory
+    #: Number of the search within the trajectory, from 1.
     index: int
+    #: Number of the turn that contains the search, from 0.
     turn: int
+    #: Number of the search among the calls of its turn, from 0.
     call: int
 
     @property
     def key(self) -> tuple[str, int]:
-        """The question's id and the number of the search, from 1, which together name the round."""
+        """The question's id and the number of the search, which together identify the round."""
         return self.played.id, self.index
 
     @property
@@ -41,35 +45,37 @@ class SearchRound:
 
     @property
     def query(self) -> str:
-        """The policy's query."""
+        """The query as the policy wrote it."""
         return self.record.query or ""
 
     @property
     def history(self) -> tuple[str, ...]:
-        """The queries of the turns before."""
+        """The queries of all earlier turns."""
         return tuple(query for turn in self.played.turns[: self.turn] for query in turn.queries)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of all that the round depends on: prompt, texts and results before it, and the query."""
+        """A hash of everything that the round depends on: the prompt, the text of the turns, the results of
+        the earlier calls and of the other calls of its turn, and the query."""
         results = [[_call_values(call) for call in turn.calls] for turn in self.played.turns[: self.turn]]
-        calls = [_call_values(c) for i, c in enumerate(self.played.turns[self.turn].calls) if i != self.call]
+        calls = self.played.turns[self.turn].calls
+        other_calls = [_call_values(call) for number, call in enumerate(calls) if number != self.call]
         texts = [turn.text for turn in self.played.turns[: self.turn + 1]]
-        return fingerprint_of([self.played.messages, texts, results, calls, self.call, self.query])
+        return fingerprint_of([self.played.messages, texts, results, other_calls, self.call, self.query])
 
     def call_context(self, protocol: Protocol) -> CallContext:
-        """Question, history and thought, as the search had them."""
+        """Return the question, the earlier queries and the thought that accompanied the search."""
         return call_context(self.played.trajectory, protocol.thought, self.turn)
 
     def context(self, protocol: Protocol) -> str:
-        """The policy's text and its observations up to the end of the turn that searches."""
+        """Return the policy's text and its observations up to the end of the turn with the search."""
         return "".join(
             turn.text + _observation(protocol, turn) if number < self.turn else turn.text
             for number, turn in enumerate(self.played.turns[: self.turn + 1])
         )
 
     def past(self, documents: Sequence[Document]) -> tuple[ReplayTurn, ...]:
-        """The turns to replay up to this search, which then returns these documents."""
+        """Return the turns that replay the episode up to this search, which then returns `documents`."""
         calls = list(self.played.turns[self.turn].calls)
         calls[self.call] = CallRecord(self.record.tool, self.record.arguments, list(documents))
         earlier_calls = [turn.calls for turn in self.played.turns[: self.turn]]
@@ -81,15 +87,18 @@ class SearchRound:
 
 @dataclass(frozen=True)
 class PlayedTrajectory:
-    """A trajectory with at least one round. `token_ids`: what the policy generated in each turn;
-    `step_answers`: the answers of the steps that lead to the final one, if the question's row names them."""
+    """A trajectory with at least one round."""
 
+    #: Id of the question.
     id: str
     dataset: str
     golds: tuple[str, ...]
+    #: The prompt as chat messages.
     messages: tuple[dict[str, Any], ...]
     trajectory: Trajectory
+    #: The tokens that the policy generated in each turn.
     token_ids: tuple[tuple[int, ...], ...]
+    #: The answers of the intermediate steps; empty if the question's row does not name them.
     step_answers: tuple[str, ...] = ()
 
     @property
@@ -105,11 +114,12 @@ class PlayedTrajectory:
     @cached_property
     def rounds(self) -> list[SearchRound]:
         """The rounds of the trajectory, in order."""
-        return [SearchRound(self, i, *position) for i, position in enumerate(searches_of(self.turns), 1)]
+        positions = enumerate(searches_of(self.turns), 1)
+        return [SearchRound(self, index, turn, call) for index, (turn, call) in positions]
 
 
 def searches_of(turns: Sequence[Turn]) -> list[tuple[int, int]]:
-    """The position, (turn, call) from 0, of each search that was carried out."""
+    """Return the position of each search that was carried out, as (turn, call), both from 0."""
     return [
         (number, index)
         for number, turn in enumerate(turns)
@@ -119,7 +129,7 @@ def searches_of(turns: Sequence[Turn]) -> list[tuple[int, int]]:
 
 
 def _observation(protocol: Protocol, turn: Turn) -> str:
-    """The text that the policy was shown after a turn; empty for a turn without calls."""
+    """Return the text that the policy was shown after a turn; empty for a turn without calls."""
     if not turn.calls:
         return ""
     words = [Call(call.tool, call.arguments).words for call in turn.calls]
@@ -127,5 +137,5 @@ def _observation(protocol: Protocol, turn: Turn) -> str:
 
 
 def _call_values(call: CallRecord) -> list[Any]:
-    """A call and its results as JSON values, for the fingerprint."""
+    """Return a call and its results as JSON values, for the fingerprint."""
     return [call.tool, call.arguments, [[d.id, d.contents] for d in call.documents or []]]

@@ -1,8 +1,9 @@
-"""The steps of `rag-r1 retriever data`, each resumable.
+"""Implements the steps of `rag-r1 retriever data`, each of which can be resumed.
 
-The two steps that need the agent's model write a note when nothing of them is left to do: the trajectories in
-`steps/trajectories.json`, the continuations in `steps/correctness.json`, each with its settings and its input
-(rag_r1/runs/state_file.py). So a start that has only to select again, or to ask the judge, loads no model.
+The two steps that need the agent's model, the trajectories and the continuations, write a note when they are
+complete: `steps/trajectories.json` and `steps/correctness.json`, each with the settings and the input of the
+step (rag_r1/runs/state_file.py). A later run of the command that only has to ask the judge, or to select rows
+again, finds the notes and does not load the model.
 """
 
 from __future__ import annotations
@@ -35,52 +36,57 @@ from rag_r1.rollouts.session import RunSetup, open_session, settings_of, usage_l
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.state_file import StateFile
 
-#: The notes in `steps/` that nothing is left to play.
+#: The notes in `steps/` that all trajectories, or all continuations, have been played.
 PLAYED_NOTE, SCORED_NOTE = "trajectories.json", "correctness.json"
 
 
 @dataclass(frozen=True)
 class StepCounts:
-    """The `searches` that a step has scored, how many of the others the same command tries `again`, and the
-    `usage` of its requests."""
+    """The counts of a scoring step."""
 
+    #: Number of searches that have been scored.
     searches: int
+    #: Number of unscored searches that the next run of the command tries again.
     again: int
+    #: The usage of the step's requests.
     usage: dict[str, int]
 
     @classmethod
     def of(cls, note: Mapping[str, Any]) -> StepCounts:
-        """The counts in the note of a step that is done."""
+        """Read the counts from the note of a completed step."""
         return cls(note["searches"], note["again"], note["usage"])
 
 
 @dataclass
 class DataRun:
-    """The state that the steps share. `retriever`: what `retriever_settings` returns; `servers`: ends the
-    model's server, if one is started; `summary`: the figures of summary.json."""
+    """The state that the steps share."""
 
     args: DataArguments
     run_setup: RunSetup
+    #: The result of `retriever_settings`.
     retriever: dict[str, Any]
+    #: Stops the model's server, if one was started, when it is closed.
     servers: ExitStack
+    #: The figures of summary.json, to which each step adds its own.
     summary: dict[str, Any] = field(default_factory=dict)
 
-    def out(self, name: str) -> Path:
-        """The path of a file of the result."""
+    def result_path(self, name: str) -> Path:
+        """Return the path of a result file."""
         return self.args.out / name
 
-    def step(self, name: str) -> Path:
-        """The path of a file or folder in `steps/`."""
+    def step_path(self, name: str) -> Path:
+        """Return the path of a file or folder in `steps/`."""
         return self.args.out / "steps" / name
 
     def serve(self) -> DataArguments:
-        """Start the model's server, unless --base-url names one; returns the arguments with its address."""
+        """Start the model's server, unless --base-url names one, and return the arguments with its
+        address."""
         self.args = self.servers.enter_context(serve_model(self.args))
         return self.args
 
     def settings(self, command: str, **extra_settings: Any) -> dict[str, Any]:
-        """The settings on which episodes depend. The files of a model's folder are among them, since a
-        training may have written them anew."""
+        """Return the settings on which the episodes of a step depend. They include the sizes and times of the
+        files in the model's folder, because a training may have overwritten the model."""
         model = Path(self.args.model)
         stats = {path.name: path.stat() for path in sorted(model.iterdir())} if model.is_dir() else {}
         files = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
@@ -88,21 +94,22 @@ class DataRun:
             self.args, self.run_setup, command, files=files, served=self.retriever["served"], **extra_settings
         )
 
-    def note(self, name: str, settings: dict[str, Any]) -> StateFile:
-        """The note that with these settings nothing is left to do in a step."""
-        return StateFile(self.step(name), {"settings": settings})
+    def completion_note(self, name: str, settings: dict[str, Any]) -> StateFile:
+        """Return the file for the note that a step with these settings is complete."""
+        return StateFile(self.step_path(name), {"settings": settings})
 
     def is_done(self, note: Mapping[str, Any] | None) -> bool:
-        """Whether there is a note, and whatever failed was tried as often as --tries says."""
+        """Whether the content of a note shows that the step is complete: nothing failed, or everything that
+        failed has been tried --tries times."""
         return note is not None and (not note["tries"] or self.args.tries <= note["tries"])
 
 
 async def trajectories_of(run: DataRun) -> TrajectoryReader | None:
-    """Play the agent's trajectories, unless they are there, and read them; None if their run was stopped.
-    Raises RunError if they have no search that can be scored."""
+    """Play the missing trajectories of the agent, and return a reader of all of them; None if the run was
+    stopped. Raises RunError if no trajectory has a search that can be scored."""
     args, setup = run.args, run.run_setup.setup
-    folder = args.trajectories or run.out("trajectories")
-    note = run.note(PLAYED_NOTE, run.settings("trajectories", model=args.model))
+    folder = args.trajectories or run.result_path("trajectories")
+    note = run.completion_note(PLAYED_NOTE, run.settings("trajectories", model=args.model))
     if args.trajectories is None and not await _play_trajectories(run, note, folder):
         return None
     rows = run.run_setup.questions.rows
@@ -131,13 +138,13 @@ async def trajectories_of(run: DataRun) -> TrajectoryReader | None:
 
 
 async def _play_trajectories(run: DataRun, note: StateFile, folder: Path) -> bool:
-    """Play the trajectories that are missing, greedily and without a judge; False if the run was stopped."""
+    """Play the missing trajectories, greedily and without a judge. Returns False if the run was stopped."""
     questions = len(run.run_setup.questions.rows)
     setup = run.run_setup.setup
-    candidates = questions * setup.budget.max_turns * run.args.candidates
+    most_candidates = questions * setup.budget.max_turns * run.args.candidates
     print(
-        f"trajectories: {questions:,} questions; at most {candidates:,} candidates, if each turn makes one "
-        "search"
+        f"trajectories: {questions:,} questions; at most {most_candidates:,} candidates, if each turn makes "
+        "one search"
     )
     if run.is_done(note.read(dict)):
         return True
@@ -149,17 +156,17 @@ async def _play_trajectories(run: DataRun, note: StateFile, folder: Path) -> boo
 async def find_candidates(
     run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader
 ) -> CostEstimate | None:
-    """Find and write the candidates, and print what their scores will cost; returns that estimate, or None if
-    all searches failed."""
+    """Find and write the candidates, and print the estimated cost of scoring them. Returns the estimate, or
+    None if all searches failed."""
     args = run.args
     failed = await candidates.find(trajectories, args.in_flight)
     if failed:
-        problem = terminal_text(candidates.problem)
+        problem = terminal_text(candidates.last_failure)
         print(f"searches that failed: {failed:,} ({problem}); the same command sends them again")
     if failed == trajectories.rounds:
         return None
-    write_records(run.out(CANDIDATES), candidates.records(trajectories))
-    write_records(run.out(PASSAGES), candidates.passages(trajectories))
+    write_records(run.result_path(CANDIDATES), candidates.records(trajectories))
+    write_records(run.result_path(PASSAGES), candidates.passages(trajectories))
     cost = estimate_cost(
         trajectories,
         candidates,
@@ -178,17 +185,17 @@ async def find_candidates(
 async def score_correctness(
     run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader, cost: CostEstimate
 ) -> bool:
-    """Play the continuations and write their scores, unless an earlier start has; returns whether all were
-    played."""
+    """Play the continuations and write their scores, unless an earlier run has done so. Returns False if the
+    run was stopped."""
     args = run.args
     settings = run.settings(
         "continuations", samples=args.samples, temperature=args.temperature, beside=args.beside
     )
     inputs = {"model": args.model, "candidates": candidates.fingerprint(trajectories)}
-    note = run.note(SCORED_NOTE, {**settings, **inputs})
+    note = run.completion_note(SCORED_NOTE, {**settings, **inputs})
     counts = note.read(lambda content: StepCounts.of(content) if run.is_done(content) else None)
-    if counts is None or not run.out(CORRECTNESS).is_file():
-        note.remove()  # it is about a file that is written anew
+    if counts is None or not run.result_path(CORRECTNESS).is_file():
+        note.remove()  # it describes the file that is now replaced
         counts = await _play_continuations(run, candidates, trajectories, settings, cost.continuations)
         if counts is None:
             return False
@@ -207,8 +214,8 @@ async def _play_continuations(
     settings: dict[str, Any],
     total: int,
 ) -> StepCounts | None:
-    """Play the missing ones of `total` continuations and write the scores; returns the counts, or None if the
-    run was stopped. What the trajectories have cost is taken off --max-cost."""
+    """Play the missing ones of `total` continuations, and write the scores. The cost of the
+    trajectories counts towards --max-cost. Returns the counts, or None if the run was stopped."""
     args = run.args
     if args.max_cost is not None and args.trajectories is None:
         budget = args.max_cost - trajectories.usage.cost(args.price_in, args.price_out)
@@ -218,7 +225,7 @@ async def _play_continuations(
         args = args.model_copy(update={"max_cost": budget})
     url = run.serve().base_url
     assert url is not None  # serve() starts a server if there is none
-    out = run.step("correctness")
+    out = run.step_path("correctness")
     async with open_session(args, run.run_setup, url, args.model, settings, out=out) as session:
         passages = candidates.passages(trajectories) if args.beside else ()
         pool = [Document(record.id, record.contents) for record in islice(passages, MAX_POOL_PASSAGES)]
@@ -228,20 +235,20 @@ async def _play_continuations(
         if not is_complete:
             print(stop_message(str(session.stop.reason), "continuations are missing"))
             return None
-        searches = write_records(run.out(CORRECTNESS), scorer.records(trajectories))
+        searches = write_records(run.result_path(CORRECTNESS), scorer.records(trajectories))
         return StepCounts(searches, scorer.open_rounds(trajectories), vars(session.spending.usage))
 
 
 async def score_relevance(
     run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader, cost: CostEstimate
 ) -> bool:
-    """Score the relevance of all candidates and write the scores; returns False if the judge's run was
+    """Score the relevance of all candidates and write the scores. Returns False if the judging was
     stopped."""
     args = run.args
     if args.judge_url is None:
         _score_relevance_by_rule(run, candidates, trajectories, cost)
         return True
-    with RelevanceScorer(args, candidates, run.step("relevance")) as relevance:
+    with RelevanceScorer(args, candidates, run.step_path("relevance")) as relevance:
         cache = relevance.folder.cache
         async with judge_endpoint(args, cache, args) as endpoint:
             judge = ListJudge(args, endpoint, cache)
@@ -249,8 +256,8 @@ async def score_relevance(
             if endpoint.stop.reason is not None:
                 print(stop_message(endpoint.stop.reason, "the judge has not scored all candidates"))
                 return False
-        write_records(run.out(SUB_ANSWERS), relevance.sub_answers(trajectories))
-        scored = write_records(run.out(RELEVANCE), relevance.records(trajectories))
+        write_records(run.result_path(SUB_ANSWERS), relevance.sub_answers(trajectories))
+        scored = write_records(run.result_path(RELEVANCE), relevance.records(trajectories))
         for outcome, count in sorted(judge.counts.items()):
             print(f"  requests to the judge that were {outcome}: {count:,}")
     counts = StepCounts(scored, cost.rounds - scored, vars(cache.usage))
@@ -266,15 +273,15 @@ def _score_relevance_by_rule(
     print("relevance: no --judge-url, so a passage is relevant if an accepted answer stands in it")
     with_steps = trajectories.with_steps
     print(f"  or the answer of a step, which {with_steps:,} of {len(trajectories):,} questions name")
-    scored = write_records(run.out(RELEVANCE), rule_records(candidates, trajectories))
+    scored = write_records(run.result_path(RELEVANCE), rule_records(candidates, trajectories))
     run.summary["relevance"] = {"searches": scored, "judge": None, "questions_with_steps": with_steps}
     reason = "whose answer (yes, no, or no word) could stand in any passage: give --judge-url"
     _print_scored("relevance", StepCounts(scored, 0, {}), cost.rounds, reason)
 
 
 def _print_scored(score: str, counts: StepCounts, searches: int, reason: str) -> None:
-    """Print how many of the searches are scored, how many of the others the same command tries again, and
-    the `reason` why the remaining ones have no score."""
+    """Print how many searches are scored, how many of the others the next run tries again, and why the
+    remaining ones (`reason`) have no score."""
     print(f"{score}: {counts.searches:,} of {searches:,} searches scored")
     if counts.again:
         print(f"  the same command tries {counts.again:,} of the others again")

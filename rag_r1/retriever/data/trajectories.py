@@ -1,12 +1,14 @@
-"""Reads the trajectories of a finished evaluation, from which the rounds are taken (rounds.py).
+"""Reads the trajectories of a finished evaluation, whose searches become rounds (rounds.py).
 
-What the policy generated is taken from the run's response cache, in the very tokens, as far as the endpoint
-returned token ids; otherwise the turn's text is encoded. Left out are trajectories in which the
-infrastructure failed, those with a search that was not carried out, as the published pipeline does, and those
-with a call that failed (and was shown to the policy as an error): it cannot be played back as it was.
+The tokens that the policy generated are taken from the run's response cache if the endpoint returned token
+ids; otherwise the text of the turn is encoded. A trajectory is left out
 
-The file is read once to find the trajectories. Only their byte offsets are kept in memory, and each is read
-again when it is needed.
+- if the infrastructure failed in it,
+- if one of its searches was not carried out, as in the published pipeline,
+- if a call failed and the policy was shown the error, because such a call cannot be replayed.
+
+The file is read once to find the usable trajectories. Only their byte offsets are kept in memory, and each
+trajectory is read again when it is needed.
 """
 
 from __future__ import annotations
@@ -27,19 +29,19 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import JOURNAL, EpisodeOutcome
 from rag_r1.runs.response_cache import EXCHANGES, Usage
 
-#: Why trajectories are left out.
+#: Why a trajectory is left out: the key of the reason in summary.json, and its text.
 REASONS = {
     "failed": "the infrastructure failed in it",
     "not_searched": "it has no search",
     "not_carried_out": "a search of it was not carried out",
     "call_failed": "a call of it failed, which cannot be played back",
 }
-#: What is raised for a line that is not a record.
+#: Exceptions that the parsing of a line raises if it is not a record.
 _PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def check_trajectories(run: Path | None) -> None:
-    """Raises RunError unless the folder of `--trajectories`, if one is given, has the records of an
+    """Check the folder given as `--trajectories`, if any. Raises RunError if it has no records of an
     evaluation."""
     if run is not None and not (run / TRAJECTORIES / "records.jsonl").is_file():
         message = f"--trajectories {run} has no {TRAJECTORIES}/records.jsonl"
@@ -47,27 +49,28 @@ def check_trajectories(run: Path | None) -> None:
 
 
 class TrajectoryReader:
-    """The trajectories of a finished run of `rag-r1 eval` that can be used, in the order of its questions.
-
-    `run`: the run's folder; `setup`: the agent, whose codec reads the tokens; `step_answers`: by question id,
-    the answers of steps as the questions' rows name them now, which replace those in the records. Raises
-    RunError if the run has no records, was played in another protocol or with several episodes of a question,
-    or has a line that is not of an evaluation, which the message names."""
+    """The usable trajectories of a finished run of `rag-r1 eval`, in the order of its questions."""
 
     def __init__(self, run: Path, setup: AgentSetup, step_answers: Mapping[str, Sequence[str]] | None = None):
+        """`run` is the run's folder, and `setup` the agent, whose codec decodes the tokens. `step_answers`
+        maps question ids to the answers of intermediate steps; they replace those in the run's records.
+
+        Raises RunError if the run has no records, used another protocol or several episodes per question, or
+        contains a line that is not the record of an episode.
+        """
         self.path = run / TRAJECTORIES / "records.jsonl"
         self._setup = setup
-        self._named_answers = step_answers or {}
+        self._given_step_answers = step_answers or {}
         self._responses = _CachedResponses(run / JOURNAL / EXCHANGES)
-        #: The usage of the run, as its endpoint counted it.
+        #: The usage of the run's endpoint.
         self.usage = self._responses.usage
-        #: Trajectories that are left out, by the reason (of REASONS).
+        #: Number of trajectories that are left out, by key of REASONS.
         self.excluded: Counter[str] = Counter()
         #: The outcomes of the episodes in which the infrastructure failed.
         self.failed: list[EpisodeOutcome] = []
-        #: The number of rounds.
+        #: Number of rounds of all trajectories.
         self.rounds = 0
-        #: The number of trajectories whose question names the answers of its steps.
+        #: Number of trajectories whose question names the answers of its steps.
         self.with_steps = 0
         self._offsets: list[int] = []
         check_trajectories(run)
@@ -83,12 +86,12 @@ class TrajectoryReader:
                 yield self._read_trajectory(read_json_line(file.readline()))
 
     def iter_rounds(self) -> Iterator[SearchRound]:
-        """Yields all rounds, in the order of the trajectories."""
+        """Yield all rounds, in the order of the trajectories."""
         return (search for trajectory in self for search in trajectory.rounds)
 
     def _index_record(self, record: dict[str, Any], offset: int) -> None:
-        """Remember where a record stands, or count why it is left out. Raises RunError for one of another
-        kind of run."""
+        """Remember the offset of a usable record, and count the reason for any other one. Raises RunError for
+        a record of another kind of run."""
         trajectory = trajectory_of(record)
         outcome = EpisodeOutcome.of(record)
         name = record["question_id"]
@@ -103,7 +106,7 @@ class TrajectoryReader:
         if outcome.right is None:
             self.excluded["failed"] += 1
             self.failed.append(outcome)
-        elif any(map(_is_cut_off, trajectory.turns)):
+        elif any(map(_has_unexecuted_call, trajectory.turns)):
             self.excluded["not_carried_out"] += 1
         elif any(call.status == "failed" for turn in trajectory.turns for call in turn.calls):
             self.excluded["call_failed"] += 1
@@ -115,9 +118,9 @@ class TrajectoryReader:
             self._offsets.append(offset)
 
     def _read_trajectory(self, record: Mapping[str, Any]) -> PlayedTrajectory:
-        """The trajectory of a record, with the tokens of its turns."""
+        """Return the trajectory of a record, with the tokens of its turns."""
         trajectory = trajectory_of(dict(record))
-        ids = (self._ids(record["id"], number, turn) for number, turn in enumerate(trajectory.turns))
+        ids = (self._token_ids(record["id"], number, turn) for number, turn in enumerate(trajectory.turns))
         return PlayedTrajectory(
             id=str(record["question_id"]),
             dataset=str(record.get("data_source", "")),
@@ -129,15 +132,15 @@ class TrajectoryReader:
         )
 
     def _step_answers(self, record: Mapping[str, Any]) -> tuple[str, ...]:
-        """The answers of the steps of a record's question."""
-        named = self._named_answers.get(str(record["question_id"]))
-        return tuple(named or step_answers_of(record.get("metadata")))
+        """Return the answers of the intermediate steps of a record's question."""
+        given = self._given_step_answers.get(str(record["question_id"]))
+        return tuple(given or step_answers_of(record.get("metadata")))
 
-    def _ids(self, request_id: str, number: int, turn: Turn) -> tuple[int, ...]:
-        """The tokens of a turn: those that were sampled, if they decode to the turn's text, else the text
-        encoded."""
+    def _token_ids(self, request_id: str, number: int, turn: Turn) -> tuple[int, ...]:
+        """Return the tokens of a turn: the sampled ones if they decode to the turn's text, and otherwise the
+        encoded text."""
         codec = self._setup.codec
-        sampled = (self._responses.ids(request_id, number) or [])[: turn.generated_tokens]
+        sampled = (self._responses.token_ids(request_id, number) or [])[: turn.generated_tokens]
         try:
             if sampled and codec.decode(sampled) == turn.text:
                 return tuple(sampled)
@@ -147,8 +150,8 @@ class TrajectoryReader:
 
 
 class _CachedResponses:
-    """The responses in a run's cache, by episode and turn. Of several for the same turn the last counts: it
-    is of the attempt at the episode that reached its end."""
+    """The responses in a run's cache, by episode and turn. If there are several for one turn, the last one
+    counts, because it belongs to the attempt that finished the episode."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -157,8 +160,8 @@ class _CachedResponses:
         if path.is_file():
             _read_lines(path, self._index_response)
 
-    def ids(self, request_id: str, turn: int) -> list[int] | None:
-        """The token ids of a turn; None if the endpoint did not return them."""
+    def token_ids(self, request_id: str, turn: int) -> list[int] | None:
+        """Return the token ids of a turn; None if the endpoint did not return them."""
         if (offset := self._offsets.get((request_id, turn))) is None:
             return None
         with self.path.open("rb") as file:
@@ -167,7 +170,7 @@ class _CachedResponses:
         return ids if isinstance(ids, list) and all(type(token) is int for token in ids) else None
 
     def _index_response(self, line: dict[str, Any], offset: int) -> None:
-        """Count the usage of a response, and remember where it stands."""
+        """Add up the usage of a response, and remember its offset."""
         self.usage.add(line["usage"])
         if "answer" in line:
             line["answer"].get("ids")  # raises AttributeError for anything but an object
@@ -175,8 +178,9 @@ class _CachedResponses:
 
 
 def _read_lines(path: Path, index: Callable[[dict[str, Any], int], None]) -> None:
-    """Call `index` with each object of a file and its byte offset. Raises RunError, which names the line for
-    which it raised. A last line without an end, which a kill has cut off, is skipped."""
+    """Call `index` with the object of each line of a file and the line's byte offset. A last line without a
+    line break, which a kill has cut off, is skipped. Raises RunError, with the number of the line, if a line
+    is not JSON or `index` rejects it."""
     offset, number = 0, 1
     with path.open("rb") as file:
         try:
@@ -194,28 +198,25 @@ def _read_lines(path: Path, index: Callable[[dict[str, Any], int], None]) -> Non
 
 
 def _check_types(record: Mapping[str, Any], trajectory: Trajectory) -> None:
-    """Raises TypeError for fields of a record that are of another type than a later step needs."""
+    """Check the types on which later steps rely. Raises TypeError for the first wrong one."""
     calls = [call for turn in trajectory.turns for call in turn.calls]
     documents = [document for call in calls for document in call.documents or ()]
-    kinds = [
+    texts = [trajectory.id, trajectory.question, *(turn.text for turn in trajectory.turns)]
+    texts += [text for document in documents for text in (document.id, document.contents)]
+    typed_values = [
         (list, [record["golds"], record["prompt"]]),
         (dict, [*record["prompt"], *(call.arguments for call in calls)]),
         (int, [turn.generated_tokens for turn in trajectory.turns]),
-        (
-            str,
-            [trajectory.id, trajectory.question, *record["golds"], *(turn.text for turn in trajectory.turns)]
-            + [call.tool for call in calls]
-            + [text for document in documents for text in (document.id, document.contents)],
-        ),
+        (str, [*texts, *record["golds"], *(call.tool for call in calls)]),
     ]
-    for kind, values in kinds:
+    for kind, values in typed_values:
         for value in values:
             if not isinstance(value, kind):
                 raise TypeError(f"{str(value)[:40]!r} is not of type {kind.__name__}")
 
 
-def _is_cut_off(turn: Turn) -> bool:
-    """Whether the turn has a call whose results the policy did not get."""
+def _has_unexecuted_call(turn: Turn) -> bool:
+    """Whether the turn has a call whose results the policy was never shown."""
     return turn.action in ("search", "call") and (
         not turn.calls or any(call.documents is None for call in turn.calls)
     )

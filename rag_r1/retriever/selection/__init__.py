@@ -1,4 +1,4 @@
-"""`rag-r1 retriever select`: training rows from scored candidates."""
+"""`rag-r1 retriever select`: selects training rows from scored candidates."""
 
 from rag_r1.system.renamed_modules import forwarding_getattr
 

@@ -1,4 +1,7 @@
-"""The arguments of `rag-r1 retriever select`, and of the rule, which `rag-r1 retriever data` has as well."""
+"""The arguments of `rag-r1 retriever select`.
+
+The options of the selection rule are a class of their own, because `rag-r1 retriever data` has them as well.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ Points = Annotated[int, Field(ge=0, le=100), Constraint("a whole number from 0 t
 
 
 class SelectionArguments(Arguments):
-    """The options of the rule by which rows are selected (rules.py)."""
+    """The options of the rule that selects the rows (rules.py)."""
 
     utility: Use = argument(
         "score by which a passage is a positive: correctness of the final answer (GAC) and relevance to the "
@@ -32,7 +35,7 @@ class SelectionArguments(Arguments):
     negatives: Positive = argument("negatives of a row", "N", default=15)
 
     def rule(self, seed: int) -> SelectionRule:
-        """The rule of these options, whose draws depend on `seed`."""
+        """Return the rule that these options describe. `seed` is the seed of its random draws."""
         return SelectionRule(
             mode=self.selection,
             use=self.utility,
@@ -44,7 +47,7 @@ class SelectionArguments(Arguments):
 
 
 class SelectArguments(SelectionArguments):
-    """The files with the scores, and the file for the rows."""
+    """The options that name the files with the scores and the file for the rows."""
 
     candidates: Path | None = argument("candidates.jsonl; needed without --correctness", "FILE", default=None)
     relevance: Path | None = argument("relevance.jsonl", "FILE", default=None)
@@ -56,7 +59,8 @@ class SelectArguments(SelectionArguments):
 
     @model_validator(mode="after")
     def _has_scores(self) -> SelectArguments:
-        """Raises ValueError if the rule needs a file that is not given, or --out is one of the files."""
+        """Check the files. Raises ValueError if one that the rule needs is missing, or if --out is one of
+        those that are read."""
         faults = [
             f"--utility {self.utility} needs --{name}"
             for name, path in (("relevance", self.relevance), ("correctness", self.correctness))

@@ -34,7 +34,7 @@ example:
 
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when the rows are written, 1 with the reason if not."""
+    """Run the command. Returns 0 when the rows are written, and 1 after an error, which is printed."""
     args = read_arguments(
         SelectArguments,
         arguments,
@@ -49,14 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = ScoreFiles(args.candidates, args.relevance, args.correctness, args.dataset or "")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     selection = RowSelection(args.rule(args.seed))
-    write_records(args.out, selection.of(files.rounds()))
+    write_records(args.out, selection.select(files.rounds()))
     for line in (*selection.lines(), f"training rows: {args.out}"):
         print(line)
     return 0
 
 
 def _check_start(args: SelectArguments) -> None:
-    """Read all files of scores. Raises StartError with the problems of the files and of --out."""
+    """Read all files of scores to validate them. Raises StartError with all problems of the files and of
+    --out."""
     with StartChecks() as checks:
         checks.run(check_out_file, args.out)
         checks.run(_count_records, RoundsRecord, args.candidates)
@@ -65,6 +66,6 @@ def _check_start(args: SelectArguments) -> None:
 
 
 def _count_records(kind: type[Record], path: Path | None) -> int:
-    """The number of records of a file, if one is given. Raises RunError for the first line that is not
-    one."""
+    """Return the number of records of a file, or 0 without a file. Raises RunError for the first line that is
+    not such a record."""
     return 0 if path is None else sum(1 for _ in read_records(kind, path))

@@ -1,24 +1,24 @@
 """Selects training rows from scored candidates (Agentic-R's last step).
 
-A round is a query with the retriever's candidates, each with two utilities: GAC, whether the agent's final
-answer was right with this passage alone, and LR, how relevant the passage is to the query, from 0 to 100.
-`both` sorts candidates by GAC, then by LR; `relevance` and `correctness` (the ablations) by one of them.
-Among equals the retriever's order holds. A round is left out if the best candidate has GAC 0, or LR below
-`least_relevance`, or if fewer than 15 negatives are left.
+A round is a query with the retriever's candidates, each of which has two scores: GAC says whether the agent's
+final answer was right with this passage alone, and LR how relevant the passage is to the query, from 0 to
+100. `both` sorts candidates by GAC, then by LR; `relevance` and `correctness` (the ablations) sort by one of
+them. Candidates with equal scores keep the retriever's order. A round is left out if its best candidate has
+GAC 0 or an LR below `least_relevance`, or if it has too few negatives (by default fewer than 15).
 
-`faithful` is the published rule:
+The mode `faithful` is the published rule:
 
     positives   candidates whose scores equal the best one's exactly, at most three; each makes a row
     negatives   15 drawn from all candidates with other scores, the same for all rows of the round
 
-So a passage with GAC 1 and LR 95 is a negative beside one with GAC 1 and LR 100, and the retriever is trained
-to rank useful passages low. `safe` differs in two points:
+With this rule, a passage with GAC 1 and LR 95 is a negative beside one with GAC 1 and LR 100, so the
+retriever is trained to rank useful passages low. The mode `safe` differs in two points:
 
-    positives   also those whose LR is at most `tolerance` below the best one's, with the same GAC
-    negatives   none that is itself useful: with a GAC above 0 and LR from 60 on, or from `least_relevance` if
-                that is less (of one utility alone: by that)
+    positives   also candidates with the best one's GAC and an LR at most `tolerance` below the best one's
+    negatives   no candidate that is itself useful, which means a GAC above 0 and an LR of at least 60, or of
+                `least_relevance` if that is lower; with a single score, that score alone decides
 
-Which negatives are drawn depends on the seed and the round alone, not on what else is selected.
+The drawn negatives depend only on the seed and the round, not on the other rounds.
 
 Source: Agentic-R (arXiv 2601.11888) and its code, 8421BCD/Agentic-R, step 4, which draws without a seed.
 """
@@ -37,9 +37,9 @@ from rag_r1.rollouts.requests import seeded_fraction
 RuleMode = Literal["faithful", "safe"]
 Use = Literal["both", "relevance", "correctness"]
 
-#: LR from which a passage is useful to the query, however relevant the positives are to be.
+#: A passage with at least this LR counts as useful to the query, whatever LR the positives must have.
 USEFUL = 60
-#: Why rounds give no rows.
+#: Why a round yields no rows: the key of the reason in summary.json, and its text.
 REASONS = {
     "not_correct": "no candidate leads to a right answer",
     "not_relevant": "the best candidate is not relevant enough",
@@ -51,23 +51,23 @@ REASONS = {
 
 @dataclass(frozen=True)
 class ScoredCandidate:
-    """A passage with its scores. `correctness`: GAC, 0 to 1; `relevance`: LR, 0 to 100; None: not
-    measured."""
+    """A passage with its scores, which are None if they were not measured."""
 
     passage_id: str
+    #: GAC, from 0 to 1.
     correctness: float | None = None
+    #: LR, from 0 to 100.
     relevance: int | None = None
 
     @property
     def utility(self) -> PassageUtility:
-        """The scores as a training row has them."""
+        """The scores in the form of a training row."""
         return PassageUtility(em=self.correctness or 0.0, local_utility=(self.relevance or 0) / 100)
 
 
 @dataclass(frozen=True)
 class QueryRound:
-    """A query with its candidates, in the retriever's order. `reasoning`: the thought before the query, None
-    if it is not known."""
+    """A query with its scored candidates."""
 
     dataset: str
     query_id: str
@@ -75,22 +75,27 @@ class QueryRound:
     round_index: int
     history_queries: tuple[str, ...]
     query_text: str
+    #: The candidates in the retriever's order.
     candidates: tuple[ScoredCandidate, ...]
+    #: The thought before the query; None if it is not known.
     reasoning: str | None = None
 
 
 @dataclass(frozen=True)
 class SelectionRule:
-    """How rows are selected. `use`: the scores that are compared; `least_relevance`: least LR of a positive;
-    `tolerance`: points of LR below the best one's at which `safe` sees a tie; `most_positives` and
-    `negatives`: of a round."""
+    """The parameters of the rule by which rows are selected."""
 
     mode: RuleMode = "safe"
+    #: The scores that are compared.
     use: Use = "both"
     seed: int = 0
+    #: Least LR of a positive, from 0 to 100.
     least_relevance: int = USEFUL
+    #: Largest difference in LR to the best candidate at which `safe` still sees a tie.
     tolerance: int = 5
+    #: Most positives of a round; each makes a row.
     most_positives: int = 3
+    #: Number of negatives of each row.
     negatives: int = 15
 
     def is_scored(self, candidate: ScoredCandidate) -> bool:
@@ -102,16 +107,16 @@ class SelectionRule:
 
 @dataclass
 class RowSelection:
-    """Selects the rows of many rounds, and counts rounds, rows, and, by the reason, the rounds without a row
-    (`excluded`)."""
+    """Selects the rows of many rounds, and counts them."""
 
     rule: SelectionRule
     rounds: int = 0
     rows: int = 0
+    #: Number of rounds without a row, by key of REASONS.
     excluded: Counter[str] = field(default_factory=Counter)
 
-    def of(self, rounds: Iterable[QueryRound]) -> Iterator[TrainingRow]:
-        """Yields the rows of these rounds, in order. Raises ValueError for a candidate that is named
+    def select(self, rounds: Iterable[QueryRound]) -> Iterator[TrainingRow]:
+        """Yield the rows of these rounds, in order. Raises ValueError for a candidate that is named
         twice."""
         for query in rounds:
             self.rounds += 1
@@ -123,15 +128,15 @@ class RowSelection:
                 yield from rows_or_reason
 
     def lines(self) -> list[str]:
-        """The counts of rows and of rounds without one, as lines of text."""
+        """Return the counts of rows and of rounds without rows, as lines of text."""
         lines = [f"training rows: {self.rows:,} of {self.rounds - self.excluded.total():,} rounds"]
         excluded = sorted(self.excluded.items())
         return lines + [f"  left out: {count:,} rounds, {REASONS[reason]}" for reason, count in excluded]
 
 
 def rows_of(query: QueryRound, rule: SelectionRule) -> list[TrainingRow] | str:
-    """The rows of a round, or the reason (of REASONS) why there are none. Raises ValueError for a candidate
-    that is named twice."""
+    """Return the rows of a round, or the key of REASONS that says why it has none. Raises ValueError for a
+    candidate that is named twice."""
     if len({candidate.passage_id for candidate in query.candidates}) < len(query.candidates):
         raise ValueError(f"{query.query_id}, round {query.round_index}: a candidate is named twice")
     if not query.candidates:
@@ -153,14 +158,14 @@ def rows_of(query: QueryRound, rule: SelectionRule) -> list[TrainingRow] | str:
 
 
 def _scores(candidate: ScoredCandidate, rule: SelectionRule) -> list[float]:
-    """The scores by which the rule sorts, the most important first."""
+    """Return the scores by which the rule sorts, the most important one first."""
     correctness, relevance = candidate.correctness or 0.0, float(candidate.relevance or 0)
     scores = {"both": [correctness, relevance], "relevance": [relevance], "correctness": [correctness]}
     return scores[rule.use]
 
 
 def _is_positive(candidate: ScoredCandidate, best: ScoredCandidate, rule: SelectionRule) -> bool:
-    """Whether a candidate is a positive beside the best one."""
+    """Whether a candidate counts as a positive, given the best candidate of its round."""
     if rule.mode == "faithful" or rule.use == "correctness":
         return _scores(candidate, rule) == _scores(best, rule)
     if rule.use == "both" and candidate.correctness != best.correctness:
@@ -170,7 +175,7 @@ def _is_positive(candidate: ScoredCandidate, best: ScoredCandidate, rule: Select
 
 
 def _is_negative(candidate: ScoredCandidate, best: ScoredCandidate, rule: SelectionRule) -> bool:
-    """Whether a candidate may be a negative of the best one."""
+    """Whether a candidate may be drawn as a negative, given the best candidate of its round."""
     if rule.mode == "faithful":
         return _scores(candidate, rule) != _scores(best, rule)
     is_correct = rule.use == "relevance" or bool(candidate.correctness)
@@ -182,7 +187,7 @@ def _is_negative(candidate: ScoredCandidate, best: ScoredCandidate, rule: Select
 def _draw_negatives(
     ranked: Sequence[ScoredCandidate], query: QueryRound, rule: SelectionRule
 ) -> list[ScoredCandidate]:
-    """Draw as many negatives as the rule says; returns them in the order of `ranked`."""
+    """Draw as many negatives as the rule says, and return them in the order of `ranked`."""
 
     def fraction(candidate: ScoredCandidate) -> float:
         key = json.dumps([query.dataset, query.query_id, query.round_index, candidate.passage_id])
@@ -193,7 +198,7 @@ def _draw_negatives(
 
 
 def _row(query: QueryRound, passages: Sequence[ScoredCandidate]) -> TrainingRow:
-    """The row of a query with these passages, the positive one first."""
+    """Return the row of a query with these passages, the positive one first."""
     values = {name: value for name, value in vars(query).items() if name != "candidates"}
     return TrainingRow(
         **values,

@@ -1,11 +1,12 @@
 """Reads recorded scores as rounds of scored candidates.
 
-The files are those of `rag-r1 retriever data`, or of the published pipeline (rag_r1/retriever/records.py).
-With a file of candidates its order holds, of rounds and of candidates; without one, that of the correctness
-records, which name the query themselves. Only the candidates' records have the thought before a query. A
-round counts as unscored if a candidate lacks a score, so nothing is selected from a part of the candidates.
+The files are those of `rag-r1 retriever data` or of the published pipeline (rag_r1/retriever/records.py). A
+file of candidates, if there is one, determines the order of the rounds and of their candidates, and it alone
+has the thought before each query. Without it, both orders are those of the correctness records, which have
+the queries as well. A round counts as unscored if any of its candidates lacks a score, so rows are never
+selected from only some of the candidates.
 
-Only the byte offset of each record is kept in memory.
+Of the scores, only the byte offset of each record is kept in memory.
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ from rag_r1.runs.errors import RunError
 
 @dataclass(frozen=True)
 class ScoreFiles:
-    """The files with the scores of candidates. `candidates` or `correctness` must be given: they name the
-    queries. `dataset`: the data set of records that name none."""
+    """The files with the scores of candidates. `candidates` or `correctness` must be given, because only they
+    contain the queries."""
 
     candidates: Path | None = None
     relevance: Path | None = None
     correctness: Path | None = None
+    #: The data set of records that name none.
     dataset: str = ""
 
     def rounds(self) -> Iterator[QueryRound]:
-        """Yields all rounds. Raises RunError for a file that cannot be read, and for a round with two records
-        in a file of scores."""
+        """Yield all rounds. Raises RunError for a file that cannot be read, and for a round that has two
+        records in a file of scores."""
         relevance = _RoundRecords(RelevanceRecord, self.relevance)
         correctness = _RoundRecords(CorrectnessRecord, self.correctness)
         if self.candidates is not None:
@@ -61,7 +63,7 @@ class ScoreFiles:
         relevance: RelevanceRecord | None,
         correctness: CorrectnessRecord | None,
     ) -> QueryRound:
-        """The round of a search in a record of candidates, with the scores that there are."""
+        """Return the round of a search in a record of candidates, with the scores that are known."""
         earlier_rounds = (item for item in record.trajectory if item.round_index < search.round_index)
         earlier_queries = tuple(item.current_query for item in earlier_rounds)
         has_history = "history_queries" in search.model_fields_set  # the published records have none
@@ -77,7 +79,7 @@ class ScoreFiles:
         )
 
     def _from_correctness(self, record: CorrectnessRecord, relevance: RelevanceRecord | None) -> QueryRound:
-        """The round of a record of correctness, whose order its candidates have."""
+        """Return the round of a correctness record, with the candidates in the order of the record."""
         return QueryRound(
             dataset=record.dataset or self.dataset,
             query_id=record.id,
@@ -92,7 +94,7 @@ class ScoreFiles:
 def _scored_candidates(
     passage_ids: Sequence[str], relevance: RelevanceRecord | None, correctness: CorrectnessRecord | None
 ) -> tuple[ScoredCandidate, ...]:
-    """The candidates of a round, each once, with the scores that the records have."""
+    """Return the candidates of a round, each once, with their scores from the records."""
     lr = {} if relevance is None else relevance.docid_score
     continuations = {} if correctness is None else correctness.docid_score
     gac = {id_: continuation.metric_score.em for id_, continuation in continuations.items()}
@@ -100,7 +102,7 @@ def _scored_candidates(
 
 
 class _RoundRecords(Generic[Record]):
-    """The records of a file, by round; without a file there are none."""
+    """Looks up the records of a file by round; without a file there are none."""
 
     def __init__(self, kind: type[Record], path: Path | None):
         self._kind, self._path = kind, path
@@ -112,7 +114,7 @@ class _RoundRecords(Generic[Record]):
             self._offsets[key] = offset
 
     def get(self, key: tuple[str, int]) -> Record | None:
-        """The record of a round; None if there is none."""
+        """Return the record of a round, or None if there is none."""
         if self._path is None or key not in self._offsets:
             return None
         return record_at(self._kind, self._path, self._offsets[key])

@@ -1,7 +1,7 @@
-"""The checks of `rag-r1 retriever train` before anything is loaded: rows, corpus, model, index and folder.
+"""Checks the inputs of `rag-r1 retriever train` before anything is loaded.
 
-Whether the corpus has all passages of the rows is known when it has been read, which is the first step of the
-training itself.
+Whether the corpus contains all passages of the rows is not checked here, because that takes reading the whole
+corpus. The training does it as its first step (dataset.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rag_r1.runs.start_checks import StartChecks, check_packages
 
 
 def check_start(options: TrainOptions) -> int:
-    """Check everything before the training; returns the number of rows. Raises StartError with all
+    """Check all inputs of the training, and return the number of rows. Raises StartError with all
     problems."""
     with StartChecks() as checks:
         checks.run(check_packages, "rag-r1 retriever train", "sentence_transformers")
@@ -33,7 +33,7 @@ def check_start(options: TrainOptions) -> int:
         index = checks.run(settings_of_index, options.index) if options.index else {}
         if (folder := checks.run(model_folder, options.model)) is not None:
             checks.run(check_weights, folder)
-        if index is not None:  # an index that cannot be read may name the pooling
+        if index is not None:  # otherwise the pooling may be named in the index that could not be read
             checks.run(check_model, options.model, options.pooling or index.get("pooling"))
         if not checks.problems:
             checks.run(check_batch, sum(counts), options)
@@ -41,13 +41,12 @@ def check_start(options: TrainOptions) -> int:
 
 
 def _count_rows(path: Path, options: TrainOptions) -> int:
-    """The number of usable rows of a file. Raises RunError for the first that cannot be used."""
-    rows = usable_rows([path], options.mode, options.negatives, options.rank_weight > 0)
-    return sum(1 for _ in rows)
+    """Return the number of rows of a file. Raises RunError for the first one that cannot be used."""
+    return sum(1 for _ in usable_rows([path], options.mode, options.negatives, options.rank_weight > 0))
 
 
 def check_batch(rows: int, options: TrainOptions) -> None:
-    """Raises RunError for fewer rows than a batch has."""
+    """Raises RunError if there are fewer rows than a batch needs."""
     if 0 < rows < options.batch_size:
         message = f"{rows} rows are fewer than a batch of {options.batch_size}"
         raise RunError(f"{message}: give --batch-size {rows} or less, or more rows")
@@ -56,11 +55,11 @@ def check_batch(rows: int, options: TrainOptions) -> None:
 def usable_rows(
     paths: Sequence[Path], mode: Mode | None, negatives: int, ranked: bool
 ) -> Iterator[TrainingRow]:
-    """Yields the rows of files. Raises RunError, with file and row, for the first that cannot be used.
+    """Yield the rows of files. Raises RunError, with file and row, for the first row that cannot be used.
 
-    `mode`: what a query is sent with; None if it is not known yet. `negatives`: how many each row must have.
-    `ranked`: the loss reads the order of a row's passages by local relevance, so they must not all have the
-    same.
+    `mode` says what a query is sent with, and is None if that is not known yet. `negatives` is the number of
+    negatives that each row must have. `ranked` says that the loss uses the order of a row's passages by local
+    relevance, so their relevance must not all be equal.
     """
     for path in paths:
         for number, row in enumerate(read_records(TrainingRow, path), 1):

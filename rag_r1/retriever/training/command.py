@@ -32,7 +32,7 @@ gets the same settings, and serve that with rag_r1.retriever.agentic_input=true:
 
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status."""
+    """Run the command and return its exit status."""
     arguments, settings, faults = split_recipe(sys.argv[1:] if arguments is None else arguments, COMMAND)
     options = read_arguments(
         TrainOptions,
@@ -56,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(options: TrainOptions) -> int:
-    """The number of rows, once all checks have passed. Imported late: the checks
-    read corpora, which `--help` does not need."""
+    """Check all inputs, and return the number of rows. The checks are imported here because they need
+    packages that `--help` does not."""
     from rag_r1.retriever.training.checks import check_start
 
     return check_start(options)

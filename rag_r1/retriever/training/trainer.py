@@ -1,15 +1,17 @@
 """Trains a retriever with sentence-transformers, and resumes after a kill.
 
-    OUT/journal/        the settings, and the lock: a start with other settings or other data is refused
-    OUT/checkpoints/    the trainer's; the newest one that is whole is where a new start goes on
-    OUT/model/          the trained model with retriever.json; once it is there, nothing is left to do
+    OUT/journal/        the settings and the lock; a run with other settings or other data is refused
+    OUT/checkpoints/    the trainer's checkpoints; a new run resumes from the newest complete one
+    OUT/model/          the trained model with retriever.json; once it exists, nothing is left to do
 
 A checkpoint has the weights, the optimizer, the schedule, the state of the random numbers and the position in
-the data, so a training that was killed ends as one that was not. One whose `trainer_state.json`, which is
-written last, is missing or cut off was being written during a kill, and is removed.
+the data, so a training that was killed and resumed gives the same model as one that was not. The trainer
+writes `trainer_state.json` last: a checkpoint in which it is missing or cut off is incomplete, and is
+removed.
 
-On several GPUs it is started by torchrun: `torchrun --nproc-per-node 8 -m rag_r1.cli retriever train ...`.
-Each process computes its share of a batch, and all passages of the batch are negatives of every query.
+On several GPUs the command is started by torchrun: `torchrun --nproc-per-node 8 -m rag_r1.cli retriever train
+...`. Each process computes its share of a batch, and the passages of the whole batch are negatives of every
+query.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ _STATE = "trainer_state.json"
 
 
 def train(options: TrainOptions) -> Path:
-    """Train a retriever, or resume its training; returns the folder of the model. Raises RunError, and
-    DataError if the corpus cannot be read."""
+    """Train a retriever, or resume its training, and return the folder of the model. Raises RunError if the
+    model, the rows or the folder cannot be used, and DataError if the corpus cannot be read."""
     args = training_arguments(options)
     is_main = args.process_index == 0
     from_index = settings_of_index(options.index) if options.index else {}
@@ -91,14 +93,14 @@ def train(options: TrainOptions) -> Path:
 
 
 def _training_facts(options: TrainOptions, data: TrainingData) -> dict[str, str | int]:
-    """How the model came about, for the people who read its `retriever.json`."""
+    """Return the base model, the data and the options of the training, to be recorded in retriever.json."""
     settings = {name: str(value) for name, value in options.result_settings.items() if name != "model"}
     return {"base": Path(options.model).name, "rows": len(data.queries), "data": data.fingerprint, **settings}
 
 
 def training_arguments(options: TrainOptions) -> SentenceTransformerTrainingArguments:
-    """The arguments of sentence-transformers' trainer. Raises RunError if one process sees several GPUs, or
-    if the batch cannot be divided among the devices."""
+    """Return the arguments of sentence-transformers' trainer. Raises RunError if a single process sees
+    several GPUs, or if the batch cannot be divided among the devices."""
     from sentence_transformers import SentenceTransformerTrainingArguments
 
     names = {"learning_rate", "weight_decay", "gradient_checkpointing", "seed", "logging_steps", "save_steps"}
@@ -125,14 +127,14 @@ def training_arguments(options: TrainOptions) -> SentenceTransformerTrainingArgu
         message = f"--batch-size {options.batch_size} cannot be divided among {args.world_size} devices"
         raise RunError(f"{message}: give a multiple of {args.world_size}")
     args.per_device_train_batch_size = options.batch_size // args.world_size
-    # All devices must have equally many rows in every step.
+    # All devices must have the same number of rows in every step.
     args.dataloader_drop_last = args.world_size > 1
     return args
 
 
 def remove_incomplete_checkpoints(folder: Path) -> Path | None:
-    """Remove the checkpoints that a kill left incomplete, down to the newest whole one; returns that, or None
-    if there is none."""
+    """Remove incomplete checkpoints, which a kill has left, until the newest complete one is found. Returns
+    it, or None if there is none."""
     matches = {path: match for path in folder.glob("*") if (match := _CHECKPOINT.fullmatch(path.name))}
     for path in sorted(matches, key=lambda path: int(matches[path][1]), reverse=True):
         try:
@@ -151,8 +153,8 @@ def _fit(
     options: TrainOptions,
     args: SentenceTransformerTrainingArguments,
 ) -> None:
-    """Train `model` in place, from the newest checkpoint on. At the end LoRA is merged and weights are
-    averaged, as the options say."""
+    """Train `model` in place, from the newest checkpoint on. Afterwards, merge the LoRA adapters and average
+    the weights, as far as the options say so."""
     initial_weights = weights_of(model) if options.average_weights < 1 else None
     if options.lora:
         add_lora(model, options.lora_rank, options.lora_alpha, options.lora_dropout)
@@ -174,7 +176,7 @@ def _make_trainer(
     options: TrainOptions,
     args: SentenceTransformerTrainingArguments,
 ) -> SentenceTransformerTrainer:
-    """The trainer of a model, with our loss, collator, loggers and progress bar."""
+    """Return the trainer of a model, with the loss, collator, loggers and progress bar of this package."""
     from sentence_transformers import SentenceTransformerTrainer
     from sentence_transformers.sentence_transformer.model_card import SentenceTransformerModelCardCallback
 
@@ -197,8 +199,9 @@ def _make_trainer(
 
 
 def _resume_point(options: TrainOptions, args: SentenceTransformerTrainingArguments) -> Path | None:
-    """The checkpoint with which the training goes on, the same in all processes; None: it begins."""
-    # Only the main process may delete; the others get its answer.
+    """Return the checkpoint from which the training resumes, the same in all processes; None if the training
+    begins."""
+    # Only the main process may delete checkpoints; it broadcasts its result to the others.
     checkpoint = remove_incomplete_checkpoints(options.out / CHECKPOINTS) if args.process_index == 0 else None
     if args.world_size > 1:
         from accelerate.utils import broadcast_object_list
@@ -208,14 +211,14 @@ def _resume_point(options: TrainOptions, args: SentenceTransformerTrainingArgume
 
 
 class _ProgressBar(ProgressCallback):
-    """The progress bar alone: the loggers show the numbers."""
+    """The progress bar without the logged figures, which the loggers show."""
 
     def on_log(self, *unused: Any, **others: Any) -> None:
         pass
 
 
 class _LoggerCallback(TrainerCallback):
-    """Sends the trainer's figures to veRL's loggers, from the main process."""
+    """Sends the trainer's figures to veRL's loggers, in the main process only."""
 
     def __init__(self, options: TrainOptions, settings: EncoderSettings):
         self.options, self.settings = options, settings

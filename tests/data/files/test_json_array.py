@@ -117,7 +117,7 @@ def test_what_has_been_read_is_dropped_and_an_element_without_end_is_refused(mon
     assert text.characters < 1 << 15
     text_window = json_array._TextWindow(io.StringIO("[" + "1, " * 10_000 + "1]"), 1)
     for _ in range(9_000):
-        assert text_window.value() == 1 and text_window.next_character() == ","
+        assert text_window.read_value() == 1 and text_window.next_character() == ","
         text_window.position += 1
         assert len(text_window.buffer) <= 2 << 8
 

@@ -138,7 +138,8 @@ def test_the_draw_depends_on_the_seed_and_the_round_alone():
     assert len(drawn) > 1
     other = replace(query, round_index=2)
     alone, among = RowSelection(FAITHFUL), RowSelection(FAITHFUL)
-    assert list(alone.of([query])) == [row for row in among.of([other, query]) if row.round_index == 1]
+    rows = [row for row in among.select([other, query]) if row.round_index == 1]
+    assert list(alone.select([query])) == rows
     shuffled = replace(query, candidates=(query.candidates[0], *reversed(query.candidates[1:])))
     assert set(rows_of(shuffled, FAITHFUL)[0].passage_ids) == set(rows_of(query, FAITHFUL)[0].passage_ids)
 
@@ -146,7 +147,7 @@ def test_the_draw_depends_on_the_seed_and_the_round_alone():
 def test_what_is_left_out_is_counted_and_told():
     selection = RowSelection(FAITHFUL)
     rounds = [filled((1, 80), (1, 80)), filled((0, 80)), round_of((1.0, 80)), round_of()]
-    assert len(list(selection.of(rounds))) == selection.rows == 2 and selection.rounds == 4
+    assert len(list(selection.select(rounds))) == selection.rows == 2 and selection.rounds == 4
     assert selection.excluded == {"not_correct": 1, "few_negatives": 1, "no_candidates": 1}
     assert selection.lines()[0] == "training rows: 2 of 1 rounds"
     assert all(why in REASONS for why in selection.excluded)

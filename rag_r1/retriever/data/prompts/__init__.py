@@ -1,4 +1,4 @@
-"""The instructions of the judge, each in a text file of this folder."""
+"""Loads the judge's instructions, each of which is a text file of this folder."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from importlib.resources import files
 
 
 def instructions(name: str) -> str:
-    """The text of `NAME.txt`: `relevance` or `sub_answers`."""
+    """Return the text of `NAME.txt`; `name` is `relevance` or `sub_answers`."""
     return (files(__name__) / f"{name}.txt").read_text(encoding="utf-8")
