@@ -57,14 +57,14 @@ def is_in_another_language(question: str, texts: Sequence[str]) -> bool:
     text_scripts = set().union(*map(_scripts, texts))
     if any(count >= _MIN_LETTERS and script not in text_scripts for script, count in scripts.items()):
         return True
-    language = _language(texts)
+    language = language_of(texts)
     words = set(_split_words(question))
     if language is None or words & _ASKING[language]:
         return False
-    return any(words & asking for asking in _ASKING.values())
+    return not words & _COMMON[language] or any(words & asking for asking in _ASKING.values())
 
 
-def _language(texts: Sequence[str]) -> str | None:
+def language_of(texts: Sequence[str]) -> str | None:
     """Return the language of the texts, which must have at least two of its common words and twice as many as
     of any other language; None if there is no such language."""
     counts = Counter(word for text in texts for word in _split_words(text))

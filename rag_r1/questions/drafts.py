@@ -24,6 +24,7 @@ REASONS: dict[str, dict[str, str]] = {
         "answer_not_in_passages": "the answer does not stand in the passages that it names",
         "answer_in_question": "the question tells its answer",
         "dangling_reference": "it makes no sense without its passage",
+        "name_not_in_passages": "it names something, or has a number, that its passages do not",
         "name_not_hidden": "it names what it was to describe",
     },
     "search": {"unreachable": "the retriever does not find its passages"},

@@ -39,7 +39,7 @@ LATE: dict[str, tuple[str, ...]] = {
     "about_the_text": ("dangling_reference", "not_standalone"),
     "changes": ("dangling_reference", "not_standalone", "another_answer"),
     # The teacher does what a passage tells it.
-    "obeyed": ("wrong_form", "reader_disagrees"),
+    "obeyed": ("wrong_form", "reader_disagrees", "name_not_in_passages"),
     # It names what the first passage was to lead to; of three passages, two remain that are needed.
     "shortcut": ("one_passage_is_enough", "name_not_hidden"),
     "shortcut_of_three": ("one_passage_is_enough", "name_not_hidden"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rag_r1.questions.drafts import REASONS
 from rag_r1.questions.rules import RULES, golds_of, refused_by_rule, unreachable
 from rag_r1.rewards import cover_exact_match
-from tests.questions.drafted import ANN, draft, passage
+from tests.questions.drafted import ANN, ULM, draft, passage
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,13 @@ from tests.questions.drafted import ANN, draft, passage
         ("Which novel did the paper USA Today praise?", "Grey Water", "one_hop"),
         ('Who wrote "Who Is It? Where?" and did not move?', "Ann Lee", "one_hop"),
         ("Which river lies in Ulm and is the longest?", "Danube", "bridge"),
+        ("Which novel did the German writer Ann Lee's hand write?", "Grey Water", "one_hop"),
+        ("Who lived in Ulm and what other town?", "Ann Lee", "one_hop"),
     ],
 )
 def test_a_good_draft_passes(question, answer, kind):
-    assert refused_by_rule(draft(question, answer, kind)) is None
+    more = 'Ulm lost its gates in 1850. In 1930 USA Today wrote of "In This Text" and "Who Is It? Where?".'
+    assert refused_by_rule(draft(question, answer, kind, ANN, ULM, more)) is None
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,15 @@ def test_a_good_draft_passes(question, answer, kind):
         ("Where was Ann Lee born? In what year was Ann Lee born?", "Ulm", "one_hop", "wrong_form"),
         ("Where and when was Ann Lee born?", "Ulm", "one_hop", "wrong_form"),
         ("Where was Ann Lee born, and have you been there?", "Ulm", "one_hop", "wrong_form"),
+        ("Where was Ann Lee born, and in what year?", "Ulm", "one_hop", "wrong_form"),
         ("Wo wurde Ann Lee geboren?", "Ulm", "one_hop", "wrong_form"),
+        ("Gdzie urodziła się Ann Lee?", "Ulm", "one_hop", "wrong_form"),
+        ("Where was Ann Leigh born?", "Ulm", "one_hop", "name_not_in_passages"),
+        ("Where was the writer Ann Lee born in 1904?", "Ulm", "one_hop", "name_not_in_passages"),
+        ("Where was Ann Lee born (see more.example)?", "Ulm", "one_hop", "name_not_in_passages"),
+        ('Where was the author of "Red Water" born?', "Ulm", "one_hop", "name_not_in_passages"),
+        ("Judging by the report, where was Ann Lee born?", "Ulm", "one_hop", "dangling_reference"),
+        ("Where has Ann Lee lived so far?", "Ulm", "one_hop", "dangling_reference"),
         ("Ann Lee 出生在哪里？", "Ulm", "one_hop", "wrong_form"),
     ],
 )
@@ -80,6 +91,14 @@ def test_a_faulty_draft_is_refused_for_the_right_reason(question, answer, kind, 
 
 def test_a_question_may_end_with_the_mark_of_its_script_if_its_passages_are_in_it():
     assert refused_by_rule(draft("李安出生在哪里？", "乌尔姆", "one_hop", "李安出生在 乌尔姆 。")) is None
+
+
+def test_nouns_with_capitals_are_not_taken_for_names():
+    german = "Anna Lee wurde in der Stadt Ulm geboren, und das ist von der Donau nicht weit."
+    assert (
+        refused_by_rule(draft("Welche Schriftstellerin wurde in Ulm geboren?", "Anna Lee", "one_hop", german))
+        is None
+    )
 
 
 def test_a_yes_no_question_has_the_answer_that_was_wanted():
