@@ -59,13 +59,11 @@ _SEVERAL = re.compile(
 )
 #: "Is it true that ...": this pronoun refers to nothing.
 _EXPLETIVE = re.compile(r"\b(is|was) it ((?:\w+|the case) that)\b", re.IGNORECASE)
-#: Pronouns that may refer to a noun in the same clause ...
-_SAME_CLAUSE_PRONOUN = re.compile(
-    r"\b(?:his|hers?|its|theirs?|(?:him|her|it)self|themselves)\b", re.IGNORECASE
-)
-#: ... those that refer to a noun in another clause ...
+#: Possessive and reflexive pronouns, which may refer to a noun in the same clause.
+_POSSESSIVE = re.compile(r"\b(?:his|hers?|its|theirs?|(?:him|her|it)self|themselves)\b", re.IGNORECASE)
+#: Pronouns that refer to a noun in another clause.
 _PERSONAL_PRONOUN = re.compile(r"\b(?:he|she|him|it|they|them)\b", re.IGNORECASE)
-#: ... and those that never refer to what is asked for.
+#: Pronouns that never refer to what is asked for.
 _THIS = re.compile(r"\b(?:this|these|those)\b(?! (?:year|day|month|century)\b)", re.IGNORECASE)
 #: Pronouns that refer to persons only.
 _OF_PERSONS = frozenset("he she him his her hers himself herself".split())
@@ -227,11 +225,11 @@ def _asks_about_nobody(question: str) -> bool:
 
 def _has_dangling_pronoun(question: str) -> bool:
     """Whether a pronoun in the question has nothing before it to which it could refer."""
-    for pattern in (_SAME_CLAUSE_PRONOUN, _PERSONAL_PRONOUN, _THIS):
+    for pattern in (_POSSESSIVE, _PERSONAL_PRONOUN, _THIS):
         match = pattern.search(question)
         if match is None or _NAME.search(prefix := question[: match.start()]):
             continue
-        is_same_clause = pattern is _SAME_CLAUSE_PRONOUN
+        is_same_clause = pattern is _POSSESSIVE
         if pattern is _THIS or not _can_mean_the_answer(match[0].lower(), prefix, is_same_clause):
             return True
     return False
