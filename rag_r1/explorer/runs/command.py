@@ -20,7 +20,7 @@ from rag_r1.runs.markdown import cell, number, print_table
 _DESCRIPTION = """\
 List the runs below a folder: kind, state (running, finished, stopped), steps or episodes, EM and the number
 of judged answers, the time since anything was written, and for each run that has stopped the command that
-goes on. Only the files in their folders are read; no process is asked.
+resumes it. Everything is read from the files in their folders.
 
 examples:
   rag-r1 runs outputs
