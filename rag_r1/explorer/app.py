@@ -1,17 +1,17 @@
-"""The HTTP app of the explorer: its JSON API under `/api`, for GET only, and the page.
+"""The HTTP app of the explorer: the page, and its JSON API under `/api`, which accepts only GET.
 
     /api/overview                  runs, values of filters, columns
-    /api/version                   a number that grows when records were read; how far the reading is
+    /api/version                   a number that grows when records have been read, and the reading's progress
     /api/trajectories?FILTERS      rows and their number          (sort, order, offset, limit)
-    /api/histogram?FILTERS         the values of a `column`
+    /api/histogram?FILTERS         the distribution of a `column`
     /api/causes?FILTERS            causes of wrong answers
     /api/trajectory/TID            one trajectory with its record
     /api/compare?a=RUN&b=RUN       two runs on their common questions (a_step, b_step, offset, limit)
     /api/charts?run=RUN&FILTERS    curves over the steps
-    /api/export?tid=N&tid=N        a static page of these trajectories
+    /api/export?tid=N&tid=N        a static page with these trajectories
 
-A query runs in a thread; if its client goes away, it is interrupted. Errors are JSON: 422 for a parameter,
-404 for what is not there, 503 while a broken cache is read anew.
+Each query runs in a thread, and is interrupted if its client disconnects. Errors are JSON: status 422 for a
+wrong parameter, 404 for something that does not exist, and 503 while a broken cache is being rebuilt.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from rag_r1.io.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-#: Largest offset, step and number of a trajectory in a request.
+#: The largest offset, step and trajectory number that a request may have.
 _MAX_NUMBER = 10**9
-#: Answers a request from the cache.
+#: Computes the answer to a request from the cache.
 Query = Callable[[Connection, "Parameters"], Any]
 
 
@@ -58,8 +58,11 @@ class _JsonResponse(JSONResponse):
 
 
 class Parameters:
-    """The parameters of a request: those of `names`, each at most once, and all others as `filters`. Raises
-    FilterError for another one if the request has no filters."""
+    """The parameters of a request.
+
+    Parameters in `names` may occur once each. All others are `filters` if the request accepts filters;
+    otherwise they raise FilterError.
+    """
 
     def __init__(self, items: Iterable[tuple[str, str]], names: Iterable[str], has_filters: bool):
         self.filters: list[tuple[str, str]] = []
@@ -76,28 +79,31 @@ class Parameters:
                 self._values[name] = value
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A parameter's text. Raises FilterError if it is missing and has no default."""
+        """Return the text of a parameter. Raises FilterError if it is missing and has no default."""
         value = self._values.get(name, default)
         if value is None:
             raise FilterError(f"{name} is missing")
         return value
 
     def window(self, default: int) -> tuple[int, int]:
-        """The parameters `offset` and `limit` (or its default). Raises FilterError."""
+        """Return the parameters `offset` and `limit`, whose default is `default`. Raises FilterError."""
         offset = self.number("offset", 0, _MAX_NUMBER)
         return offset or 0, self.number("limit", default, MAX_ROWS) or 0
 
     def number(self, name: str, default: int | None, maximum: int) -> int | None:
-        """A parameter's whole number from 0 to `maximum`, or the default. Raises FilterError."""
+        """Return a parameter as a whole number from 0 to `maximum`, or the default. Raises FilterError."""
         return whole_number(name, self._values[name], 0, maximum) if name in self._values else default
 
 
 def create_app(
     store: Store, *, names: Iterable[str] = (), allowed: Iterable[str] = (), token: str | None = None
 ) -> FastAPI:
-    """Returns the app. `names`, `allowed`: host names that requests may use; `token`: what they must send as
-    bearer (RequestGuard checks all three). The store is read while the app runs, so the server must announce
-    its start and end (lifespan)."""
+    """Create the app.
+
+    `names` and `allowed` are the host names that requests may use, and `token` is the bearer token that they
+    must send; RequestGuard checks all three. The store is refreshed while the app runs, so the server must
+    support ASGI's lifespan events.
+    """
     watcher = Watcher(store)
 
     @asynccontextmanager
@@ -117,7 +123,7 @@ def create_app(
 
 
 def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
-    """Add the routes under `/api`."""
+    """Add the routes of the API."""
 
     def route(path: str, parameter_names: str, query: Query, has_filters: bool = False) -> None:
         names = parameter_names.split()
@@ -188,8 +194,10 @@ def _compare(cache: Connection, parameters: Parameters) -> Any:
 
 
 async def _run_query(request: Request, store: Store, query: Callable[[Connection], Any]) -> Any:
-    """Runs a query in a thread and returns its result; interrupts it if the client goes away. Raises
-    RequestError if the cache is broken, after beginning a new one."""
+    """Run a query in a thread, and return its result; the query is interrupted if the client disconnects.
+
+    If the cache turns out to be broken, it is replaced by an empty one, and RequestError is raised.
+    """
     generation = store.cache.generation
     connection = store.cache.connection()
     query_task = asyncio.create_task(asyncio.to_thread(query, connection))
@@ -213,7 +221,7 @@ async def _run_query(request: Request, store: Store, query: Callable[[Connection
 
 
 def _add_error_handlers(app: FastAPI) -> None:
-    """Answer every error as JSON, with the status that the top of the module gives."""
+    """Answer errors with JSON, and with the status that the module's docstring lists."""
     app.exception_handler(HTTPException)(http_error_response)
 
     @app.exception_handler(FilterError)
@@ -226,7 +234,7 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(duckdb.InterruptException)
     async def interrupted(_: Request, error: duckdb.InterruptException) -> Response:
-        return Response(status_code=499)  # nobody reads it
+        return Response(status_code=499)  # the client has gone, so nobody reads this
 
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> JSONResponse:

@@ -1,13 +1,14 @@
-"""The DuckDB file that keeps what was read, one for each set of paths.
+"""Opens the cache of the explorer, a DuckDB file with the records that have been read.
 
-It lies in $XDG_CACHE_HOME/rag-r1/explorer (default ~/.cache), for its owner only, and may be deleted at any
-time. One process at a time has it; a second `view` of the same paths has a private one in a temporary folder,
-and so has one that cannot write there. A file that is broken, or of another version, is thrown away:
-everything in it can be read again.
+There is a file for each set of paths in $XDG_CACHE_HOME/rag-r1/explorer (default ~/.cache). Only its owner
+can read it, and it may be deleted at any time. A file is used by one process at a time. A second `view` of
+the same paths uses a private file in a temporary folder, and so does a process that cannot write into the
+cache folder. A file that is broken, or belongs to another version, is deleted, since everything in it can be
+read again.
 
-DuckDB itself may open nothing else (`enable_external_access`), nor install or load extensions. Searched texts
-stand in tables of their own, in parts (texts.py), since DuckDB unpacks 2,048 rows at a time for each thread;
-row groups are small, because threads share the work by row groups.
+DuckDB may neither open other files (`enable_external_access`) nor install or load extensions. The texts that
+are searched are in separate tables and divided into parts (texts.py), because each thread of DuckDB unpacks
+2,048 rows at a time. Row groups are small, because they are the units by which threads share the work.
 """
 
 from __future__ import annotations
@@ -26,32 +27,33 @@ from rag_r1.explorer.rows import COLUMNS
 from rag_r1.explorer.texts import TABLES
 from rag_r1.runs.lock import hold_lock
 
-#: Increased with every change of the rules by which rows are made.
+#: Must be increased whenever rows are made in another way from the same records.
 _FORMAT = 3
-#: DuckDB's memory, and the size of its log at which it is written into the file.
+#: DuckDB's memory limit, and the size at which its log is written into the file.
 _MEMORY_LIMIT, _CHECKPOINT_THRESHOLD = "140MB", "64MB"
 _ROW_GROUP_ROWS = 4096
-#: Columns of `trajectories` with the file, position (lines.py) and bytes of a record, beside COLUMNS.
+#: Columns of the table `trajectories` beside COLUMNS: file, position (lines.py) and bytes of the record.
 POSITION_COLUMNS = ("file_id", "base", "offset", "length")
+#: Columns of the table `files` with their types; they are the fields of FileState.
 FILE_COLUMNS = {
     "file_id": "INTEGER PRIMARY KEY", "path": "VARCHAR", "run": "VARCHAR", "folder": "VARCHAR",
     "kind": "VARCHAR", "inode": "BIGINT", "size": "BIGINT", "mtime_ns": "BIGINT", "head": "BLOB",
     "base": "BIGINT", "offset": "BIGINT", "lines": "BIGINT", "broken": "BIGINT", "faults": "VARCHAR[]",
 }  # fmt: skip
-#: Errors of a file that is broken, as against those of a query.
+#: Errors that mean that the file is broken. Other errors of DuckDB mean that a query is wrong.
 BROKEN = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException, duckdb.SerializationException)
 
 
 class _BusyError(Exception):
-    """Another process has the cache of these paths."""
+    """Raised if another process uses the cache of the same paths."""
 
 
 class Cache:
-    """An open cache, which must be closed. Each thread needs a `connection()` of its own. `generation`: how
-    often the cache was rebuilt."""
+    """The open cache of some paths, which must be closed. Each thread needs its own `connection()`."""
 
     def __init__(self, paths: Sequence[Path]):
         self._resources = ExitStack()
+        #: Number of times that the cache has been rebuilt.
         self.generation = 0
         try:
             self.file = self._database_path(_key(paths))
@@ -66,13 +68,13 @@ class Cache:
         self._resources.callback(lambda: self._database.close())
 
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """A connection of its own to the cache."""
+        """Open a new connection to the cache."""
         connection = self._database.cursor()
         connection.execute("USE cache")
         return connection
 
     def rebuild(self) -> None:
-        """Delete the file and begin an empty one; connections that are open fail from then on."""
+        """Replace the file by an empty one. Connections that are open fail from then on."""
         self.generation += 1
         self._database.close()
         self._delete_files()
@@ -83,7 +85,10 @@ class Cache:
         self._resources.close()
 
     def _database_path(self, key: str) -> Path:
-        """The file in the user's cache folder, or a private one if that is in use or cannot be written."""
+        """Lock and return the file in the user's cache folder.
+
+        If it is in use, or the folder cannot be written, a private file is returned instead.
+        """
         folder = cache_folder()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -102,20 +107,22 @@ class Cache:
 
 
 def cache_folder() -> Path:
-    """The folder of all caches: $XDG_CACHE_HOME/rag-r1/explorer, or the same below ~/.cache."""
+    """Return the folder of all caches: $XDG_CACHE_HOME/rag-r1/explorer, or the same below ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "rag-r1" / "explorer"
 
 
 def _key(paths: Sequence[Path]) -> str:
-    """A hash of the paths, in any order."""
+    """Return a hash of the paths that does not depend on their order."""
     text = "\0".join(sorted(map(os.fspath, paths)))
     return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=12).hexdigest()
 
 
 def _open(file: Path) -> duckdb.DuckDBPyConnection:
-    """A database to which the file is attached as `cache`. Raises duckdb.Error if it is not a cache of
-    this version."""
+    """Open a database to which the file is attached as `cache`.
+
+    Raises duckdb.Error if the file is broken, or is not a cache of this version.
+    """
     database = duckdb.connect(
         ":memory:",
         config={
@@ -142,8 +149,10 @@ def _open(file: Path) -> duckdb.DuckDBPyConnection:
 
 
 def _check_or_create_tables(database: duckdb.DuckDBPyConnection) -> None:
-    """Create the tables in an empty cache. Raises duckdb.Error for one of another version, or a broken
-    one."""
+    """Create the tables of an empty cache, or check those of an existing one.
+
+    Raises duckdb.Error if the cache is broken, or was made by another version.
+    """
     record_columns = {**COLUMNS, **dict.fromkeys(POSITION_COLUMNS, "BIGINT")}
     tables = {"files": FILE_COLUMNS, "trajectories": record_columns, **TABLES}
     version = f"{_FORMAT} {duckdb.__version__} {tables}"
@@ -157,5 +166,5 @@ def _check_or_create_tables(database: duckdb.DuckDBPyConnection) -> None:
     is_ours = present == {*tables, "format"}
     if not is_ours or database.execute("SELECT text FROM format").fetchall() != [(version,)]:
         raise duckdb.InvalidInputException("a cache of another version")
-    # Reads everything, and so raises if a part cannot be read.
+    # This query reads every row, and so raises if a part of the file cannot be read.
     database.execute("SELECT sum(hash(columns(*))) FROM trajectories").fetchall()

@@ -1,8 +1,9 @@
-"""The curves of a run over its steps, from its records and from veRL's metrics in its folder.
+"""Computes the curves of a run over its steps, from its records and from veRL's metrics in its folder.
 
-A series has a `name` for people, its `group` (what belongs into one chart) and, by step, the mean `y` of `n`
-trajectories. Of a training both its trajectories and its validations are shown. veRL writes a line of metrics
-for each step into `metrics*.jsonl`; a file of a later start replaces the steps that it repeats.
+A series has a `name`, a `group` (series of one group are drawn in one chart) and, for each step, the mean `y`
+over `n` trajectories. For a training there are separate series for its trajectories and its validations. veRL
+writes a line of metrics for each step into `metrics*.jsonl`. If a resumed training repeats a step, the values
+in the newer file are used.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rag_r1.explorer.filters import Selection
 from rag_r1.explorer.queries import Connection, fetch
 from rag_r1.io.bounded_json import limited_lines, read_json_line
 
-#: Group -> name of a series -> the expression of which it is the mean.
+#: For each group, the names of its series, and the SQL expressions that are averaged.
 _MEANS = {
     "reward": {"score": "score"},
     "em": {"right": '"right"::INTEGER'},
@@ -24,7 +25,7 @@ _MEANS = {
     "turns": {"turns": "turns", "generated tokens": "generated_tokens"},
     "retrieval": {"tool failures": "tool_failures", "masked": "masked::INTEGER"},
 }
-#: Begin of the names of metrics of veRL that are shown -> their group.
+#: Prefixes of the names of veRL's metrics that are shown, with the groups of their charts.
 _METRIC_GROUPS = {
     "actor/entropy": "entropy",
     "timing_s/": "time",
@@ -44,8 +45,10 @@ _MAX_LINE_BYTES = 1 << 20
 
 
 def charts(connection: Connection, run: str, selection: Selection) -> dict[str, Any]:
-    """The series of a run's trajectories in a selection; none for a run without steps. The metrics of veRL
-    are of whole steps, so they are left out if there is a filter."""
+    """Return the series of the trajectories of a run that are in a selection; none for a run without steps.
+
+    veRL's metrics describe whole steps, so they are left out if the selection has a filter.
+    """
     with_step = selection.and_("run = ? AND step IS NOT NULL", run)
     parts = (_mean_series, _share_series, _reward_series)
     series = [entry for part in parts for entry in part(connection, with_step)]
@@ -56,7 +59,7 @@ def charts(connection: Connection, run: str, selection: Selection) -> dict[str, 
 
 
 def _mean_series(connection: Connection, selection: Selection) -> Iterator[dict[str, Any]]:
-    """Yields the means of _MEANS for each kind of trajectory."""
+    """Yield the series of _MEANS for each kind of trajectory."""
     means = [(group, name, value) for group, names in _MEANS.items() for name, value in names.items()]
     columns = ", ".join(f"avg({value}), count({value})" for _, _, value in means)
     sql = f"""SELECT kind, step, {columns} FROM trajectories WHERE {selection.where}
@@ -64,13 +67,14 @@ def _mean_series(connection: Connection, selection: Selection) -> Iterator[dict[
     counted = fetch(connection, sql, selection.values)
     for kind in dict.fromkeys(row[0] for row in counted):
         kind_rows = [row for row in counted if row[0] == kind]
-        for i, (group, name, _) in enumerate(means):
-            points = [(row[1], row[2 + 2 * i], row[3 + 2 * i]) for row in kind_rows]
+        for index, (group, name, _) in enumerate(means):
+            first = 2 + 2 * index  # the column with the mean; the next one has the count
+            points = [(row[1], row[first], row[first + 1]) for row in kind_rows]
             yield _series(f"{kind}: {name}", group, points)
 
 
 def _share_series(connection: Connection, selection: Selection) -> Iterator[dict[str, Any]]:
-    """Yields the shares of each status and of each cause, for each kind of trajectory."""
+    """Yield the share of each status and of each cause, for each kind of trajectory."""
     for column in ("status", "cause"):
         sql = f"""SELECT kind || ': ' || name, step, n / sum(n) OVER (PARTITION BY kind, step), n FROM (
                 SELECT kind, step, coalesce("{column}", 'none') AS name, count(*) AS n FROM trajectories
@@ -79,7 +83,7 @@ def _share_series(connection: Connection, selection: Selection) -> Iterator[dict
 
 
 def _reward_series(connection: Connection, selection: Selection) -> list[dict[str, Any]]:
-    """The means of the terms of the reward, for each kind of trajectory."""
+    """Return the mean of each term of the reward, for each kind of trajectory."""
     sql = f"""SELECT kind || ': ' || term, step, avg(value), count(value) FROM (
             SELECT kind, step, unnest(map_keys(reward_terms)) AS term,
                 unnest(map_values(reward_terms)) AS value
@@ -89,21 +93,23 @@ def _reward_series(connection: Connection, selection: Selection) -> list[dict[st
 
 
 def _by_name(rows: list[tuple], group: str) -> list[dict[str, Any]]:
-    """A series for each name, from rows of (name, step, y, n)."""
+    """Make a series for each name, from rows of (name, step, y, n)."""
     names = dict.fromkeys(row[0] for row in rows)
     return [_series(name, group, [row[1:] for row in rows if row[0] == name]) for name in names]
 
 
 def _series(name: str, group: str, points: list[tuple]) -> dict[str, Any]:
-    """A series of those points (step, y, n) that have a y."""
+    """Make a series of the points (step, y, n) that have a y."""
     valued = [point for point in points if point[1] is not None]
     x, y, n = ([point[i] for point in valued] for i in range(3))
     return {"name": name, "group": group, "x": x, "y": y, "n": n}
 
 
 def _metric_series(folder: Path) -> list[dict[str, Any]]:
-    """The series of veRL's metrics. A line that is not one of metrics is left out, and so is
-    the rest of a file that cannot be read."""
+    """Read the series of veRL's metrics from the folder of a run.
+
+    Lines without metrics are skipped, and so is the rest of a file that cannot be read further.
+    """
     values: dict[str, dict[int, float]] = {}
     files = sorted(folder.glob("metrics*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
     for file in files:
@@ -116,13 +122,13 @@ def _metric_series(folder: Path) -> list[dict[str, Any]]:
     return [
         _series(name, group, [(step, value, 1) for step, value in sorted(by_step.items())])
         for name, by_step in sorted(values.items())
-        for begin, group in _METRIC_GROUPS.items()
-        if name.startswith(begin)
+        for prefix, group in _METRIC_GROUPS.items()
+        if name.startswith(prefix)
     ]
 
 
 def _add_metrics(line: bytes, values: dict[str, dict[int, float]]) -> None:
-    """Add the metrics of a line that are shown to `values`, by name and step."""
+    """Add those metrics of a line that are shown to `values` (name -> step -> value)."""
     try:
         content = read_json_line(line)
         step, data = int(content["step"]), content["data"].items()

@@ -4,8 +4,10 @@
     rag-r1 view evals/before evals/after --port 8200
     rag-r1 view outputs/rag-r1/grpo-mq --export page.html --select 'right=false&step_min=100'
 
-Runs may be finished or still running: records that are appended are shown within two seconds. What was read
-is kept in a cache (cache.py), so that a second start is fast."""
+Runs may be finished or still running; records that are appended appear within two seconds. The records that
+have been read are kept in a cache (cache.py), so that the next start is fast. With `--export` the command
+writes a static page instead of starting a server.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,12 @@ environment: VIEW_TOKEN, if set, is required of browsers as 'Authorization: Bear
 """
 #: The environment variable with the token that clients must send.
 TOKEN_VARIABLE = "VIEW_TOKEN"
-#: Seconds in which a stop finishes running requests.
+#: Seconds that running requests have when the server is stopped.
 _STOP_S = 3
 
 
 class ViewArguments(Arguments):
-    """What to show, and the address to listen on."""
+    """The arguments of `rag-r1 view`."""
 
     paths: CliPositionalArg[list[Path]] = argument("run folder, folder of runs, or file of records", "PATH")
     host: str = argument(
@@ -87,7 +89,7 @@ class ViewArguments(Arguments):
 
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 at the end, 1 with a message after an error."""
+    """Run `rag-r1 view`; returns 0, or 1 with a message after an error."""
     args = read_arguments(
         ViewArguments, arguments, prog=COMMAND, description=_DESCRIPTION, epilog=_EPILOG, check=_check_start
     )
@@ -99,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: ViewArguments) -> None:
-    """Raises StartError with all that is wrong with the arguments."""
+    """Raises StartError with all problems of the arguments."""
     with StartChecks() as checks:
         modules = ("uvicorn", "fastapi") if args.export is None else ()
         checks.run(check_packages, COMMAND, "duckdb", *modules)
@@ -112,7 +114,7 @@ def _check_start(args: ViewArguments) -> None:
 
 
 def _check_path(path: Path) -> None:
-    """Raises RunError for a path that does not exist, or a file without records."""
+    """Raises RunError if a path does not exist, or is a file without records."""
     if not path.exists():
         raise RunError(f"{path}: there is no such file or folder: correct the path")
     if path.is_file() and path.stat().st_size and not Sources([path]).is_record_file(path):
@@ -124,7 +126,7 @@ def _check_path(path: Path) -> None:
 
 def _export(args: ViewArguments, out: Path) -> int:
     """Write the static page to the file `out`; returns 0. Raises RunError if nothing can be selected."""
-    # Here, and in _serve, because these need an extra, and `--help` does not.
+    # Imported here and in `_serve`, because they need optional packages, and `--help` must work without them.
     from rag_r1.explorer.export import export_page, select_trajectories
     from rag_r1.explorer.filters import FilterError, selection_of
     from rag_r1.explorer.store import Store

@@ -1,4 +1,4 @@
-"""Selects the trajectories of a static page and collects what it shows; page/ makes the page."""
+"""Exports trajectories as a static page: selects them, and collects the data that the page contains."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from rag_r1.explorer.page import static_page
 from rag_r1.explorer.queries import Connection, fetch
 from rag_r1.explorer.trajectory import trajectory
 
-#: Most trajectories of a page.
+#: Maximum number of trajectories in a page.
 MAX_TRAJECTORIES = 500
 
 
 def export_page(connection: Connection, title: str, tids: Sequence[int]) -> str:
-    """Returns the page of these trajectories, as HTML. Raises FilterError for none or too many of them, and
-    DataError for a number without a trajectory, or a record that has changed since it was read."""
+    """Return a page with these trajectories, as HTML.
+
+    Raises FilterError if there are none or too many, and DataError if a trajectory does not exist, or its
+    record has changed since it was read.
+    """
     if not 1 <= len(tids) <= MAX_TRAJECTORIES:
         raise FilterError(f"select 1 to {MAX_TRAJECTORIES} trajectories, not {len(tids)}")
     date = datetime.now().astimezone().isoformat(" ", "minutes")
@@ -25,8 +28,7 @@ def export_page(connection: Connection, title: str, tids: Sequence[int]) -> str:
 
 
 def select_trajectories(connection: Connection, selection: Selection) -> tuple[list[int], int]:
-    """Returns the numbers of the first trajectories of a selection, at most MAX_TRAJECTORIES, and how many
-    the selection has."""
+    """Return the numbers of the first MAX_TRAJECTORIES trajectories of a selection, and how many it has."""
     sql = f"""SELECT tid, count(*) OVER () FROM trajectories WHERE {selection.where}
             ORDER BY tid LIMIT {MAX_TRAJECTORIES}"""
     rows = fetch(connection, sql, selection.values)

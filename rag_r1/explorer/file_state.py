@@ -1,4 +1,8 @@
-"""The state of a record file in the cache: how far it was read, and whether it is still the same file."""
+"""The state of a record file in the cache: how far it has been read, and whether it is still the same file.
+
+Files of running trainings grow, so only the appended part is read. A file that was replaced or edited has to
+be read again from its beginning.
+"""
 
 from __future__ import annotations
 
@@ -10,55 +14,62 @@ from rag_r1.explorer.lines import Position
 from rag_r1.explorer.sources import RecordFile
 from rag_r1.protocols.actions import well_formed
 
-#: Bytes at the begin of a file by which it is recognised.
+#: A file is recognised by a hash of its first bytes.
 _HEAD_BYTES = 4096
-#: Most broken lines of a file that are named.
+#: Maximum number of broken lines in a file that are described.
 _MAX_FAULTS = 20
 
 
 @dataclass
 class FileState:
-    """A row of the cache's table `files`: how far a file was read, and what was broken. `inode`, `size`
-    (bytes) and `mtime_ns`: as they were then; `head`: of `head_of`; `base` and `offset`: the position
-    (lines.py) where reading goes on; `lines` and `broken`: how many; `faults`: the first broken ones, in
-    words."""
+    """A row of the cache's table `files`: how far a file has been read, and what was broken in it."""
 
     file_id: int
     path: str
+    #: Name and folder of the run to which the file belongs.
     run: str
     folder: str
+    #: Kind of the run; None if it follows from each record.
     kind: str | None
+    #: Inode, size in bytes and modification time when the file was last read.
     inode: int = 0
     size: int = 0
     mtime_ns: int = 0
+    #: Hash of the first bytes (`head_of`).
     head: bytes = b""
+    #: Position (lines.py) at which reading continues.
     base: int = 0
     offset: int = 0
+    #: Number of lines that have been read, and of those that were broken.
     lines: int = 0
     broken: int = 0
+    #: Descriptions of the first broken lines.
     faults: list[str] = field(default_factory=list)
 
     @property
     def position(self) -> Position:
-        """The position from which the file is read on."""
+        """The position at which reading continues."""
         return self.base, self.offset
 
     def add_fault(self, text: str) -> None:
-        """Count a broken line, and keep what is wrong with it."""
+        """Count a broken line, and keep its description."""
         self.broken += 1
         if len(self.faults) < _MAX_FAULTS:
             self.faults.append(well_formed(text))
 
 
 def head_of(path: Path) -> bytes:
-    """A hash of the first bytes of a file; empty for a file that is shorter."""
+    """Return a hash of the first bytes of a file; empty if the file has fewer."""
     with path.open("rb") as file:
         data = file.read(_HEAD_BYTES)
     return hashlib.blake2b(data, digest_size=16).digest() if len(data) == _HEAD_BYTES else b""
 
 
 def is_replaced(state: FileState, source: RecordFile | None) -> bool:
-    """Whether `source` is gone, is another file than the one that was read, or has another run or kind."""
+    """Whether a file has to be read anew.
+
+    This is so if it has disappeared, was replaced or edited, or now belongs to another run or kind.
+    """
     if source is None or (source.run, source.kind) != (state.run, state.kind):
         return True
     try:
@@ -68,7 +79,7 @@ def is_replaced(state: FileState, source: RecordFile | None) -> bool:
         if (current.st_size, current.st_mtime_ns) == (state.size, state.mtime_ns):
             return False
         if current.st_size == state.size:
-            return True  # edited: another time, and nothing appended
+            return True  # written to although nothing was appended, so it was edited
         return bool(state.head) and head_of(source.path) != state.head
     except OSError:
         return True

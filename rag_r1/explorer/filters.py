@@ -1,8 +1,8 @@
-"""Turns the filters of an address (`right=false&step_min=10`) into the condition of a query.
+"""Turns the filters of a URL (`right=false&step_min=10`) into the condition of a query.
 
-Column names and operators come from the tables here, values reach DuckDB as parameters only. Of a filter that
-is repeated any value may hold (`status=cut&status=answered`); different filters must all hold. A filter that
-is unknown, or a value that it cannot have, raises FilterError.
+Column names and operators come from the tables below; values reach DuckDB only as parameters. If a filter is
+repeated, one of its values must match (`status=cut&status=answered`); different filters must all match.
+Unknown filters and impossible values raise FilterError.
 """
 
 from __future__ import annotations
@@ -15,44 +15,47 @@ from typing import Any
 from rag_r1.explorer.rows import COLUMNS
 from rag_r1.explorer.texts import LONGEST_TEXT, text_condition
 
-#: Filters for equal texts; `none` finds rows without a cause.
+#: Filters by the exact text of a column. `cause=none` finds rows without a cause.
 CHOICES = ("run", "kind", "split", "source", "status", "cause", "id", "question_key", "group")
-#: Filters with `_min` and `_max`, and their columns.
+#: Filters by a range, `NAME_min` and `NAME_max`, with their columns.
 RANGES = {
     "step": "step", "searches": "searches", "turns": "turns", "score": "score", "repeated": "repeated",
     "generated": "generated_tokens", "observed": "observed_tokens", "prompt": "prompt_tokens",
     "seconds": "seconds", "tool_failures": "tool_failures",
 }  # fmt: skip
-#: Value of `right` -> its condition; value of `masked` -> that of the column.
+#: The condition for each value of the filter `right`.
 _RIGHT = {"true": '"right"', "false": 'NOT "right"', "none": '"right" IS NULL'}
+#: The values of the filter `masked`, as those of the column.
 _BOOL = {"true": True, "false": False}
+#: The names of all filters.
 NAMES = frozenset(
     {*CHOICES, "right", "masked", "text", *(f"{name}_{end}" for name in RANGES for end in ("min", "max"))}
 )
-#: Most rows of an answer.
+#: Maximum number of rows in an answer.
 MAX_ROWS = 500
-#: Most values of one filter.
+#: Maximum number of values of one filter.
 _MAX_VALUES = 200
 
 
 class FilterError(ValueError):
-    """A parameter of a request that cannot be used; the message names it."""
+    """Raised for a parameter of a request that cannot be used; the message names it."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """A condition in SQL and its parameters."""
+    """A condition in SQL."""
 
     where: str = "true"
+    #: The values of the parameters in the condition.
     values: tuple[Any, ...] = ()
 
     def and_(self, where: str, *values: Any) -> Selection:
-        """The selection of what also has this condition, with the values of its parameters."""
+        """Return a selection that has a further condition; `values` are those of its parameters."""
         return Selection(f"{self.where} AND {where}", (*self.values, *values))
 
 
 def selection_of(items: Iterable[tuple[str, str]]) -> Selection:
-    """The selection of filters as (name, value). Raises FilterError."""
+    """Convert filters, given as (name, value), to a selection. Raises FilterError."""
     grouped: dict[str, list[str]] = {}
     for name, value in items:
         if name not in NAMES:
@@ -67,7 +70,7 @@ def selection_of(items: Iterable[tuple[str, str]]) -> Selection:
 
 
 def _with_filter(selection: Selection, name: str, values: list[str]) -> Selection:
-    """The selection with one filter more, of which any value may hold. Raises FilterError."""
+    """Add a filter, one of whose values must match, to a selection. Raises FilterError."""
     if name in CHOICES:
         condition = f'list_contains(?, "{name}")'
         if name == "cause" and "none" in values:
@@ -90,14 +93,14 @@ def _with_filter(selection: Selection, name: str, values: list[str]) -> Selectio
 
 
 def _choice(name: str, value: str, values: dict[str, Any]) -> Any:
-    """Looks a value of a filter up in `values`. Raises FilterError if it is not there."""
+    """Look up a value of a filter in `values`. Raises FilterError if the filter cannot have it."""
     if value not in values:
         raise FilterError(f"{name}: must be one of {', '.join(values)}, not {value[:50]!r}")
     return values[value]
 
 
 def number(name: str, text: str) -> float:
-    """The finite number in a text. Raises FilterError."""
+    """Parse a finite number. Raises FilterError, which names the parameter."""
     try:
         value = float(text)
     except ValueError:
@@ -108,18 +111,19 @@ def number(name: str, text: str) -> float:
 
 
 def whole_number(name: str, text: str, minimum: int, maximum: int) -> int:
-    """The whole number in a text, from `minimum` to `maximum`. Raises FilterError."""
+    """Parse a whole number from `minimum` to `maximum`. Raises FilterError, which names the parameter."""
     if not (text.isascii() and text.isdigit() and len(text) < 16 and minimum <= int(text) <= maximum):
         raise FilterError(f"{name}: must be a whole number from {minimum} to {maximum}, not {text[:50]!r}")
     return int(text)
 
 
 def column(name: str, text: str) -> str:
-    """The text itself, which must be the name of a column that can be sorted by. Raises FilterError."""
+    """Return `text` if it is the name of a column that can be sorted. Raises FilterError otherwise."""
     if text not in COLUMNS or text in ("golds", "reward_terms"):
         raise FilterError(f"{name}: there is no such column: {text[:50]!r}")
     return text
 
 
 def _well_formed(text: str) -> str:
+    """Replace lone surrogates, which DuckDB cannot store."""
     return text.encode("utf-8", "replace").decode()

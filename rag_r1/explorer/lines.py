@@ -1,9 +1,9 @@
-"""Reads the whole lines of a record file from a position on, so that only what was appended is read again.
+"""Reads the complete lines of a record file from a position, so that only the appended part is read again.
 
-A position is (`base`, `offset`). In a plain file `base` is 0 and `offset` counts its bytes. In a gzip file
-`base` is where a member begins, in bytes of the file, and `offset` counts the unpacked bytes of that member:
-so one line is found again without unpacking what is before its member (a training's files have a member for
-each line; rag_r1/agent/records.py).
+A position is (`base`, `offset`). In a plain file `base` is 0, and `offset` counts the bytes of the file. In a
+gzip file `base` is the position in the file at which a gzip member begins, and `offset` counts the unpacked
+bytes of that member. A line can therefore be read again without unpacking the members before it. The files of
+a training have a member for each line (rag_r1/agent/records.py).
 """
 
 from __future__ import annotations
@@ -16,33 +16,36 @@ from typing import BinaryIO
 
 from rag_r1.io.bounded_json import MAX_LINE_BYTES
 
-#: Most bytes that are read, and unpacked, at once.
+#: Number of bytes that are read, or unpacked, at once.
 _CHUNK_BYTES = 1 << 20
 #: `wbits` of zlib for data with a gzip header and trailer, and the largest window.
 _GZIP_WBITS = 31
 
-#: (base, offset) of the top of the module.
+#: (base, offset), as the module's docstring defines them.
 Position = tuple[int, int]
 START: Position = (0, 0)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A whole line: its position, its bytes without the end (None: longer than MAX_LINE_BYTES), and the
-    position that follows it."""
+    """A complete line of a file."""
 
     position: Position
+    #: The bytes without the line end; None if the line is longer than MAX_LINE_BYTES.
     data: bytes | None
+    #: The position of the next line.
     next: Position
 
 
 def whole_lines(path: Path, start: Position) -> Iterator[Line]:
-    """Yields the lines from a position on that have an end. Raises OSError, and zlib.error for broken gzip
-    data."""
+    """Yield the complete lines of a file from a position on; an unfinished last line is left out.
+
+    Raises OSError, and zlib.error for broken gzip data.
+    """
     with path.open("rb") as file:
-        pending = b""  # the begin of a line whose end was not read yet
-        position = start  # of that line
-        is_long = False  # whether it is longer than MAX_LINE_BYTES; then its begin is not kept
+        pending = b""  # the beginning of a line whose end has not been read yet
+        position = start  # the position of that line
+        is_long = False  # whether that line exceeds MAX_LINE_BYTES, so that its beginning is not kept
         for base, offset, data in _chunks(file, start, path.suffix == ".gz"):
             *ends, tail = data.split(b"\n")
             for end in ends:
@@ -56,8 +59,10 @@ def whole_lines(path: Path, start: Position) -> Iterator[Line]:
 
 
 def line_at(path: Path, position: Position, length: int) -> bytes:
-    """The `length` bytes of a line at its position. Raises OSError, zlib.error, and ValueError if the file
-    has fewer."""
+    """Read the `length` bytes of a line at its position.
+
+    Raises OSError, zlib.error for broken gzip data, and ValueError if the file is too short.
+    """
     parts, missing = [], length
     with path.open("rb") as file:
         for _, _, data in _chunks(file, position, path.suffix == ".gz"):
@@ -69,7 +74,7 @@ def line_at(path: Path, position: Position, length: int) -> bytes:
 
 
 def _chunks(file: BinaryIO, start: Position, compressed: bool) -> Iterator[tuple[int, int, bytes]]:
-    """Yields the bytes from a position on in pieces, each as (base, offset, bytes)."""
+    """Yield the (unpacked) bytes of a file from a position on in pieces, each as (base, offset, bytes)."""
     base, skip = start
     if not compressed:
         file.seek(skip)
@@ -79,14 +84,14 @@ def _chunks(file: BinaryIO, start: Position, compressed: bool) -> Iterator[tuple
         return
     file.seek(base)
     decoder = zlib.decompressobj(_GZIP_WBITS)
-    unpacked = 0  # bytes of the member
+    unpacked = 0  # number of bytes that were unpacked from the present member
     while data := file.read(_CHUNK_BYTES):
         has_more = False
         while data or has_more:
-            text = decoder.decompress(data, _CHUNK_BYTES)  # a few kilobytes can unpack to gigabytes
-            begin, unpacked = unpacked, unpacked + len(text)
+            text = decoder.decompress(data, _CHUNK_BYTES)  # limited: kilobytes may unpack to gigabytes
+            first, unpacked = unpacked, unpacked + len(text)
             if unpacked > skip:
-                yield base, max(begin, skip), text[max(skip - begin, 0) :]
+                yield base, max(first, skip), text[max(skip - first, 0) :]
             has_more = len(text) == _CHUNK_BYTES and not decoder.eof
             data = decoder.unconsumed_tail
             if decoder.eof:

@@ -1,7 +1,7 @@
-"""What the API answers about many trajectories: overview, rows, histograms, causes, comparison.
+"""Queries about many trajectories: the overview, rows, histograms, causes of failure and comparisons of runs.
 
-Each function takes a connection to the cache (cache.py) and returns JSON types. Column names in the SQL come
-from rows.py, never from a request.
+Each function takes a connection to the cache (cache.py), and returns JSON types, which app.py sends as they
+are. Column names in the SQL come from rows.py, never from a request.
 """
 
 from __future__ import annotations
@@ -19,33 +19,39 @@ from rag_r1.explorer.rows import COLUMNS, json_row
 from rag_r1.explorer.store import Store
 
 Connection = duckdb.DuckDBPyConnection
-#: The columns whose values the page offers as filters, and the most values of one.
+#: The columns whose values the page offers as filters.
 FACETS = ("run", "kind", "split", "source", "status", "cause", "right")
+#: Maximum number of values of a column that are listed.
 _MAX_VALUES = 200
-#: Most characters of question and answer in a row of a list.
+#: Questions and answers in lists are cut to this number of characters.
 _MAX_CHARACTERS = 300
-#: Most bins of a histogram of numbers, and most faults of a run that are named.
-_MAX_BINS, _MAX_FAULTS = 30, 20
-#: Types of columns with numbers, and the names of the other types in the API.
+#: Maximum number of bins in a histogram.
+_MAX_BINS = 30
+#: Maximum number of faults of a run that are listed.
+_MAX_FAULTS = 20
+#: The types of columns with numbers.
 _NUMBERS = ("BIGINT", "DOUBLE")
+#: The names of the other types in the API.
 _TYPE_NAMES = {"VARCHAR": "text", "BOOLEAN": "bool", "VARCHAR[]": "list", "MAP(VARCHAR, DOUBLE)": "map"}
 _ALL_COLUMNS = ", ".join(f'"{name}"' for name in COLUMNS)
 
 
 def fetch(connection: Connection, sql: str, values: Sequence[Any] = ()) -> list[tuple]:
-    """All rows of a query, with `values` for its parameters."""
+    """Return all rows of a query; `values` are those of its parameters."""
     return connection.execute(sql, list(values)).fetchall()
 
 
 def rows(connection: Connection, clauses: str, values: Sequence[Any]) -> list[dict[str, Any]]:
-    """The rows of the table `trajectories` that a query with these clauses (WHERE ...) and their values
-    gives, with shortened texts."""
+    """Return rows of the table `trajectories`, with shortened texts.
+
+    `clauses` are the clauses of the query from WHERE on, and `values` those of their parameters.
+    """
     records = fetch(connection, f"SELECT {_ALL_COLUMNS} FROM trajectories {clauses}", values)
     return [json_row(dict(zip(COLUMNS, row, strict=True)), _MAX_CHARACTERS) for row in records]
 
 
 def overview(connection: Connection, store: Store) -> dict[str, Any]:
-    """The runs with their figures, the values of filters, and the columns."""
+    """Return the runs with their figures, the values that filters can have, and the columns."""
     columns = [{"name": name, "type": _TYPE_NAMES.get(kind, "number")} for name, kind in COLUMNS.items()]
     return {
         "version": store.version,
@@ -57,16 +63,17 @@ def overview(connection: Connection, store: Store) -> dict[str, Any]:
 
 
 def _runs(connection: Connection, store: Store) -> list[dict[str, Any]]:
-    """The runs by name, with the figures of their trajectories and the faults of their files."""
+    """Return the runs by name, with the figures of their trajectories and the faults of their files."""
     files: dict[str, list[FileState]] = {}
     for state in store.files():
         files.setdefault(state.run, []).append(state)
     sql = """SELECT run, mode(kind), count(*), min(step), max(step),
             count(*) FILTER ("right"), count("right") FROM trajectories GROUP BY run ORDER BY run"""
-    counted = fetch(connection, sql)
-    by_run = {row[0]: row for row in counted}
-    return [
-        {
+    by_run = {run: figures for run, *figures in fetch(connection, sql)}
+    runs = []
+    for run, states in sorted(files.items()):
+        kind, count, first, last, right, judged = by_run.get(run, (None, 0, None, None, 0, 0))
+        entry = {
             "run": run,
             "kind": kind,
             "path": states[-1].folder,
@@ -78,27 +85,24 @@ def _runs(connection: Connection, store: Store) -> list[dict[str, Any]]:
             "faults": [fault for state in states for fault in state.faults][:_MAX_FAULTS],
             "growing": store.is_growing(run),
         }
-        for run, states in sorted(files.items())
-        for _, kind, count, first, last, right, judged in [by_run.get(run, (run, None, 0, None, None, 0, 0))]
-    ]
+        runs.append(entry)
+    return runs
 
 
 def _facet(connection: Connection, name: str) -> list[list[Any]]:
-    """The most frequent values of a column with their counts, the most frequent first."""
+    """Return the most frequent values of a column with their counts, the most frequent first."""
     sql = f"""SELECT "{name}", count(*) AS n FROM trajectories
             GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MAX_VALUES}"""
-    counted = fetch(connection, sql)
-    return [list(row) for row in counted]
+    return [list(row) for row in fetch(connection, sql)]
 
 
 def trajectories(
     connection: Connection, selection: Selection, sort: str, descending: bool, offset: int, limit: int
 ) -> dict[str, Any]:
-    """Returns `limit` rows of a selection, sorted by a column, from `offset` on, and counts of all of
-    them."""
+    """Return `limit` rows of a selection from `offset` on, sorted by a column, and counts of all its rows."""
     order = f'"{sort}" {"DESC" if descending else "ASC"} NULLS LAST, tid'
-    # One query for counts and rows, since a search for text is slow. All columns are read of the chosen rows
-    # only.
+    # Counts and row numbers come from one query, since a search for text is slow. The other columns are read
+    # for the chosen rows only.
     sql = f"""WITH selected AS MATERIALIZED (
                 SELECT tid, "right", "{sort}" FROM trajectories WHERE {selection.where}),
             chosen AS (SELECT tid FROM selected ORDER BY {order} LIMIT ? OFFSET ?)
@@ -110,18 +114,20 @@ def trajectories(
 
 
 def histogram(connection: Connection, selection: Selection, column: str) -> dict[str, Any]:
-    """Returns how the values of a column are distributed: `bins` of a number, or the most frequent `values`
-    of another one, each with its count and how many of these answers are right."""
-    if COLUMNS[column] not in _NUMBERS:
-        sql = f"""SELECT "{column}", count(*) AS n, count(*) FILTER ("right") FROM trajectories
-                WHERE {selection.where} GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MAX_VALUES}"""
-        values = fetch(connection, sql, selection.values)
-        return {"column": column, "values": [list(value) for value in values]}
-    return {"column": column, "bins": _bins(connection, selection, column)}
+    """Return the distribution of a column in a selection.
+
+    A column of numbers has `bins`; another one has its most frequent `values`. Each comes with the number of
+    its trajectories, and how many of these are right.
+    """
+    if COLUMNS[column] in _NUMBERS:
+        return {"column": column, "bins": _bins(connection, selection, column)}
+    sql = f"""SELECT "{column}", count(*) AS n, count(*) FILTER ("right") FROM trajectories
+            WHERE {selection.where} GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MAX_VALUES}"""
+    return {"column": column, "values": [list(row) for row in fetch(connection, sql, selection.values)]}
 
 
 def _bins(connection: Connection, selection: Selection, column: str) -> list[dict[str, Any]]:
-    """The bins of a column of numbers, each with its edges and counts; none without numbers."""
+    """Return the bins of a column of numbers, each with its edges and counts; none without numbers."""
     valid = selection.and_(f'"{column}" IS NOT NULL')
     sql = f'SELECT min("{column}"), max("{column}") FROM trajectories WHERE {valid.where}'
     [(low, high)] = fetch(connection, sql, valid.values)
@@ -132,29 +138,31 @@ def _bins(connection: Connection, selection: Selection, column: str) -> list[dic
         count = int(min(_MAX_BINS, high - low + 1))
     else:
         count = _MAX_BINS if high > low else 1
-    # The edges lie half between whole numbers, so that no number lies on one.
+    # Edges lie between whole numbers, so that no number lies on an edge.
     begin, width = (low - 0.5, (high - low + 1) / count) if is_whole else (low, (high - low) / count or 1.0)
     sql = f"""SELECT least(? - 1, floor(("{column}" - ?) / ?))::INTEGER AS bin, count(*),
                 count(*) FILTER ("right") FROM trajectories WHERE {valid.where} GROUP BY bin"""
     counted = fetch(connection, sql, [count, begin, width, *valid.values])
     counts = {index: (n, right) for index, n, right in counted}
-    return [
-        {"lo": lo, "hi": hi, "n": n, "right": right}
-        for i in range(count)
-        for n, right in [counts.get(i, (0, 0))]
-        for lo, hi in [(low, low) if low == high else _edges(begin, width, i, is_whole)]
-    ]
+    bins = []
+    for index in range(count):
+        n, right = counts.get(index, (0, 0))
+        lo, hi = (low, low) if low == high else _edges(begin, width, index, is_whole)
+        bins.append({"lo": lo, "hi": hi, "n": n, "right": right})
+    return bins
 
 
-def _edges(begin: float, width: float, i: int, is_whole: bool) -> tuple[float, float]:
-    """The edges of a bin; of whole numbers the least and the largest within."""
-    lo, hi = begin + i * width, begin + (i + 1) * width
+def _edges(begin: float, width: float, index: int, is_whole: bool) -> tuple[float, float]:
+    """Return the edges of a bin. For whole numbers they are the smallest and the largest number in it."""
+    lo, hi = begin + index * width, begin + (index + 1) * width
     return (math.ceil(lo), math.ceil(hi) - 1) if is_whole else (lo, hi)
 
 
 def causes(connection: Connection, selection: Selection, examples: int = 5) -> dict[str, Any]:
-    """Returns the causes of wrong answers with their numbers, in the order of the rules. `examples`: of each
-    cause; they are spread over all steps, and are the same each time."""
+    """Return the causes of wrong answers in a selection with their numbers, in the order of CAUSES.
+
+    Each cause has up to `examples` trajectories, which are spread over all steps and the same each time.
+    """
     sql = f"""SELECT cause, count(*), list_sort(list(tid ORDER BY hash(tid))[:{examples:d}]) FROM trajectories
             WHERE {selection.where} AND cause IS NOT NULL GROUP BY cause"""
     counted = fetch(connection, sql, selection.values)
@@ -170,8 +178,11 @@ def causes(connection: Connection, selection: Selection, examples: int = 5) -> d
 def compare(
     connection: Connection, a: tuple[str, int | None], b: tuple[str, int | None], offset: int, limit: int
 ) -> dict[str, Any]:
-    """Compares two runs, each at a step (None: its last), on the questions of both: of a training its
-    validation, of several samples of a question the first."""
+    """Compare two runs on the questions that both have answered.
+
+    `a` and `b` are (name of the run, step); the step None means the last one. The validation of a training is
+    compared, and if a question has several samples, the first one counts.
+    """
     joined, values = _pair_query(connection, a, b)
     sql = f"""SELECT count(*), count(*) FILTER (a_right), count(*) FILTER (b_right),
             count(*) FILTER (b_right AND NOT a_right), count(*) FILTER (a_right AND NOT b_right)
@@ -179,19 +190,18 @@ def compare(
     counts = fetch(connection, sql, values)[0]
     sql = f"""SELECT a_tid, b_tid FROM ({joined})
             ORDER BY a_right = b_right, b_right, a_right, a_tid LIMIT ? OFFSET ?"""
-    pairs = fetch(connection, sql, [*values, limit, offset])
-    tids = [tid for pair in pairs for tid in pair]
+    tid_pairs = fetch(connection, sql, [*values, limit, offset])
+    tids = [tid for pair in tid_pairs for tid in pair]
     by_tid = {row["tid"]: row for row in rows(connection, "WHERE list_contains(?, tid)", [tids])}
     cases = [
         {
-            "question": row["question"],
-            "golds": row["golds"],
-            "a": row,
-            "b": second_row,
-            "change": _change(bool(row["right"]), bool(second_row["right"])),
+            "question": a_row["question"],
+            "golds": a_row["golds"],
+            "a": a_row,
+            "b": b_row,
+            "change": _change(bool(a_row["right"]), bool(b_row["right"])),
         }
-        for first, second in pairs
-        for row, second_row in [(by_tid[first], by_tid[second])]
+        for a_row, b_row in ((by_tid[a_tid], by_tid[b_tid]) for a_tid, b_tid in tid_pairs)
     ]
     names = ("both", "a_right", "b_right", "gained", "lost")
     return {**dict(zip(names, counts, strict=True)), "rows": cases}
@@ -200,7 +210,7 @@ def compare(
 def _pair_query(
     connection: Connection, a: tuple[str, int | None], b: tuple[str, int | None]
 ) -> tuple[str, list[Any]]:
-    """The query of the pairs of trajectories of two runs, and the values of its parameters."""
+    """Build the query for the pairs of trajectories of two runs; returns it with its parameters' values."""
     queries: list[str] = []
     values: list[Any] = []
     for run, step in (a, b):
@@ -214,8 +224,10 @@ def _pair_query(
 
 
 def _run_condition(connection: Connection, run: str, step: int | None) -> tuple[str, list[Any]]:
-    """The condition of the rows of a run that are compared, and the values of its parameters. Raises
-    FilterError if there are no such rows."""
+    """Build the condition for the rows of a run that are compared; returns it with its parameters' values.
+
+    Raises FilterError if there are no such rows.
+    """
     sql = """SELECT kind, max(step) FROM trajectories WHERE run = ? AND (? IS NULL OR step = ?)
             GROUP BY kind ORDER BY kind = 'training', kind"""
     kinds = fetch(connection, sql, [run, step, step])
@@ -227,6 +239,7 @@ def _run_condition(connection: Connection, run: str, step: int | None) -> tuple[
 
 
 def _change(a_right: bool, b_right: bool) -> str:
+    """Name the change of a verdict from the first run to the second."""
     if a_right == b_right:
         return "same_right" if a_right else "same_wrong"
     return "gained" if b_right else "lost"

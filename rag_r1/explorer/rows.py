@@ -1,8 +1,8 @@
-"""Makes the row of a trajectory record: the columns of the table, and the text that is searched.
+"""Converts a trajectory record to a row of the table, and collects its texts for the search.
 
-`COLUMNS` declares what the table, the filters and the API know of a trajectory; their meaning stands in
-docs/guides/explorer.md. A record comes from a file that anybody may have written, so every value is checked
-for its type; what is not a trajectory record raises DataError.
+`COLUMNS` declares what the table, the filters and the API know about a trajectory; docs/guides/explorer.md
+explains the columns. Anybody may have written the file with the record, so the type of every value is
+checked.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ COLUMNS = {
     "seconds": "DOUBLE", "question_key": "VARCHAR", "group": "VARCHAR", "cause": "VARCHAR",
     "checkpoint": "VARCHAR", "reward_terms": "MAP(VARCHAR, DOUBLE)",
 }  # fmt: skip
-#: The largest whole number of a row: greater ones are not exact in JSON readers and in DOUBLE.
+#: The largest whole number in a row. Larger ones are not exact in JSON readers and in DOUBLE.
 _MAX_NUMBER = 1 << 53
 
 
 def row_of(record: Any, run: str, kind: str | None) -> dict[str, Any]:
-    """Returns the row of a record without `tid`, and its searched `texts` and `passages`. `kind`: that of the
-    run; if it is None, it follows from the record's split and step. Raises DataError for what is not a
-    trajectory record."""
+    """Convert a record to a row, which also has the `texts` and `passages` for the search, but no `tid` yet.
+
+    `kind` is the kind of the run; if it is None, it follows from the record's split and step. Raises
+    DataError if `record` is not a trajectory record.
+    """
     try:
         return _row(record, run, kind)
     except (TypeError, AttributeError, KeyError, ValueError, OverflowError) as error:
@@ -43,7 +45,7 @@ def row_of(record: Any, run: str, kind: str | None) -> dict[str, Any]:
 
 
 def _row(record: Any, run: str, kind: str | None) -> dict[str, Any]:
-    """`row_of`, which raises various errors for what is not a trajectory record."""
+    """Do the work of `row_of`; raises various errors if `record` is not a trajectory record."""
     if not isinstance(record, dict) or not isinstance(record.get("turns"), list):
         raise TypeError("it has no list `turns`")
     turns = record["turns"]
@@ -88,14 +90,14 @@ def _row(record: Any, run: str, kind: str | None) -> dict[str, Any]:
 
 
 def _kind(split: str, step: int | None) -> str:
-    """The kind of a record whose run does not name it."""
+    """Derive the kind of a trajectory from its record, because the kind of its run is not known."""
     if step is None:
         return "other"
     return "training" if split.startswith("train") else "validation"
 
 
 def _searched_texts(texts: list[str], turns: list[Any], calls: list[Any]) -> dict[str, list[str]]:
-    """What a search looks through: these texts with those of turns and calls, and the passages."""
+    """Return the texts that are searched: `texts` with those of turns and calls, and the passages."""
     texts += [_text(turn.get("text")) for turn in turns]
     texts += [str(value) for call in calls for value in (call.get("arguments") or {}).values()]
     documents = (document for call in calls for document in call.get("documents") or ())
@@ -103,28 +105,32 @@ def _searched_texts(texts: list[str], turns: list[Any], calls: list[Any]) -> dic
 
 
 def _text(value: Any) -> str:
-    """A value as text; empty for None."""
+    """Convert a value to text; None becomes an empty text."""
     return "" if value is None else well_formed(str(value))
 
 
 def _number(value: Any) -> float | None:
-    """A value that is a finite number; None for another one."""
+    """Return a value as a number; None if it is not a finite number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and math.isfinite(value) else None
 
 
 def _whole_number(value: Any) -> int | None:
-    """A number without its fraction; None for a value that is not one, or too large for the table."""
+    """Return a number without its fraction; None if the value is not a number, or too large for the table."""
     number = _number(value)
     return None if number is None or abs(number) > _MAX_NUMBER else int(number)
 
 
 def _digest(text: str) -> str:
+    """Return a short hash of a text."""
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def json_row(values: Mapping[str, Any], max_characters: int | None = None) -> dict[str, Any]:
-    """A row of the table as JSON types; a longer question or answer ends with `…`."""
+    """Convert a row of the table to JSON types.
+
+    If the question or the answer has more than `max_characters`, it is cut and ends with `…`.
+    """
     row = dict(values)
     row["reward_terms"] = dict(row.get("reward_terms") or {})
     if max_characters is not None:

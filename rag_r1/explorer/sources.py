@@ -1,9 +1,10 @@
-"""Finds the record files below the paths of `rag-r1 view`, and the run and kind of each.
+"""Finds the record files below the paths of `rag-r1 view`, with the run and the kind of each.
 
-A run is the folder around `trajectories/` (trainings, evaluations) or `journal/` (everything that plays
-episodes; rag_r1/runs/folder.py), or the folder of the file. If a run has both, its finished records count,
-unless its journal is newer: then it goes on. Files of other names are taken if their first line is a record.
-Folders that can be large and have no records (checkpoints, indexes) are not entered.
+The folder of a run is the one that contains `trajectories/` (trainings, evaluations) or `journal/` (all
+commands that play episodes; rag_r1/runs/folder.py); for other files it is the folder of the file. If a run
+has a journal and finished records, the finished records are read, unless the journal is newer, because then
+the run has been resumed. A file with another name is a record file if its first line is a record. Folders
+that may be large and have no records (checkpoints, indexes) are not searched.
 """
 
 from __future__ import annotations
@@ -20,58 +21,67 @@ from rag_r1.explorer.lines import START, whole_lines
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.runs.folder import PROVENANCE
 
+#: The kinds of trajectories.
 KINDS = ("training", "validation", "evaluation", "traces", "filter", "retriever", "chat", "other")
+#: The last two parts of the path of a journal.
 JOURNAL = ("journal", "records.ndjson")
 _ENDINGS = (".jsonl", ".jsonl.gz")
-#: Names of folders without records, which are not searched, and the most levels below a path.
+#: Names of folders that are not searched.
 NOT_ENTERED = frozenset({"checkpoints", "hydra", "index", "huggingface", "node_modules", "__pycache__"})
+#: Folders at deeper levels below a path are not searched either.
 _MAX_LEVELS = 12
-#: Command of a run -> the kind of its episodes; that of any other command is `retriever`.
+#: The kind of the episodes of each command; for other commands it is `retriever`.
 _RUN_KINDS = {"eval": "evaluation", "traces": "traces", "filter": "filter", "serve": "chat", "chat": "chat"}
 
 
 @dataclass(frozen=True)
 class RecordFile:
-    """A file of records. `run`: the name of its run; `folder`: of the run; `kind`: one of KINDS, or None if
-    it follows from each record (of a training)."""
+    """A file with trajectory records."""
 
     path: Path
+    #: Name and folder of the run.
     run: str
     folder: Path
+    #: One of KINDS. None for a training, where it follows from each record.
     kind: str | None
 
 
 class Sources:
-    """The record files below some paths, also those that are written later. `common`: the folder that has all
-    paths. Raises OSError for a path that does not exist."""
+    """The record files below some paths, including those that are written later.
+
+    Raises OSError if a path does not exist.
+    """
 
     def __init__(self, paths: Sequence[Path]):
         self.paths = [path.resolve(strict=True) for path in paths]
         folders = [path if path.is_dir() else path.parent for path in self.paths]
+        #: The deepest folder that contains all paths.
         self.common = Path(os.path.commonpath(folders))
         self._has_records: dict[Path, bool] = {}
 
     def files(self) -> list[RecordFile]:
-        """The files that are there now, sorted by path within each run."""
+        """Find the files that exist now; within each run they are sorted by path."""
         by_folder: dict[Path, list[Path]] = {}
         for path in sorted({file for top in self.paths for file in self._files_below(top)}):
             by_folder.setdefault(_run_of(path), []).append(path)
-        return [
-            RecordFile(path, self._name(folder), folder, kind)
-            for folder, paths in by_folder.items()
-            for kind in [kind_of(folder)]
-            for path in _finished_or_journal(paths)
-        ]
+        files: list[RecordFile] = []
+        for folder, paths in by_folder.items():
+            run, kind = self._name(folder), kind_of(folder)
+            files += [RecordFile(path, run, folder, kind) for path in _finished_or_journal(paths)]
+        return files
 
     def _name(self, folder: Path) -> str:
-        """The name of a run: its path below `common`, told apart from the name of `common` itself."""
+        """Return the name of a run, which is its path below `common`.
+
+        `./` distinguishes a run with the same name as `common` from the run in `common` itself.
+        """
         if folder.is_relative_to(self.common) and folder != self.common:
             name = folder.relative_to(self.common).as_posix()
             return f"./{name}" if name == self.common.name else name
         return folder.name
 
     def _files_below(self, path: Path) -> Iterator[Path]:
-        """Yields a file itself, or the record files in a folder and below it."""
+        """Yield the record files in a folder and below it; if `path` is a file, only this one."""
         if path.is_file():
             yield path
             return
@@ -83,18 +93,18 @@ class Sources:
                 file = Path(root, name)
                 is_journal = file.parts[-2:] == JOURNAL
                 if not str(file).isprintable():
-                    continue  # such as a name that is not UTF-8
+                    continue  # for example, its name is not UTF-8
                 if is_journal or (name.endswith(_ENDINGS) and self.is_record_file(file)):
                     yield file
 
     def is_record_file(self, path: Path) -> bool:
-        """Whether a file has records, judged by its folder, its name, or its first line."""
+        """Whether a file has records, which its folder, its name or its first line tells."""
         if "trajectories" in path.parts[-3:-1] or path.name.startswith("step_"):
             return True
         if path not in self._has_records:
             try:
                 if (first := next(islice(whole_lines(path, START), 1), None)) is None:
-                    return False  # for now: it may be written later
+                    return False  # not remembered, because the file may be written later
                 text = first.data or b""
                 is_record = b'"turns"' in text and b'"question"' in text
             except (OSError, zlib.error):
@@ -104,7 +114,7 @@ class Sources:
 
 
 def run_settings(folder: Path) -> dict[str, Any]:
-    """The settings of a run that plays episodes (rag_r1/runs/folder.py); {} for other folders."""
+    """Read the settings of a run that plays episodes (rag_r1/runs/folder.py); {} for other folders."""
     for path in (folder / PROVENANCE, folder / "journal" / "settings.json"):
         try:
             return dict(read_json_file(path)["settings"])
@@ -114,13 +124,13 @@ def run_settings(folder: Path) -> dict[str, Any]:
 
 
 def kind_of(folder: Path) -> str | None:
-    """The kind of a run that has a journal, by the command in its settings; None for other folders."""
+    """Return the kind of a run that plays episodes, by its command; None for other folders."""
     command = run_settings(folder).get("command")
     return None if command is None else _RUN_KINDS.get(str(command), "retriever")
 
 
 def _run_of(path: Path) -> Path:
-    """The folder of the run to which a record file belongs."""
+    """Return the folder of the run to which a record file belongs."""
     parent = path.parent
     if path.parts[-2:] == JOURNAL or parent.name == "trajectories":
         return parent.parent
@@ -130,7 +140,7 @@ def _run_of(path: Path) -> Path:
 
 
 def _finished_or_journal(paths: Sequence[Path]) -> list[Path]:
-    """Those files of a run that count: its finished records, unless its journal is newer or alone."""
+    """Choose the files that are read: finished records, or the journal if it is newer or alone."""
     journal = [path for path in paths if path.parts[-2:] == JOURNAL]
     finished = [path for path in paths if path not in journal]
     if journal and finished and _modified_ns(journal) > _modified_ns(finished):
@@ -139,7 +149,7 @@ def _finished_or_journal(paths: Sequence[Path]) -> list[Path]:
 
 
 def _modified_ns(paths: Sequence[Path]) -> int:
-    """The time at which the newest of the files was written, in nanoseconds; 0 if all are gone."""
+    """Return the time of the last write to any of the files, in nanoseconds; 0 if all have disappeared."""
     times = [0]
     for path in paths:
         try:

@@ -1,9 +1,9 @@
-"""Reads records into the cache (cache.py), and only what was appended since.
+"""Reads records into the cache (cache.py); of files that have grown, only the appended part is read.
 
-A file that shrank, was replaced or disappeared is read anew, with all files of its run, since a record may
-have taken the place of one in another file: if a run was killed and resumed, an episode that ran twice counts
-once, as it ran last. Broken lines are counted, and the first ones named. Rows are made in one thread while
-another one writes the rows before them.
+If a run was interrupted and resumed, an episode may have been played twice. Only its last record counts, so a
+record can replace one in another file of the run. Therefore, if a file has shrunk, was replaced or has
+disappeared, all files of its run are read anew. Broken lines are counted, and the first ones are described.
+Rows are made in one thread, while another thread writes the batch before.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from rag_r1.explorer.sources import RecordFile, Sources
 from rag_r1.explorer.texts import REMOVE_ORPHANS, TextTables
 from rag_r1.io.bounded_json import read_json_line
 
-#: Most rows, and bytes of their lines, that are written at once.
+#: Maximum number of rows in a batch, and of the bytes of their lines.
 _BATCH_ROWS, _BATCH_BYTES = 2048, 16 << 20
-#: Seconds after its last write for which a run counts as growing.
+#: A run counts as growing for this number of seconds after its last write.
 _GROWING_S = 60.0
-#: DuckDB's types of COLUMNS in Arrow.
+#: The types in Arrow for DuckDB's types in COLUMNS.
 _ARROW = {
     "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
     "VARCHAR": pa.string(), "VARCHAR[]": pa.list_(pa.string()),
@@ -43,7 +43,7 @@ _SCHEMA = pa.schema(
     {name: _ARROW[kind] for name, kind in COLUMNS.items()} | dict.fromkeys(POSITION_COLUMNS, pa.int64())
 )
 
-#: Deletes of each episode, among those read from a `tid` on, all records but the one read last.
+#: Deletes the older records of every episode of which a record was read from a `tid` on.
 _REMOVE_REPEATED = """
     DELETE FROM trajectories WHERE tid IN (
         SELECT tid FROM (
@@ -52,15 +52,15 @@ _REMOVE_REPEATED = """
             FROM trajectories
             WHERE id <> '' AND id IN (SELECT id FROM trajectories WHERE tid >= ?))
         WHERE recency > 1)"""
-#: Files that have grown since they were read, each with its present status.
+#: Files that have grown since they were last read, each with its present status.
 _Pending = Sequence[tuple[FileState, os.stat_result]]
-#: Rows, with the states of their files after them.
+#: (rows, states of their files after these rows).
 _Batch = tuple[list[dict[str, Any]], list[FileState]]
 
 
 @dataclass
 class Reading:
-    """The progress of the present reading, in files and bytes; all 0 if nothing is read."""
+    """The progress of a refresh, in files and bytes; all values are 0 while nothing is read."""
 
     files: int = 0
     bytes_done: int = 0
@@ -68,12 +68,16 @@ class Reading:
 
 
 class Store:
-    """The records below some paths in their cache. `reading`: how far a `refresh` is; `version`: grows with
-    every change. Raises OSError for a path that does not exist."""
+    """The records below some paths, in their cache.
+
+    Raises OSError if a path does not exist.
+    """
 
     def __init__(self, paths: Sequence[Path]):
         self.sources = Sources(paths)
+        #: The progress of a refresh.
         self.reading = Reading()
+        #: Grows with every change of the records.
         self.version = 0
         self._lock = threading.Lock()
         self.cache = Cache(self.sources.paths)
@@ -84,17 +88,17 @@ class Store:
         self.cache.close()
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple]:
-        """The rows of a query. Raises duckdb.Error."""
+        """Return the rows of a query. Raises duckdb.Error."""
         with self.cache.connection() as connection:
             return connection.execute(sql, list(parameters)).fetchall()
 
     @property
     def title(self) -> str:
-        """The name of the folder that has all paths."""
+        """The name of the deepest folder that contains all paths."""
         return self.sources.common.name
 
     def files(self) -> list[FileState]:
-        """The files that were read."""
+        """Return the states of the files that have been read."""
         return list(self._files.values())
 
     def is_growing(self, run: str) -> bool:
@@ -103,14 +107,20 @@ class Store:
         return time.time() - newest / 1e9 < _GROWING_S
 
     def rebuild(self, generation: int) -> None:
-        """Replace the cache of this generation by an empty one; the next `refresh` reads everything anew."""
+        """Replace the cache by an empty one, so that the next `refresh` reads everything anew.
+
+        Nothing happens if the cache of this generation has been replaced already.
+        """
         with self._lock:
             if self.cache.generation == generation:
                 self.cache.rebuild()
                 self._load()
 
     def refresh(self, stop: threading.Event | None = None) -> bool:
-        """Read what has changed; returns whether anything has. When `stop` is set, it ends after a batch."""
+        """Read what has changed; returns whether anything has.
+
+        When `stop` is set, the refresh ends after the present batch.
+        """
         with self._lock:
             sources = {str(source.path): source for source in self.sources.files()}
             has_changed = self._drop_outdated(sources)
@@ -123,14 +133,14 @@ class Store:
             try:
                 self._read_pending(pending, stop)
             except BaseException:
-                self._load()  # what was not written is read again
+                self._load()  # forget the rows that were read but not written
                 raise
             finally:
                 self.reading = Reading()
             return True
 
     def _load(self) -> None:
-        """Take the states of files and the next numbers from the cache."""
+        """Load the states of the files and the next free numbers from the cache."""
         columns = ", ".join(f'"{name}"' for name in FILE_COLUMNS)
         rows = self.query(f"SELECT {columns} FROM files")
         self._files = {row[1]: FileState(*row[:-1], faults=list(row[-1])) for row in rows}
@@ -140,11 +150,11 @@ class Store:
         self._bump()
 
     def _bump(self) -> None:
-        """Raise the version; from the clock, so that it also differs from those of an earlier process."""
+        """Increase the version, by the clock, so that it also exceeds the versions of earlier processes."""
         self.version = max(self.version + 1, time.time_ns() // 1_000_000)
 
     def _drop_outdated(self, sources: dict[str, RecordFile]) -> bool:
-        """Delete the rows of runs with a file that is not what it was; returns whether there are any."""
+        """Delete the rows of runs that have a replaced file; returns whether there are any such runs."""
         runs = {state.run for path, state in self._files.items() if is_replaced(state, sources.get(path))}
         outdated = [state for state in self._files.values() if state.run in runs]
         if outdated:
@@ -161,8 +171,7 @@ class Store:
         return bool(outdated)
 
     def _unread(self, source: RecordFile) -> tuple[FileState, os.stat_result] | None:
-        """The state and the present status of a file that has grown since it was read; None for another
-        one."""
+        """Return the state and the present status of a file if it is new or has grown, else None."""
         try:
             status = source.path.stat()
         except OSError:
@@ -177,7 +186,7 @@ class Store:
         return state, status
 
     def _read_pending(self, pending: _Pending, stop: threading.Event | None) -> None:
-        """Read and write in batches: each is written while the next one is read."""
+        """Read files and write their rows in batches; each batch is written while the next one is read."""
         with ThreadPoolExecutor(1, thread_name_prefix="explorer-writer") as writer:
             writing: Future[None] | None = None
             for batch in self._batches(pending):
@@ -190,8 +199,10 @@ class Store:
                 writing.result()
 
     def _batches(self, pending: _Pending) -> Iterator[_Batch]:
-        """Yields the batches to write. Their states are copies, since those of the files change while a batch
-        is written."""
+        """Read files, and yield the batches to write.
+
+        The states in a batch are copies, because the originals change while the batch is written.
+        """
         rows: list[dict[str, Any]] = []
         states: dict[int, FileState] = {}
         n_bytes = 0
@@ -208,7 +219,7 @@ class Store:
                         rows.append(row)
                         n_bytes += row["length"]
                     if len(rows) >= _BATCH_ROWS or n_bytes >= _BATCH_BYTES:
-                        # This file is not read to its end: with its old size it counts as one that grew.
+                        # The file is not read to its end yet. With its old size it still counts as grown.
                         states[state.file_id] = replace(state, size=earlier_size)
                         yield rows, [replace(changed) for changed in states.values()]
                         rows, states, n_bytes = [], {}, 0
@@ -220,8 +231,10 @@ class Store:
             yield rows, [replace(state) for state in states.values()]
 
     def _row_of(self, line: Line, state: FileState) -> dict[str, Any] | None:
-        """The row of a line, with its position; None for a line without a record. Advances the file's
-        state."""
+        """Make the row of a line, with its position, and advance the state of the file.
+
+        Returns None for a line without a record.
+        """
         row = _record_row(line.data, state)
         state.base, state.offset = line.next
         if row is not None:
@@ -234,7 +247,7 @@ class Store:
 
     def _write(self, rows: list[dict[str, Any]], states: Sequence[FileState]) -> None:
         """Write a batch in one transaction."""
-        texts = self._texts.of(rows)
+        texts = self._texts.new_rows(rows)
         names = ", ".join(f'"{name}"' for name in FILE_COLUMNS)
         placeholders = ", ".join("?" for _ in FILE_COLUMNS)
         with self.cache.connection() as connection:
@@ -255,13 +268,13 @@ class Store:
 
 
 def _remove_orphans(connection: duckdb.DuckDBPyConnection) -> None:
-    """Delete the searched texts of trajectories that are gone."""
+    """Delete the searched texts of trajectories that have been deleted."""
     for statement in REMOVE_ORPHANS:
         connection.execute(statement)
 
 
 def _record_row(data: bytes | None, state: FileState) -> dict[str, Any] | None:
-    """The row of a line; None for an empty one, and for a broken one, which is counted as a fault."""
+    """Make the row of a line; None if the line is empty, or broken, which is counted as a fault."""
     state.lines += 1
     if data is not None and not data.strip():
         return None

@@ -1,12 +1,13 @@
-"""The text that is searched: what a trajectory says itself, and each passage once, however often shown.
+"""Tables for the search of text: the texts of each trajectory, and every passage once.
 
-    texts      tid, part    question, answer, generated text, arguments of calls
+    texts      tid, part    question, answer, generated text and arguments of calls
     passages   pid, part    a passage; pid is a hash of its text
-    shown      tid, pid     the passages of a trajectory
+    shown      tid, pid     the passages that a trajectory was shown
 
-Trajectories of a question are shown the same passages again and again, so this is a fraction of the records.
-All is in lower case. A long text stands in parts, which overlap by the longest text that can be searched for.
-Only of the last passages it is known that they are there already; one that is added twice does no harm.
+Trajectories of the same question are shown the same passages many times, so these tables are much smaller
+than the records. All texts are in lower case. A long text is divided into parts, which overlap by the length
+of the longest text that can be searched for. The passages that were added last are remembered, so that they
+are not added again; an older passage may be added twice, which does no harm.
 """
 
 from __future__ import annotations
@@ -19,25 +20,27 @@ import pyarrow as pa
 
 from rag_r1.protocols.actions import well_formed
 
-#: Characters of the longest text that is searched for, and of a part without the overlap.
+#: Length of the longest text that can be searched for, and of a part without its overlap, in characters.
 LONGEST_TEXT, PART_CHARACTERS = 500, 8000
-#: The tables, their columns and types.
+#: The columns of each table with their types.
 TABLES = {
     "texts": {"tid": "BIGINT", "part": "VARCHAR USING COMPRESSION zstd"},
     "passages": {"pid": "BIGINT", "part": "VARCHAR USING COMPRESSION zstd"},
     "shown": {"tid": "BIGINT", "pid": "BIGINT"},
 }
-#: Removes the texts of trajectories that are not there any more; their passages may be those of others.
+#: Statements that delete the texts of deleted trajectories. Passages are kept, since others may share them.
 REMOVE_ORPHANS = tuple(
     f"DELETE FROM {table} WHERE tid NOT IN (SELECT tid FROM trajectories)" for table in ("texts", "shown")
 )
-#: Least number of last passages that are known to be there.
+#: At least this number of passages that were added last is remembered, and at most twice as many.
 _MAX_RECENT = 100_000
 
 
 def text_condition(count: int) -> str:
-    """The condition of trajectories that contain one of `count` texts. Its parameters are all of the texts,
-    twice."""
+    """Return the condition of trajectories that contain one of `count` texts.
+
+    Its parameters are all texts, and then all texts once more.
+    """
     parts = " OR ".join(["contains(part, ?)"] * count)
     return (
         f"tid IN (SELECT tid FROM texts WHERE {parts} UNION ALL "
@@ -46,15 +49,15 @@ def text_condition(count: int) -> str:
 
 
 class TextTables:
-    """Makes the additions to the three tables; for one thread."""
+    """Makes the rows that are added to the three tables. It must be used by one thread only."""
 
     def __init__(self) -> None:
+        #: Ids of the passages that were added last, in two generations.
         self._recent: set[int] = set()
         self._older: set[int] = set()
 
-    def of(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
-        """Returns the rows to add to each table for these trajectories, which have `tid`, `texts` and
-        `passages`."""
+    def new_rows(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
+        """Make the rows for new trajectories, which have `tid`, `texts` and `passages`, by table."""
         texts: list[tuple[int, str]] = []
         passages: list[tuple[int, str]] = []
         shown: list[tuple[int, int]] = []
@@ -62,7 +65,7 @@ class TextTables:
             texts += [(row["tid"], part) for part in text_parts(row["texts"])]
             keys = {_key(passage): passage for passage in row["passages"]}
             shown += [(row["tid"], key) for key in keys]
-            # Not by the difference of sets, which may go through all of `_recent`.
+            # A difference of sets would be slower, because it may go through all of `_recent`.
             new = [key for key in keys if key not in self._recent and key not in self._older]
             passages += [(key, part) for key in new for part in text_parts([keys[key]])]
             self._recent.update(keys)
@@ -76,20 +79,20 @@ class TextTables:
 
 
 def text_parts(texts: Iterable[str]) -> list[str]:
-    """The texts, joined by line breaks and in lower case, in parts that overlap by LONGEST_TEXT."""
+    """Join texts by line breaks, in lower case, and divide the result into parts that overlap."""
     text = well_formed("\n".join(texts)).lower()
     starts = range(0, max(len(text), 1), PART_CHARACTERS)
     return [text[start : start + PART_CHARACTERS + LONGEST_TEXT] for start in starts]
 
 
 def _key(text: str) -> int:
-    """A hash of a passage, as BIGINT."""
+    """Return a hash of a passage that fits into a BIGINT."""
     digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
 def _table(names: tuple[str, str], rows: Sequence[tuple[int, Any]]) -> pa.Table:
-    """A table with two columns, of which `part` has texts and the others numbers."""
+    """Make a table with two columns; the column `part` has texts, the others have numbers."""
     kinds = (pa.int64(), pa.string() if names[1] == "part" else pa.int64())
     columns = (pa.array([row[i] for row in rows], kinds[i]) for i in range(2))
     return pa.table(dict(zip(names, columns, strict=True)))

@@ -1,4 +1,9 @@
-"""What the API answers about one trajectory: its record, siblings, history, advantage and cause."""
+"""Collects what the explorer shows of one trajectory: record, siblings, history, advantage and cause.
+
+The siblings are the trajectories of its group, which have been sampled for the same question in the same
+step. The history has the trajectories of the question at all steps of the run. The record is read from
+its file, since the cache has only its most important values.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +21,13 @@ from rag_r1.explorer.rows import COLUMNS, json_row
 from rag_r1.io.bounded_json import limited_lines, read_json_line
 from rag_r1.io.errors import DataError
 
-#: Most siblings, and most rows of the history, that are listed.
+#: Maximum number of siblings, and of rows in the history.
 _MAX_ROWS = 500
-#: Most bytes of a line with an advantage.
+#: Maximum number of bytes in a line with an advantage.
 _MAX_LINE_BYTES = 1 << 16
 #: The constant that veRL adds to the deviation of a group (core_algos.py, `compute_grpo_outcome_advantage`).
 _EPSILON = 1e-6
-#: Names of an advantage's figures in the answer -> names in the lines that a training has written.
+#: The figures of an advantage in the answer, with their names in the files of the training.
 _RECORDED = {
     "value": "advantage", "min": "advantage_min", "max": "advantage_max", "score": "score",
     "n": "group_size", "mean": "group_mean", "std": "group_std",
@@ -30,8 +35,10 @@ _RECORDED = {
 
 
 def trajectory(connection: Connection, tid: int) -> dict[str, Any]:
-    """Returns a trajectory with its record, read from its file. Raises DataError if it is not there, or its
-    file has changed."""
+    """Return a trajectory with its record.
+
+    Raises DataError if there is no trajectory with this number, or its file has changed.
+    """
     names = ", ".join(f't."{name}"' for name in COLUMNS)
     sql = f"""SELECT {names}, f.path, t.base, t."offset", t.length
             FROM trajectories t JOIN files f USING (file_id) WHERE t.tid = ?"""
@@ -58,8 +65,10 @@ def trajectory(connection: Connection, tid: int) -> dict[str, Any]:
 
 
 def _read_record(path: Path, position: Position, length: int, record_id: str) -> tuple[dict, list]:
-    """Reads a record and returns it with the places of its gold passages. Raises DataError if it is not at
-    this position of its file any more."""
+    """Read a record; returns it with the positions of the gold passages that it was shown.
+
+    Raises DataError if the record is no longer at this position of its file.
+    """
     try:
         record = read_json_line(line_at(path, position, length))
         if str(record.get("id", "")).encode("utf-8", "replace").decode() != record_id:
@@ -71,7 +80,7 @@ def _read_record(path: Path, position: Position, length: int, record_id: str) ->
 
 
 def _without_nan(record: Any) -> Any:
-    """The record with None for NaN and infinities, which Python writes and JSON does not have."""
+    """Replace NaN and infinities, which Python writes although JSON does not have them, by None."""
     try:
         json.dumps(record, allow_nan=False)
         return record
@@ -80,7 +89,7 @@ def _without_nan(record: Any) -> Any:
 
 
 def _group_of(scores: list[float]) -> dict[str, Any]:
-    """Number, mean and sample deviation of a group's scores."""
+    """Return the number, the mean and the sample deviation of the scores of a group."""
     if not scores:
         return {"n": 0, "mean": None, "std": None}
     mean = math.fsum(scores) / len(scores)
@@ -89,8 +98,11 @@ def _group_of(scores: list[float]) -> dict[str, Any]:
 
 
 def _advantage(row: Mapping[str, Any], group: Mapping[str, Any], recorded: Any) -> dict[str, Any] | None:
-    """The advantage of a training's trajectory: as the trainer has `recorded` it, else by GRPO's formula;
-    None if there is neither."""
+    """Return the advantage of a trajectory from a training.
+
+    It is the one that the trainer has `recorded`, or else it is computed by GRPO's formula. None if neither
+    is possible.
+    """
     if row["kind"] != "training" or row["score"] is None:
         return None
     if recorded is not None:
@@ -102,8 +114,10 @@ def _advantage(row: Mapping[str, Any], group: Mapping[str, Any], recorded: Any) 
 
 
 def _recorded_advantage(path: Path, row: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
-    """The figures that the trainer wrote beside the records (rag_r1/plugin/recording_trainer.py), None if it
-    did not."""
+    """Read the figures that the trainer has written beside the records; None if there are none.
+
+    rag_r1/plugin/recording_trainer.py writes them, with a line for each sample of a group.
+    """
     group, sample = record.get("group"), row["id"].rpartition("#")[2]
     if not group or row["step"] is None or not sample.isdecimal():
         return None
@@ -121,7 +135,7 @@ def _recorded_advantage(path: Path, row: Mapping[str, Any], record: Mapping[str,
 
 
 def _cause(row: dict[str, Any], record: dict[str, Any], places: list) -> dict[str, Any] | None:
-    """The cause of a wrong answer with its evidence: the queries, and where gold passages were shown."""
+    """Return the cause of a wrong answer, with the queries and the positions of gold passages as evidence."""
     if row["cause"] is None:
         return None
     calls = [call for turn in record["turns"] for call in turn.get("calls") or ()]

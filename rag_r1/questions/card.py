@@ -18,12 +18,13 @@ from rag_r1.runs.markdown import Page, cell, integer
 from rag_r1.runs.response_cache import Usage
 
 CARD = "data_card.json"
+#: What the run has not verified, as sentences of the card.
 _LIMITS = (
-    "No person has read these questions. Right means right by the corpus, as a teacher wrote it and a reader "
-    "confirmed it: what both believe wrongly, and what is wrong in the corpus, is wrong here.",
-    "Another answer is looked for in what a few searches find: a question of several steps may have one "
-    "along other passages.",
-    "The closed-book check is about this reader: another model may know answers that it does not.",
+    "No person has read these questions. An answer is right if the teacher took it from the corpus and the "
+    "reader confirmed it, so errors that both models make, and errors in the corpus, are errors here, too.",
+    "Other answers are looked for only in the results of a few searches: a question of several steps may "
+    "have another answer by way of other passages.",
+    "The closed-book check is about this reader: another model may know answers that it does not know.",
     "The passages keep their licence; the terms of both models may limit what their output is used for.",
 )
 

@@ -43,20 +43,20 @@ from rag_r1.tools.retrieval.wire import WIRES
 
 COMMAND = "rag-r1 questions"
 _DESCRIPTION = """\
-Write questions from a corpus of one's own, for training a search agent, and verify each of them. Teacher and
-reader are any OpenAI-compatible endpoints; keys are read from the environment. Run again, the same command
-goes on where it was interrupted, and asks nothing twice.
+Write questions from a corpus of your own, for training a search agent, and verify each of them. Teacher and
+reader are any OpenAI-compatible endpoints; keys are read from the environment. An interrupted run is resumed
+by the same command, which repeats no finished request.
 
 example:
   rag-r1 questions --corpus corpus.jsonl --retriever-url http://127.0.0.1:8000 --out own \\
       --base-url https://api.example.org/v1 --teacher-model big-model \\
       --reader-url http://127.0.0.1:8001/v1 --reader-model small-model --estimate
 
-With --estimate it ends when it is known what it will take; without, it goes on to train.parquet.
+With --estimate it only prints what the run would take; without, it writes the questions.
 """
 _EPILOG = """\
-The output is train.parquet and test.parquet, of which no document is in both; questions.jsonl, the same for
-people; refused.jsonl, each refused draft with its reason; data_card.md and data_card.json.
+The output is train.parquet and test.parquet, whose questions come from different documents; questions.jsonl,
+the same in readable form; refused.jsonl, each refused draft with its reason; data_card.md and data_card.json.
 """
 #: Groups of rarely used flags in `--help`.
 READER = "the reader"
@@ -101,7 +101,7 @@ class QuestionsArguments(EndpointArguments):
     kinds: Annotated[list[KindName], Constraint(f"of {', '.join(KINDS)}")] = argument(
         "kinds of questions", ("KIND", ...), default=list(KINDS)
     )
-    per_kind: Positive = argument("seeds of each kind: as many questions at most", "N", default=200)
+    per_kind: Positive = argument("seeds, and so at most questions, of each kind", "N", default=200)
     seed: int = argument("seed of the splits and of what is drawn", default=0)
     test_share: Share = argument("share of the documents that are only in test", "SHARE", default=0.2)
     obscure: Share = argument(
@@ -139,7 +139,7 @@ class QuestionsArguments(EndpointArguments):
         default=0.8,
         rare=CHECKING,
     )
-    estimate: bool = argument("end when it is known what the run will take", default=False, rare=COST)
+    estimate: bool = argument("only print what the run would take", default=False, rare=COST)
     check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")

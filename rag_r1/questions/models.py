@@ -73,13 +73,11 @@ class Teacher(StrictReplies):
         model = self.model.model
         instructions = self.prompts.instructions("teacher")
         case = self.prompts.teacher_case(seed)
-        first_seed = int.from_bytes(hashlib.sha256(seed.id.encode()).digest()[:3], "big")
-        temperature = self.temperature
+        offset = int.from_bytes(hashlib.sha256(seed.id.encode()).digest()[:3], "big")
 
         def make_request(attempt: int) -> tuple[dict[str, Any], int]:
-            number = first_seed + attempt
             body = request_body(
-                model, instructions, case, TEACHER_TOKENS, temperature=temperature, seed=number
+                model, instructions, case, TEACHER_TOKENS, temperature=self.temperature, seed=offset + attempt
             )
             return with_own_keys(body, self.model.body, TEACHER_TOKENS)
 

@@ -48,7 +48,7 @@ class Check:
     votes: Callable[[Draft, Sequence[str], Answers], int]
     #: The verdict with which the draft is refused.
     refuses: bool
-    #: Whether all samples must vote yes for that verdict; otherwise the majority decides.
+    #: If the verdict yes refuses the draft: whether all samples must vote for it, and not only a majority.
     needs_all: Callable[[Draft], bool] = lambda draft: draft.is_guessable
 
     @property

@@ -61,13 +61,13 @@ _PRESENT = re.compile(
 )
 #: "Is it true that ...": this pronoun refers to nothing.
 _EXPLETIVE = re.compile(r"\b(is|was) it ((?:\w+|the case) that)\b", re.IGNORECASE)
-#: Pronouns that may refer to a noun in the same clause ...
+#: Possessive and reflexive pronouns, which may refer to a noun in the same clause.
 _SAME_CLAUSE_PRONOUN = re.compile(
     r"\b(?:his|hers?|its|theirs?|(?:him|her|it)self|themselves)\b", re.IGNORECASE
 )
-#: ... those that refer to a noun in another clause ...
+#: Pronouns that refer to a noun in another clause.
 _PERSONAL_PRONOUN = re.compile(r"\b(?:he|she|him|it|they|them)\b", re.IGNORECASE)
-#: ... and those that never refer to what is asked for.
+#: Pronouns that never refer to what is asked for.
 _THIS = re.compile(r"\b(?:this|these|those)\b(?! (?:year|day|month|century)\b)", re.IGNORECASE)
 #: Pronouns that refer to persons only.
 _OF_PERSONS = frozenset("he she him his her hers himself herself".split())

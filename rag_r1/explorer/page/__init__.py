@@ -1,9 +1,9 @@
-"""The page of `rag-r1 view`: the addresses of its files, and the static page of an export.
+"""Lists the files of the page of `rag-r1 view`, and makes the static page of an export.
 
-The page is plain JavaScript modules that the browser loads as they are; there is no build step. A static page
-has no server to load them from: the modules of its view are joined into one script, in an order in which each
-follows those that it imports, without their `import` lines and the word `export`. For this no two of them may
-declare the same name at the top, and an import may rename nothing, which the tests check
+The page consists of JavaScript modules that the browser loads directly; there is no build step. A static page
+has no server to load them from, so the modules of its view are joined into one script. Each module follows
+those that it imports, and `import` lines and the word `export` are removed. This requires that no two modules
+declare the same name at the top level, and that no import renames anything, which the tests check
 (tests/explorer/page/test_files.py).
 """
 
@@ -22,7 +22,8 @@ from rag_r1.protocols.actions import well_formed
 
 _FOLDER = Path(__file__).parent
 _MODULES = sorted(path.stem for path in _FOLDER.glob("*.js") if path.stem != "static")
-#: The files of the page by their address, each with its content type. They hold no data: no token is needed.
+#: The files of the page by their addresses, with their content types. They need no token, since they have no
+#: data.
 PAGE_FILES = {
     **SHARED_FILES,
     "/": (_FOLDER / "index.html", "text/html; charset=utf-8"),
@@ -32,17 +33,19 @@ PAGE_FILES = {
     "/uplot.css": (_FOLDER / "uplot" / "uPlot.min.css", STYLE),
     **{f"/{name}.js": (_FOLDER / f"{name}.js", SCRIPT) for name in _MODULES},
 }
-#: A line that imports, with the name of the module; the word `export` before a declaration.
+#: An `import` line with the name of the module, and the word `export` before a declaration.
 _IMPORT = re.compile(r'^import\s[^;]*?from\s+"\./(\w+)\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let)\b)", re.MULTILINE)
 _STATIC_STYLES = ("/colours.css", "/explorer.css", "/trajectory.css")
 
 
 def static_page(data: dict[str, Any]) -> str:
-    """Returns a page, as HTML, that shows trajectories without a server and loads nothing.
+    """Return a page, as HTML, that shows trajectories without a server and without loading other files.
 
-    `data`: `title`, `made` (the date, as text), and `trajectories`: for each what `/api/trajectory/TID`
-    answers. Its Content-Security-Policy allows the one script and the one style by their hashes."""
+    `data` has `title`, `made` (the date as text), and `trajectories`, a list of the answers of
+    `/api/trajectory/TID`. The Content-Security-Policy of the page allows its script and its style by their
+    hashes.
+    """
     script = _join_modules("static")
     style = "\n".join(PAGE_FILES[address][0].read_text("utf-8") for address in _STATIC_STYLES)
     policy = (
@@ -64,7 +67,7 @@ def static_page(data: dict[str, Any]) -> str:
 
 
 def _join_modules(entry: str) -> str:
-    """The text of a module and all that it imports, as one classic script."""
+    """Join a module and all modules that it imports into one classic script."""
     parts: dict[str, str] = {}
 
     def add(name: str) -> None:
@@ -81,6 +84,6 @@ def _join_modules(entry: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """The hash of a script or style, as a Content-Security-Policy has it."""
+    """Return the hash of a script or style in the form of a Content-Security-Policy."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"

@@ -1,8 +1,8 @@
-// The server's API. Requests that a newer one has replaced are given up; a 401 asks for the token, which is kept in
-// this module only and is gone with the page.
+// Client of the server's API. A request is aborted when a newer one replaces it. After a 401 the user is asked for the
+// token, which is kept only in this module, and is lost when the page is closed.
 
 let token = "";
-let asking = null;   // the promise of a token while it is asked for
+let asking = null;   // a promise while the user is asked for the token
 
 export class Refused extends Error {}
 
@@ -53,7 +53,7 @@ function askForToken(again) {
   });
 }
 
-// The rows of a query, in windows that are fetched when they are needed.
+// The rows of a query. They are fetched in windows, when they are needed.
 const WINDOW = 100;
 
 export class Rows {
@@ -66,10 +66,10 @@ export class Rows {
 
   get total() { return this.counts?.total ?? 0; }
 
-  // The row, or undefined while it is not here.
+  // Returns a row, or undefined if it has not been fetched yet.
   at(index) { return this.windows.get(Math.floor(index / WINDOW))?.rows?.[index % WINDOW]; }
 
-  // The index of a row among those that are here.
+  // Returns the index of a row among those that have been fetched.
   placeOf(tid) {
     for (const [number, { rows }] of this.windows) {
       const place = rows?.findIndex((row) => String(row.tid) === tid) ?? -1;
@@ -99,7 +99,7 @@ export class Rows {
       entry.arriving = get("trajectories", query, this.giveUp.signal).then(
         ({ rows, ...counts }) => {
           entry.rows = rows;
-          // A run that grows has more rows with every window: the table keeps to its first count.
+          // While a run grows, every window reports more rows. The table keeps its first count.
           this.counts ??= counts;
         },
         (error) => { this.windows.delete(number); throw error; },

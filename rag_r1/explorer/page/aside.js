@@ -1,10 +1,10 @@
-// What stands beside a trajectory: its reward term by term, its siblings with the group's mean and its advantage, the
-// same question at other steps, and where it comes from.
+// The panels beside a trajectory: its reward term by term, its siblings with the group's mean and its advantage, the
+// same question at other steps, and its origin.
 
 import { amount, count, counted, data, element, fact, link, shape, signed, verdict, words } from "./dom.js";
 
-// `links`: `of(row)`, the address of a row's trajectory, or null where it is not part of the page; `beside(rows)`, the
-// address of several beside each other, or null.
+// `links` has two functions. `of(row)` returns the URL of a row's trajectory, or null if it is not part of the page;
+// `beside(rows)` returns the URL of several trajectories side by side, or null.
 export function aside({ row, record, siblings, group, history, advantage }, links) {
   const box = element("aside", "beside");
   box.ariaLabel = "About this trajectory";
@@ -17,7 +17,7 @@ export function aside({ row, record, siblings, group, history, advantage }, link
   return box;
 }
 
-// The number of updates before the first and before the last turn.
+// Returns the number of updates before the first turn and before the last turn.
 const policySteps = (steps) => (Array.isArray(steps) && steps.every(Number.isFinite) ? [...new Set(steps)].join(" – ") : null);
 
 const isTexts = (value) => [value].flat().every((one) => typeof one === "string");
@@ -93,7 +93,7 @@ function besideLink(href, key) {
   return [open];
 }
 
-// How far a score is from the mean, to the left or right of a line.
+// Draws how far a score is from the mean, to the left or to the right of a line.
 function deviation(share) {
   const picture = shape("svg", { viewBox: "-21 0 42 10", class: "deviation", "aria-hidden": "true" });
   const width = Math.abs(share) * 20;
@@ -119,7 +119,7 @@ function other(one, row, links, more, picture) {
   return item;
 }
 
-// The same question in the same run: one line for each step, a sign for each rollout.
+// Shows the same question in the same run, with a line for each step and a sign for each rollout.
 function historyPanel(row, rows, links) {
   const steps = [...new Set(rows.map((one) => one.step))];
   if (steps.length < 2) return null;

@@ -1,4 +1,4 @@
-// Trajectories beside each other: a question in two runs, the rollouts of a group, or a question at several steps.
+// Shows trajectories side by side: a question in two runs, the rollouts of a group, or a question at several steps.
 
 import { get } from "./api.js";
 import { amount, data, element, link, signed } from "./dom.js";
@@ -9,7 +9,7 @@ import { trajectory } from "./trajectory.js";
 const MOST = 8;
 const LETTERS = "ABCDEFGH";
 
-// The address of the view for some rows; null if there are fewer than two.
+// Returns the URL of the view for some rows, or null if there are fewer than two.
 export function besideHref(rows) {
   const tids = rows.slice(0, MOST).map(({ tid }) => tid);
   return tids.length < 2 ? null : changed({ view: "beside", tids: tids.join(":"), tid: null, pair: null });
@@ -19,7 +19,7 @@ export const fetchAll = (tids, signal) => Promise.all(
   tids.slice(0, MOST).map((tid) => get(`trajectory/${encodeURIComponent(tid)}`, "", signal)),
 );
 
-// A column for each; its title leads to the whole trajectory.
+// Makes a column for each trajectory, whose title is a link to the whole trajectory.
 export function columns(all) {
   const row = element("div", "pair");
   row.dataset.count = all.length;

@@ -1,5 +1,5 @@
-// Why trajectories failed: each cause with its number, a sentence, examples, and a link to the table of those that
-// have it. The filters of the table hold here, too.
+// Shows why trajectories failed. Each cause has its number, a sentence, examples, and a link to the table of its
+// trajectories. The filters of the table apply here, too.
 
 import { get } from "./api.js";
 import { counted, data, element, link, percent, runName, shape, words } from "./dom.js";

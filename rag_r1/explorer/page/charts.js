@@ -1,7 +1,6 @@
-// Charts of a run by step. Each measure has a chart of its own, with a line for the training and one for the
-// validation, so that no axis has two scales; only the shares of one whole (how episodes end, causes) and the times of a
-// step stand together. The colours are those of rag_r1/runs/pictures.py (Okabe and Ito). Each chart has its figures as
-// a table, too.
+// Charts of a run by step. Each measure has its own chart, with a line for the training and one for the validation, so
+// that no axis has two scales. Only the shares of one whole (how episodes end, causes) and the times of a step share a
+// chart. The colours are those of rag_r1/runs/pictures.py (Okabe and Ito). Each chart also has its figures as a table.
 
 import { get } from "./api.js";
 import { amount, count, data, element, link, runName, visible, words } from "./dom.js";
@@ -171,7 +170,7 @@ export class ChartsView {
   }
 }
 
-// The numbers of an axis, with as many digits as tell them apart.
+// Formats the numbers of an axis with as many digits as distinguish them.
 function asTicks(_, ticks, axis, space, step) {
   const digits = (String(Number(step.toPrecision(3))).split(".")[1] ?? "").length;
   return ticks.map((tick) => (step < 1e-6 ? tick.toPrecision(2) : tick.toFixed(digits)));
@@ -183,7 +182,7 @@ function swatch(place) {
   return made;
 }
 
-// The charts of the series, in their order: title, unit, and lines with the names of the legend. A series is named
+// Groups series into charts with a title, a unit, and lines that are named for the legend. A series is named
 // "KIND: MEASURE" (training: score), or only by its measure. A name has the same colour in all charts of its sort.
 function chartsOf(series) {
   const charts = new Map();
@@ -205,7 +204,7 @@ function chartsOf(series) {
   return [...charts.values()];
 }
 
-// The table of the trajectories that a point of a chart is the mean of.
+// Returns the URL of the table with the trajectories over which a point of a chart is the mean.
 function pointHref(run, { kind, value }, step, measure) {
   const share = measure === "status" || measure === "cause" ? { [measure]: value } : {};
   return changed({ view: null, chart: null, run, step_min: step, step_max: step, ...(kind ? { kind } : {}), ...share });

@@ -1,5 +1,5 @@
-// The columns of the table: their names in the API, their titles, their cells, and of numbers the filter that the
-// histogram above them sets.
+// The columns of the table: their names in the API, their titles and their cells. A column of numbers also has the
+// filter that the histogram above it sets.
 
 import { amount, button, data, element, runName, verdict, words } from "./dom.js";
 import { histogram } from "./histogram.js";
@@ -26,7 +26,7 @@ function answers(row) {
   const box = element("span", "answers");
   box.append(row.answer === null || row.answer === undefined
     ? element("span", "soft", "no answer") : data("span", "", row.answer));
-  // Also beside an answer that was judged right though its words differ: a judge can be wrong.
+  // Also shown if a judge has found an answer right whose words differ, because a judge can be wrong.
   if (row.golds?.length && (row.right === false || (row.right && !row.golds.some((gold) => same(gold, row.answer))))) {
     box.append(element("span", "hidden", ", gold: "), data("span", "gold", row.golds[0]));
   }
@@ -36,7 +36,7 @@ function answers(row) {
 const letters = (text) => String(text ?? "").toLowerCase().replace(/\b(a|an|the)\b|[^\p{L}\p{N}]/gu, "");
 const same = (one, other) => letters(one) === letters(other);
 
-// The titles, which sort (up, down, not at all), with the histograms. `bins`: by the name of the filter.
+// Makes the titles, which sort the table (up, down, not at all), and the histograms. `bins` are by name of the filter.
 export function headLine(columns, state, bins) {
   const line = element("tr");
   for (const [name, title, , range] of columns) {

@@ -1,5 +1,5 @@
-// Two runs (or two steps) on the questions that both have: how many verdicts changed, and those first. A question
-// opens with both trajectories beside each other.
+// Compares two runs (or two steps) on their common questions: how many verdicts changed, and the questions, of which
+// the changed ones come first. A question opens with both trajectories side by side.
 
 import { get } from "./api.js";
 import { columns, fetchAll } from "./beside.js";
@@ -50,7 +50,7 @@ export class CompareView {
     return undefined;
   }
 
-  // Of one run, its first validation against its last; of a run without validations, its first and last step.
+  // For a single run, its first validation is compared with its last, or its first step if it has no validations.
   async #chooseSteps(run, state) {
     await fill(this.box, async (signal) => {
       for (const kind of ["validation", "training"]) {
@@ -66,7 +66,7 @@ export class CompareView {
     });
   }
 
-  // Changed verdicts come first, and each kind of change is a stretch of the rows.
+  // Changed verdicts come first, and the rows of each kind of change are adjacent.
   async #fetchMore(signal) {
     const change = current().get("change");
     const kinds = Object.keys(CHANGES);

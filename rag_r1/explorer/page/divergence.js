@@ -1,7 +1,6 @@
-// Whether the reward of the validations went up while exact match went down. The rule: from the step with the highest EM
-// (the last one, if several have it) to the last step of the validations, EM falls and the mean score rises, each by
-// LEAST or more. The reward term that is named is the one whose weighted mean grew most between these steps; records
-// without weights name none.
+// Detects that the reward of the validations rises while exact match falls. The rule is that from the step with the
+// highest EM (the last such step) to the last validation, EM falls and the mean score rises, each by LEAST or more. The
+// note names the reward term whose weighted mean grew most between these steps, if the records have weights.
 
 import { get } from "./api.js";
 import { amount, data, element, words } from "./dom.js";
@@ -10,7 +9,7 @@ const LEAST = 0.02;
 const SCORE = "validation: score";
 const EM = "validation: right";
 
-// The steps and values of the rule, or null where it does not hold. `series`: of /api/charts.
+// Returns the steps and values of the rule, or null if it does not apply. `series` are those of /api/charts.
 export function diverging(series) {
   const [score, em] = [SCORE, EM].map((name) => valuesOf(series.find((one) => one.name === name)));
   const steps = [...em.keys()].filter((step) => score.has(step)).sort((one, other) => one - other);
@@ -21,7 +20,7 @@ export function diverging(series) {
   return { best, last, em: [em.get(best), em.get(last)], score: [score.get(best), score.get(last)] };
 }
 
-// The term, other than EM, whose weighted mean grew most from one step to another, and by how much; or null.
+// Returns the term (other than EM) whose weighted mean grew most between two steps, and by how much; or null.
 export function grownMost(series, weights, best, last) {
   const grown = Object.entries(weights ?? {}).flatMap(([term, weight]) => {
     const values = valuesOf(series.find(({ name, group }) => group === "reward" && name === `validation: ${term}`));
@@ -31,7 +30,7 @@ export function grownMost(series, weights, best, last) {
   return grown.sort(([, one], [, other]) => other - one)[0] ?? null;
 }
 
-// A sentence for the charts, as an element; null where the rule does not hold. `query`: of the charts.
+// Makes the note for the charts, or null if the rule does not apply. `query` is the one of the charts.
 export async function divergence(series, query, signal) {
   const found = diverging(series);
   if (!found) return null;
@@ -46,7 +45,7 @@ export async function divergence(series, query, signal) {
   return box;
 }
 
-// The weights of the reward terms, from a record of a validation.
+// Reads the weights of the reward terms from a record of a validation.
 async function weightsAt(step, query, signal) {
   const one = new URLSearchParams(query);
   for (const [name, value] of [["kind", "validation"], ["step_min", step], ["step_max", step], ["limit", 1]]) one.set(name, value);

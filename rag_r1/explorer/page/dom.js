@@ -1,9 +1,9 @@
-// Elements of the page. Questions, answers, queries and documents are hostile data: they enter the page through
-// textContent only, so nothing in them is ever markup. What would be invisible in them, or would turn the order of
-// the text around it, is made visible.
+// Creates elements of the page. Questions, answers, queries and documents are hostile data. They enter the page only
+// through textContent, so nothing in them becomes markup. Characters that would be invisible, or would change the
+// direction of the text around them, are made visible.
 
 const SVG = "http://www.w3.org/2000/svg";
-// Control characters, zero-width ones without a use in writing, and those that turn the direction of text.
+// Control characters, zero-width characters that no script needs, and characters that change the text direction.
 const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 const SURROGATE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 
@@ -20,7 +20,7 @@ export function shape(tag, attributes) {
   return made;
 }
 
-// A text of unknown origin as it may be shown: its length is unchanged only where it has no such character.
+// Makes a text of unknown origin safe to show. If it has such characters, its length changes.
 export function visible(text) {
   return String(text ?? "")
     .replaceAll("\r\n", "\n")
@@ -28,7 +28,7 @@ export function visible(text) {
     .replace(INVISIBLE, (one) => `⟨${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
 
-// An element with such a text. It is isolated from the direction of the text around it.
+// Makes an element with such a text, which is isolated from the direction of the text around it.
 export function data(tag, className, text) {
   const made = element(tag, className);
   made.dir = "auto";
@@ -36,7 +36,7 @@ export function data(tag, className, text) {
   return made;
 }
 
-// A text of which a button shows what is beyond the first `most` characters. `paint(element, text)` writes it.
+// Shows the first `most` characters of a text, and a button for the rest. `paint(element, text)` writes the text.
 export function longText(className, text, most, paint = (box, part) => { box.textContent = part; }) {
   const whole = visible(text);
   const box = element("div", className);
@@ -65,7 +65,7 @@ export function link(text, hash, className = "") {
   return made;
 }
 
-// A term and its value, in a <dl>.
+// Makes a term and its value for a <dl>.
 export function fact(list, name, value) {
   const box = list.appendChild(element("div"));
   box.append(element("dt", "", name));
@@ -85,7 +85,7 @@ export const count = (number) => (Number.isFinite(number) ? whole.format(number 
 // "1 search", "3 searches".
 export const counted = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 
-// A measured number, with as many digits as are of use.
+// Formats a measured number with as many digits as are useful.
 export function amount(number) {
   if (!Number.isFinite(number)) return "–";
   if (Number.isInteger(number)) return count(number);
@@ -95,13 +95,13 @@ export function amount(number) {
   return size >= 0.01 || size === 0 ? number.toFixed(2) : number.toPrecision(1);
 }
 
-// Seconds, with their unit.
+// Formats a time in seconds, with its unit.
 export const seconds = (number) => (number < 0.01 ? "< 0.01 s" : `${amount(number)} s`);
 
 export const signed = (number) => `${number > 0 ? "+" : number < 0 ? "−" : ""}${amount(Math.abs(number))}`;
 export const percent = (part, all) => (all ? `${((100 * part) / all).toFixed(1)} %` : "–");
 
-// The sign of a verdict, which is never told by its colour alone.
+// Returns the sign of a verdict, since colour alone must not convey it.
 export function verdict(right, text = false) {
   const [kind, sign, name] = right === true ? ["right", "✓", "right"] : right === false
     ? ["wrong", "✗", "wrong"] : ["unjudged", "–", "not judged"];
@@ -112,11 +112,11 @@ export function verdict(right, text = false) {
   return made;
 }
 
-// The name of a run: of a long path the end, which tells it from others.
+// Shortens the name of a run. Of a long path the end is kept, which distinguishes it from others.
 export function runName(run, most = 20) {
   const name = visible(run);
   return name.length > most ? `…${name.slice(1 - most)}` : name;
 }
 
-// Names of the data set's and the records' own words, for people.
+// Makes names from the data set or the records readable.
 export const words = (name) => String(name ?? "").replaceAll("_", " ");

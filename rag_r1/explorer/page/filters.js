@@ -1,5 +1,5 @@
-// The filters beside the table: a text, and for each column of names its values with how many trajectories have them
-// and how many of these are right. Several values of one column are "or"; columns are "and".
+// The filters beside the table: a text, and the values of each column of names. Each value has the number of its
+// trajectories, and how many of these are right. Values of one column are combined with "or", columns with "and".
 
 import { get } from "./api.js";
 import { button, count, data, element, runName, shape, visible, words } from "./dom.js";
@@ -13,7 +13,7 @@ const NAMES = { right: { true: "right", false: "wrong", none: "not judged" }, ma
 const FIRST = 8;         // values that are shown before "show all"
 const PAUSE_MS = 250;    // after the last letter of a text
 
-// A line with the filters of a state, each with a button that removes it; null if there are none.
+// Makes a line with the filters of a state, each with a button that removes it. Returns null if there are none.
 export function filterLine(state, ...without) {
   const set = [...filters(state, ...without)];
   if (!set.length) return null;
@@ -93,7 +93,7 @@ export class Filters {
     this.#paint(state);
   }
 
-  // The values at the places where they were first; new ones follow, and one that no row has now stays, with 0.
+  // Keeps the values in their first order. New values follow, and a value that no row has any more stays with 0.
   #inPlace(column, values, state) {
     const numbers = new Map(values.map(([value, ...rest]) => [value, rest]));
     const order = [...new Set([...(this.order[column] ?? []), ...numbers.keys(), ...state.getAll(column)])];

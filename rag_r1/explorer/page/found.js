@@ -1,10 +1,10 @@
-// Where the text of the search stands in a trajectory: a line that names the parts of the record that hold it, and its
-// places on the page, which the browser paints (CSS Custom Highlight API), so that no element changes. Letters count as
-// they are, in any case, as in the server's search.
+// Shows where a trajectory contains the text of the search: a line names the parts of the record that contain it, and
+// the browser highlights its occurrences (CSS Custom Highlight API), so that no element changes. As in the server's
+// search, letter case is ignored.
 
 import { button, counted, element, visible } from "./dom.js";
 
-// Part of a record -> the elements of the page that show it.
+// The elements of the page that show each part of a record.
 const SHOWN = {
   question: ".question", answer: ".answered .given", generated: ".tokens.generated .text", query: ".query .said",
   passage: ".passage .title, .passage > .text, .passage > div > .text",
@@ -22,7 +22,7 @@ function partsOf({ question, answer, turns }) {
   };
 }
 
-// A line that says in which parts the text stands and how often. A button leads to the first place of a part.
+// Makes a line that says which parts contain the text, and how often. A button leads to the first occurrence in a part.
 export function foundLine(box, record, text) {
   const line = element("p", "found-line soft");
   line.append("“", element("b", "", visible(text)), "” stands in ");
@@ -41,7 +41,7 @@ function firstOf(box, part, text) {
   return holder;
 }
 
-// Paint the places of a text in what is shown of a record; none for "".
+// Highlights the occurrences of a text in the shown record; none for "".
 export function highlight(box, text) {
   if (!globalThis.CSS?.highlights) return;
   CSS.highlights.delete("found");
@@ -51,7 +51,7 @@ export function highlight(box, text) {
   if (ranges.length) CSS.highlights.set("found", new Highlight(...ranges));
 }
 
-// The ranges of a text in an element; one may reach over several text nodes, such as those beside a mark.
+// Finds the ranges of a text in an element. A range may span several text nodes, such as those around a mark.
 function rangesIn(holder, text) {
   const nodes = [];
   const walker = document.createTreeWalker(holder, NodeFilter.SHOW_TEXT);

@@ -1,5 +1,5 @@
-// A histogram above a column of the table. Dragging over its bars, or a click on one, sets the column's range; Enter
-// or Space opens a form for the two ends, which the keyboard can use.
+// A histogram above a column of the table. Dragging over its bars, or a click on a bar, sets the range of the column.
+// Enter or Space opens a form for the two ends of the range, for use with the keyboard.
 
 import { amount, button, element, shape } from "./dom.js";
 import { current, go } from "./state.js";
@@ -7,7 +7,7 @@ import { current, go } from "./state.js";
 const WIDTH = 100;
 const HEIGHT = 26;
 
-// `name`: of the filter (state.js), `title`: of the column.
+// `name` is the name of the filter (state.js), and `title` the title of the column.
 export function histogram(name, title, bins) {
   const state = current();
   const [low, high] = [`${name}_min`, `${name}_max`].map((key) => (state.has(key) ? Number(state.get(key)) : null));

@@ -1,6 +1,6 @@
-// Log-probs of the generated tokens, where a record holds its training rows (rag_r1.trajectory_tokens): a strip with a
-// square for each token; the less likely the token was, the warmer is its colour. Records have ids, not the text of
-// each token, so the strip stands below the text.
+// Shows the log-probs of the generated tokens if a record has its training rows (rag_r1.trajectory_tokens), as a strip
+// with a square for each token. The less likely a token was, the warmer is its colour. The strip is below the text,
+// because records have the ids of tokens, but not the text of each.
 
 import { amount, count, element } from "./dom.js";
 
@@ -8,7 +8,7 @@ const EDGES = [-0.1, -0.7, -1.6, -3];   // nats: 90, 50, 20 and 5 %
 const STEPS = ["> 90 %", "50–90 %", "20–50 %", "5–20 %", "< 5 %"];
 const MOST = 4000;   // squares of a turn
 
-// Of each turn its generated tokens as [id, log-prob]; null where they cannot be told.
+// Returns the generated tokens of each turn as [id, log-prob], or null if they are not known.
 export function tokensOfTurns({ rows, turns }) {
   const of = turns.map(() => null);
   (rows ?? []).forEach((row, number) => {

@@ -1,6 +1,5 @@
-// The page of `rag-r1 view`: which view is shown follows from the part of the address behind the # (state.js). This
-// module holds what all views share: the bar, the keys, and the question to the server, each second, whether the runs
-// have grown.
+// The page of `rag-r1 view`. The fragment of the URL determines which view is shown (state.js). This module has what
+// all views share: the bar, the keys, and a request each second that asks the server whether the runs have grown.
 
 import { get } from "./api.js";
 import { BesideView } from "./beside.js";

@@ -1,6 +1,6 @@
-// Marks answers in a text, by splitting its text node: no markup is made from text. Texts are compared without regard
-// to letter case, punctuation, white space and a leading article, word by word; a character of a writing without spaces
-// is a word.
+// Marks answers in a text by splitting its text node, so that text never becomes markup. Texts are compared word by
+// word, without regard to letter case, punctuation, white space and a leading article. In scripts without spaces each
+// character counts as a word.
 
 import { element } from "./dom.js";
 
@@ -12,7 +12,7 @@ const wordsOf = (text) => [...text.matchAll(WORD)].map((match) => ({
   key: match[0].toLowerCase(), from: match.index, to: match.index + match[0].length,
 }));
 
-// The places [from, to] of any of these phrases in a text, in order and apart from each other.
+// Returns the places [from, to] of these phrases in a text, in order and without overlaps.
 export function places(text, phrases) {
   const wanted = phrases.map((phrase) => {
     const keys = wordsOf(String(phrase)).map(({ key }) => key);
@@ -33,7 +33,7 @@ export function places(text, phrases) {
   return found;
 }
 
-// Write a text into an element, with these phrases marked.
+// Writes a text into an element, with these phrases marked.
 export function marked(box, text, phrases) {
   const parts = [];
   let end = 0;

@@ -1,4 +1,4 @@
-// What a view shows instead of its contents: that they are on their way, that there are none, or what went wrong.
+// Notices that a view shows instead of its contents: that they are loading, that there are none, or an error.
 
 import { button, data, element } from "./dom.js";
 
@@ -21,7 +21,7 @@ export function failure(error, retry) {
   return box;
 }
 
-// Fill a box with what a request returns. A later call for the same box makes an earlier one void.
+// Fills a box with the result of a request. A later call for the same box cancels an earlier one.
 const latest = new WeakMap();
 
 export async function fill(box, load, build) {

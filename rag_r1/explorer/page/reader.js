@@ -1,5 +1,5 @@
-// One trajectory as a view of the page: it is fetched with what stands beside it, and the keys lead to the one before
-// or after it in the table's order.
+// The view of one trajectory, which is fetched with the data of its side panels. Keys lead to the previous and the
+// next trajectory in the order of the table.
 
 import { Rows, get, getPage } from "./api.js";
 import { besideHref } from "./beside.js";
@@ -16,7 +16,7 @@ export class ReaderView {
     this.root = element("div", "reader");
     this.head = this.root.appendChild(element("div", "reader-head"));
     this.box = this.root.appendChild(element("div", "reader-body"));
-    // What a button shows of a long text, or of another path, has its marks after the click.
+    // Text that a button shows after a click has to be highlighted, too.
     this.box.addEventListener("click", () => requestAnimationFrame(() => highlight(this.box, current().get("text") ?? "")));
   }
 
@@ -87,14 +87,14 @@ export class ReaderView {
 
   async step(by) {
     const at = this.#at();
-    // From a row beside the table's, Previous leads back to that of the table.
+    // From a row that was opened from a trajectory, Previous leads back to the row of the table.
     const next = at + (by < 0 && this.#isAside(current()) ? 0 : by);
     if (at < 0 || next < 0) return;
     const row = await this.rows.row(next);
     if (row) go({ tid: row.tid, at: next });
   }
 
-  // Whether what is shown is not the row at its place, but one that was opened from it.
+  // Whether the shown trajectory is not the row at its place in the table, but was opened from that row.
   #isAside(state) {
     const row = state.has("at") ? this.rows.at(this.#at()) : null;
     return Boolean(row) && String(row.tid) !== state.get("tid");
@@ -117,7 +117,7 @@ export class ReaderView {
     }
   }
 
-  // To the turn after or before the one at the top of the window.
+  // Scrolls to the turn after or before the one at the top of the window.
   #turn(by) {
     const turns = [...this.box.querySelectorAll(".turn")];
     const top = this.page.main.getBoundingClientRect().top + this.head.offsetHeight + 16;
@@ -128,7 +128,7 @@ export class ReaderView {
     turn?.focus({ preventScroll: true });
   }
 
-  // Open or close all passages.
+  // Opens or closes all passages.
   #fold() {
     const all = [...this.box.querySelectorAll("details.passage")];
     const open = all.some((one) => !one.open);

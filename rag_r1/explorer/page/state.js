@@ -1,9 +1,9 @@
-// The state of the page is the part of its address behind the #: each view with its filters is a link, and the
-// browser's Back works. Filters have the names of the API's parameters.
+// The state of the page, which is the fragment of its URL. Each view with its filters is therefore a link, and the
+// browser's Back button works. Filters have the names of the API's parameters.
 
-// Filters by value: several of one are "or".
+// Filters by value. Several values of a filter are combined with "or".
 export const VALUES = ["right", "cause", "run", "kind", "split", "source", "status", "masked"];
-// Filters by range, NAME_min and NAME_max, and the column of each.
+// Filters by range (NAME_min and NAME_max), with the column of each.
 export const RANGES = {
   step: "step", score: "score", searches: "searches", turns: "turns", generated: "generated_tokens",
 };
@@ -13,7 +13,7 @@ const FILTERS = new Set([
 
 export const current = () => new URLSearchParams(location.hash.slice(1));
 
-// The address of the state with some changes: a value, several, or null for none.
+// Returns the URL of the state with some changes. A change is a value, an array of values, or null to remove a key.
 export function changed(changes, state = current()) {
   const next = new URLSearchParams(state);
   for (const [name, value] of Object.entries(changes)) {
@@ -24,7 +24,7 @@ export function changed(changes, state = current()) {
   return `#${next}`;
 }
 
-// Go to a state. With `quietly` it takes the place of this one, for what is typed or moved step by step.
+// Goes to a state. With `quietly` it replaces the present one in the history, for changes in small steps.
 export function go(changes, quietly = false) {
   const hash = changed(changes);
   if (hash === (location.hash || "#")) return;
@@ -36,7 +36,7 @@ export function go(changes, quietly = false) {
   dispatchEvent(new HashChangeEvent("hashchange"));
 }
 
-// The filters of a state, without those in `without`, in an order that does not depend on how they were set.
+// Returns the filters of a state except those in `without`, in an order that does not depend on how they were set.
 export function filters(state, ...without) {
   const kept = [...state].filter(([name]) => FILTERS.has(name) && !without.includes(name));
   return new URLSearchParams(kept.sort());
@@ -44,7 +44,7 @@ export function filters(state, ...without) {
 
 export const withoutFilters = () => Object.fromEntries([...FILTERS].map((name) => [name, null]));
 
-// The query of the table: its filters and its order.
+// Returns the query of the table: its filters and its order.
 export function tableQuery(state) {
   const query = filters(state);
   for (const name of ["sort", "order"]) if (state.has(name)) query.set(name, state.get(name));

@@ -1,5 +1,5 @@
-// The page of an export: the same view of a trajectory, with the data in the page itself. It is made by
-// static_page (the package's __init__), which joins the modules it needs into one script.
+// The page of an export: the same view of a trajectory, with the data in the page. The function static_page (in
+// __init__.py) makes the page, and joins the modules that it needs into one script.
 
 import { count, data, element, link, verdict, visible } from "./dom.js";
 import { copyText } from "./clipboard.js";

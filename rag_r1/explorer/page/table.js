@@ -1,5 +1,5 @@
-// The table of trajectories. Only the rows in sight are elements; the others are fetched by windows when they come
-// into sight (Rows). New rows of a run that grows change nothing before the reader asks for them.
+// The table of trajectories. Only visible rows are elements of the page, and rows are fetched in windows when they
+// become visible (Rows). When a run grows, the table does not change before the user requests the new rows.
 
 import { Rows, get, getPage } from "./api.js";
 import { COLUMNS, headLine } from "./columns.js";
@@ -104,7 +104,7 @@ export class TableView {
     this.#paintHead();
   }
 
-  // The run has grown: say how many rows are new, and bring the figures of the filters up to date.
+  // The run has grown. Shows the number of new rows, and updates the counts of the filters.
   async grown() {
     const state = current();
     this.filters.update(state).catch(() => {});

@@ -1,5 +1,5 @@
-// One trajectory: the question, the answer beside the gold answers, why it failed, its tokens, its turns, and what
-// stands beside them (aside.js). It knows nothing of the server, so that the static page of an export uses it, too.
+// Shows one trajectory: the question, the answer with the gold answers, why it failed, its tokens, its turns, and the
+// panels beside them (aside.js). The static page of an export uses this module, too, so it does not use the server.
 
 import { aside } from "./aside.js";
 import { count, counted, data, element, longText, shape, verdict, words } from "./dom.js";
@@ -12,7 +12,7 @@ const ENDS = {
   error: "an error ended it",
 };
 
-// `details`: as /api/trajectory/TID. `links`: see aside.js; without them nothing stands beside the turns.
+// `details` is the answer of /api/trajectory/TID. For `links` see aside.js; without them there are no side panels.
 export function trajectory(details, links = null) {
   const { row, record } = details;
   const box = element("article", "trajectory");
@@ -28,7 +28,7 @@ export function trajectory(details, links = null) {
   return box;
 }
 
-// The turns. A trajectory that was played on several paths has one list for each.
+// Makes the list of the turns. A trajectory with several paths has a list for each.
 function showPath(played, details, record, gold) {
   const golds = details.row.golds ?? [];
   played.replaceChildren();
@@ -88,7 +88,7 @@ function outcome({ row, record, cause }) {
   return box;
 }
 
-// Where the tokens are: the prompt, then for each turn what was generated and what was observed.
+// Shows how the tokens are distributed over the prompt and, for each turn, generated and observed text.
 function tokenBar(record) {
   const box = element("figure", "budget");
   const parts = [["prompt", record.prompt_tokens ?? 0]];

@@ -1,5 +1,5 @@
-// The turns of a trajectory: what the policy generated, and beside or below it what it was shown. Generated and
-// observed text are told apart by a label and a colour, wherever they stand.
+// Shows the turns of a trajectory: what the policy generated, and beside or below it what it was shown. Generated and
+// observed texts always have different labels and colours.
 
 import { amount, count, counted, data, element, longText, seconds, signed, visible, words } from "./dom.js";
 import { heatStrip, tokensOfTurns } from "./logprobs.js";
@@ -11,7 +11,7 @@ const ACTIONS = {
   summary: "summarises", backtrack: "goes back", invalid: "no valid action",
 };
 
-// `gold`: [turn, call, document] of the passages that hold a gold answer, from 0.
+// `gold` has [turn, call, document], counted from 0, of the passages that contain a gold answer.
 export function turnList(record, golds, gold) {
   const list = element("ol", "turns");
   const turns = record.turns ?? [];
@@ -30,7 +30,7 @@ export function turnList(record, golds, gold) {
   return list;
 }
 
-// The prompt, folded; a training's records do not have it.
+// Makes the folded prompt, which the records of a training do not have.
 export function promptBox({ prompt, prompt_tokens: tokens }) {
   if (!Array.isArray(prompt) || !prompt.length) return null;
   const box = element("details", "tokens prompt");
@@ -87,7 +87,7 @@ function generated(turn, golds, tokens) {
   return box;
 }
 
-// The protocol's tags are dimmed; thoughts are set apart from the rest.
+// Dims the protocol's tags, and distinguishes thoughts from other text.
 function tagged(box, text, golds) {
   const parts = [];
   let end = 0;
@@ -128,7 +128,7 @@ function observed(turn, number, golds, golden, seen) {
   return box;
 }
 
-// What stood in the context after the turn: text, and the documents [call, document] between.
+// Shows what followed the turn in the context: text, and between it the documents as [call, document].
 function observationText({ observation, calls }) {
   if (!Array.isArray(observation)) return "";
   return observation.map((piece) => (Array.isArray(piece)
@@ -183,7 +183,7 @@ function passage(one, rank, isGold, golds, longest) {
   return box;
 }
 
-// A passage that is shorter here than elsewhere in the trajectory was cut to the observation's budget.
+// A passage that is shorter here than elsewhere in the trajectory was cut to the budget of the observation.
 function longestTexts(turns) {
   const longest = new Map();
   for (const turn of turns) {

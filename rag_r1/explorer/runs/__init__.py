@@ -1,1 +1,1 @@
-"""`rag-r1 runs`: which runs lie below a folder."""
+"""`rag-r1 runs`: finds the runs below a folder (`facts.py`), and lists them (`command.py`)."""

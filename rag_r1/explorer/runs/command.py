@@ -1,4 +1,4 @@
-"""`rag-r1 runs FOLDER`: lists the runs below a folder, how far they are, and how to go on."""
+"""`rag-r1 runs FOLDER`: lists the runs below a folder with their progress, and how to resume stopped ones."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from rag_r1.runs.markdown import cell, number, print_table
 _DESCRIPTION = """\
 List the runs below a folder: kind, state (running, finished, stopped), steps or episodes, EM and the number
 of judged answers, the time since anything was written, and for each run that has stopped the command that
-goes on. Only the files in their folders are read; no process is asked.
+resumes it. Everything is read from the files in their folders.
 
 examples:
   rag-r1 runs outputs
   rag-r1 runs outputs --as-json
 """
-#: Units of a time, from the largest, with their seconds; below them, seconds.
+#: The units of a time above seconds, the largest first, with their lengths in seconds.
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60))
 
 
 class RunsArguments(Arguments):
-    """The folder, and the form of the output."""
+    """The arguments of `rag-r1 runs`."""
 
     folder: CliPositionalArg[Path] = argument("folder whose runs are listed", "FOLDER")
     as_json: bool = argument("print JSON instead of a table", default=False)
@@ -39,7 +39,7 @@ class RunsArguments(Arguments):
 
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0, also if there is no run; 1 if the folder cannot be read."""
+    """Run `rag-r1 runs`; returns 0, also if there is no run, or 1 if the folder cannot be read."""
     args = read_arguments(
         RunsArguments, arguments, prog="rag-r1 runs", description=_DESCRIPTION, check=_check_folder
     )
@@ -59,21 +59,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_folder(args: RunsArguments) -> None:
-    """Raises RunError if the folder is not one."""
+    """Raises RunError if the folder does not exist, or is a file."""
     if not args.folder.is_dir():
         fault = "is a file" if args.folder.exists() else "does not exist"
         raise RunError(f"{args.folder} {fault}: give the folder below which the runs lie")
 
 
 def _row(run: RunFacts) -> list[str]:
-    """The cells of a run in the table."""
+    """Return the cells of a run in the table."""
     step = "–" if run.step is None else f"{run.step:,}" + (f" of {run.steps:,}" if run.steps else "")
     n = "–" if run.n is None else f"{run.n:,}"
     return [cell(run.name), cell(run.kind), run.state, step, number(run.em), n, age(run.age_s)]
 
 
 def age(seconds: float) -> str:
-    """A time in one unit: `45 s`, `12 min`, `3 h`, `20 d`."""
+    """Format a time in one unit: `45 s`, `12 min`, `3 h`, `20 d`."""
     unit, size = next(((unit, size) for unit, size in _UNITS if seconds >= size), ("s", 1))
     return f"{int(seconds // size)} {unit}"
 

@@ -1,12 +1,12 @@
 """Finds the runs below a folder: kind, state, steps, figures, and the command that continues each.
 
-Only files are read: `settings.yaml` (rag_r1/options/settings_file.py), the journal
-(rag_r1/runs/folder.py), reports, veRL's metrics and configuration, the names of record files and the
-lines of a validation's. No process is asked; the system's list of file locks says which folders one holds.
+Everything is read from files: `settings.yaml` (rag_r1/options/settings_file.py), the journal
+(rag_r1/runs/folder.py), reports, veRL's metrics and configuration, and the names and lines of record files.
+The system's list of file locks tells which folders are locked by a process. A run has one of three states:
 
-    running    a process holds the folder, or its files were written to in the last ten minutes
-    finished   a result is there that is not older than the records: a report, a summary, a model, `done.json`
-    stopped    neither
+    running    a process has locked the folder, or its files were written to in the last ten minutes
+    finished   there is a result that is not older than the records: a report, summary, model or `done.json`
+    stopped    neither is the case
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from rag_r1.explorer.sources import NOT_ENTERED, run_settings
 from rag_r1.io.bounded_json import limited_lines, read_json_file, read_json_line
@@ -27,46 +27,50 @@ from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.options.settings_file import SETTINGS
 from rag_r1.training.guard.attempts import SUPERVISOR_LOCK
 
-#: Begins of the names of folders that are not searched: hidden ones, checkpoints.
-_SKIPPED_BEGINS = (".", "global_step_")
+#: Prefixes of the names of folders that are not searched: hidden ones and checkpoints.
+_SKIPPED_PREFIXES = (".", "global_step_")
 _CONFIG = Path("hydra", ".hydra", "config.yaml")
-#: Files that a command writes when it has its result, in the folder of the run.
+#: Files that commands write into the folder of a run when they have its result.
 _RESULTS = (
     *("report.json", "summary.json", "search_card.json", "results.json", "finished", "model"),
     *("data_summary.json", "sft_summary.json", "corpus.json", "data_card.json"),  # data, documents, questions
 )
-#: Those of them that are also written when a run stops; then their key `stopped` says why.
+#: Those that are also written when a run is stopped early. Their key `stopped` then has the reason.
 _MAY_BE_PARTIAL = ("summary.json", "data_card.json")
+#: The first two lines of `settings.yaml`.
 _COMMAND = re.compile(r"# rag-r1 ([a-z][a-z-]*(?: [a-z][a-z-]*)?) ")
-_BEGIN = re.compile(r"# Relative paths start at (.+)")
+_DIRECTORY = re.compile(r"# Relative paths start at (.+)")
+#: Names of record files, and of veRL's metrics with the exact match of a validation.
 _STEP_FILE = re.compile(r"step_(\d+)-\d+\.jsonl(?:\.gz)?")
 _VALIDATION_EM = re.compile(r"val-(?:core|aux)/.+/em/mean@\d+")
-#: Seconds after its last write for which a run counts as running.
+#: A run without a lock counts as running for this number of seconds after its last write.
 _QUIET_S = 600.0
-#: Errors of a file that is missing, or that does not have what it should.
+#: Errors that mean that a file is missing, or does not have the expected contents.
 _UNREADABLE = (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError)
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run, of which None is unknown. `step` of `steps`: of a training, or the episodes of another run; `em`
-    over `n` judged episodes; `age_s`: seconds since a file was written; `command`: goes on with a run that
-    has stopped."""
+    """What is known about a run; unknown values are None."""
 
     name: str
     path: str
     kind: str
-    state: str
+    state: Literal["running", "finished", "stopped"]
+    #: Number of steps that a training has done, or of episodes that another run has played, and the total.
     step: int | None
     steps: int | None
+    #: Exact match, and the number of judged episodes.
     em: float | None
     n: int | None
+    #: Seconds since a file was last written.
     age_s: float
+    #: The command that resumes a stopped run.
     command: str | None
 
 
 class _Progress(NamedTuple):
-    """How far a run is: the fields of RunFacts with these names."""
+    """The progress of a run, in the fields of RunFacts with these names."""
 
     step: int | None
     steps: int | None
@@ -75,18 +79,18 @@ class _Progress(NamedTuple):
 
 
 def runs_below(top: Path) -> list[RunFacts]:
-    """The runs in a folder and below it, sorted by path. Raises OSError if it cannot be read."""
+    """Find the runs in a folder and below it, sorted by path. Raises OSError if it cannot be read."""
     os.scandir(top).close()  # os.walk ignores errors
     inodes = _locked_inodes()
     return [_facts(top, folder, inodes) for folder in sorted(_run_folders(top.resolve()))]
 
 
 def _run_folders(top: Path) -> Iterator[Path]:
-    """Yields the folders that settings, a configuration, a journal or records mark as those of runs."""
+    """Yield the folders of runs, which have settings, a configuration, a journal or trajectories."""
     skipped = {*NOT_ENTERED, "journal"}
     for root, folders, names in os.walk(top):
         folders[:] = [
-            name for name in folders if name not in skipped and not name.startswith(_SKIPPED_BEGINS)
+            name for name in folders if name not in skipped and not name.startswith(_SKIPPED_PREFIXES)
         ]
         folder = Path(root)
         is_run = SETTINGS in names or (folder / _CONFIG).is_file() or (folder / "journal").is_dir()
@@ -96,7 +100,7 @@ def _run_folders(top: Path) -> Iterator[Path]:
 
 
 def _facts(top: Path, folder: Path, locked_inodes: frozenset[int]) -> RunFacts:
-    """The facts of the run in `folder`, named by its path below `top`."""
+    """Collect the facts of the run in `folder`, whose name is its path below `top`."""
     kind, working_directory = _settings_of(folder)
     is_training = kind == "train" or (folder / "trajectories" / "train").is_dir()
     newest = max(_file_times(folder), default=0.0)
@@ -106,7 +110,7 @@ def _facts(top: Path, folder: Path, locked_inodes: frozenset[int]) -> RunFacts:
     elif _has_result(folder) or _is_complete(folder, is_training, progress):
         state = "finished"
     else:
-        # A supervised training runs only while its lock is held, however new its files are.
+        # The lock of a supervised training is free, so it has stopped even if its files are new.
         is_fresh = time.time() - newest < _QUIET_S and not (folder / SUPERVISOR_LOCK).exists()
         state = "running" if is_fresh else "stopped"
     return RunFacts(
@@ -121,13 +125,13 @@ def _facts(top: Path, folder: Path, locked_inodes: frozenset[int]) -> RunFacts:
 
 
 def _is_locked(folder: Path, locked_inodes: frozenset[int]) -> bool:
-    """Whether a process holds one of the locks that a run takes in its folder."""
+    """Whether a process holds one of the locks that runs take in their folders."""
     names = ("", "lock", "journal", "journal/lock", "checkpoints/lock", SUPERVISOR_LOCK)
     return any(_inode(folder / name) in locked_inodes for name in names)
 
 
 def _settings_of(folder: Path) -> tuple[str | None, Path | None]:
-    """Returns the command that wrote a folder, and its working directory; None for what is unknown."""
+    """Return the command that has written a folder, and its working directory; None if unknown."""
     for path in (folder / SETTINGS, folder / "checkpoints" / SETTINGS):
         try:
             with path.open(encoding="utf-8", errors="replace") as file:
@@ -135,14 +139,14 @@ def _settings_of(folder: Path) -> tuple[str | None, Path | None]:
         except OSError:
             continue
         if command := _COMMAND.match(first):
-            directory = _BEGIN.match(second)
+            directory = _DIRECTORY.match(second)
             return command[1], Path(directory[1]) if directory else None
     command = run_settings(folder).get("command")
     return (None if command is None else str(command)), None
 
 
 def _resume_command(folder: Path, working_directory: Path | None) -> str | None:
-    """The command that continues a run: its own, or that of the run in whose folder it lies."""
+    """Return the command that resumes a run: its own, or that of the run in the folder around it."""
     for run in (folder, folder.parent):
         kind, directory = _settings_of(run)
         if kind is None or not (run / SETTINGS).is_file():
@@ -155,15 +159,17 @@ def _resume_command(folder: Path, working_directory: Path | None) -> str | None:
 
 
 def _is_complete(folder: Path, is_training: bool, progress: _Progress) -> bool:
-    """Whether all steps of a training, or all episodes and their report, are there, whatever the times of the
-    files: those of a copied folder are others."""
+    """Whether a training has done all its steps, or another run has all its episodes and its report.
+
+    This does not depend on the times of files, which differ in a folder that was copied.
+    """
     step, steps = progress.step, progress.steps
     has_all_steps = step is not None and steps is not None and step >= steps > 0
     return has_all_steps and (is_training or (folder / "report.json").is_file())
 
 
 def _has_result(folder: Path) -> bool:
-    """Whether a complete result is there that is not older than the records."""
+    """Whether there is a complete result that is not older than the records."""
     if (folder / "done.json").is_file():
         return True
     records = _mtime(folder / "journal" / "records.ndjson")
@@ -177,11 +183,11 @@ def _has_result(folder: Path) -> bool:
 
 
 def _rollout_progress(folder: Path) -> _Progress:
-    """The progress of a run that plays episodes, by its journal and its report."""
+    """Read the progress of a run that plays episodes from its journal and its report."""
     step = right = judged = total = None
     journal = folder / "journal" / "records.ndjson"
     if journal.is_file():
-        lines, right, wrong = _count_marks(journal, b"\n", b'"right": true', b'"right": false')
+        lines, right, wrong = _count_in_file(journal, b"\n", b'"right": true', b'"right": false')
         step, judged = lines, right + wrong
     try:
         settings = run_settings(folder)
@@ -197,8 +203,28 @@ def _rollout_progress(folder: Path) -> _Progress:
 
 
 def _training_progress(folder: Path) -> _Progress:
-    """The progress of a training by its metrics, records and configuration; EM is that of its last
-    validation."""
+    """Read the progress of a training from its metrics, records and configuration.
+
+    EM is the exact match in the last validation.
+    """
+    logged_step, em, validated_step = _logged_progress(folder)
+    names = [_STEP_FILE.match(file.name) for file in folder.glob("trajectories/train/*")]
+    steps = [int(name[1]) for name in names if name]
+    step = max([*steps, *([] if logged_step is None else [logged_step])], default=None)
+    n = None
+    if validated_step is not None:
+        files = folder.glob(f"trajectories/val/step_{validated_step:06d}-*.jsonl")
+        n = sum(_count_in_file(file, b"\n")[0] for file in files) or None
+    total = None
+    try:
+        total = read_yaml(folder / _CONFIG)["trainer"].get("total_training_steps")
+    except (YamlError, *_UNREADABLE):
+        pass
+    return _Progress(step, total if isinstance(total, int) else None, em, n)
+
+
+def _logged_progress(folder: Path) -> tuple[int | None, float | None, int | None]:
+    """Read (last step, EM of the last validation, step of that validation) from veRL's metrics."""
     step = em = validated_step = None
     for file in sorted(folder.glob("metrics*.jsonl"), key=_mtime):
         try:
@@ -211,33 +237,23 @@ def _training_progress(folder: Path) -> _Progress:
                         em, validated_step = fmean(values), step
         except _UNREADABLE:
             continue
-    names = [_STEP_FILE.match(file.name) for file in folder.glob("trajectories/train/*")]
-    steps = [int(name[1]) for name in names if name]
-    step = max([*steps, *([] if step is None else [step])], default=None)
-    n = None
-    if validated_step is not None:
-        files = folder.glob(f"trajectories/val/step_{validated_step:06d}-*.jsonl")
-        n = sum(_count_marks(file, b"\n")[0] for file in files) or None
-    total = None
-    try:
-        total = read_yaml(folder / _CONFIG)["trainer"].get("total_training_steps")
-    except (YamlError, *_UNREADABLE):
-        pass
-    return _Progress(step, total if isinstance(total, int) else None, em, n)
+    return step, em, validated_step
 
 
-def _count_marks(file: Path, *marks: bytes) -> list[int]:
-    """Counts each mark in a file, as far as it can be read. No text in JSON has a mark with
-    quotation marks, which it would have to escape."""
-    counts = [0] * len(marks)
-    tail = b""  # of what was read before, in which a mark may begin
-    longest = max(map(len, marks)) - 1
+def _count_in_file(file: Path, *patterns: bytes) -> list[int]:
+    """Count each pattern in a file, as far as the file can be read.
+
+    A pattern with quotation marks is not found within the texts of a JSON file, where they are escaped.
+    """
+    counts = [0] * len(patterns)
+    tail = b""  # the end of the data before, in which an occurrence may begin
+    longest = max(map(len, patterns)) - 1
     try:
         with file.open("rb") as content:
             while data := content.read(1 << 20):
-                for i, mark in enumerate(marks):
-                    begin = tail[len(tail) - len(mark) + 1 :] if len(mark) > 1 else b""
-                    counts[i] += (begin + data).count(mark)
+                for index, pattern in enumerate(patterns):
+                    overlap = tail[len(tail) - len(pattern) + 1 :] if len(pattern) > 1 else b""
+                    counts[index] += (overlap + data).count(pattern)
                 tail = (tail + data)[-longest:] if longest else b""
     except OSError:
         pass
@@ -245,7 +261,7 @@ def _count_marks(file: Path, *marks: bytes) -> list[int]:
 
 
 def _file_times(folder: Path) -> Iterator[float]:
-    """Yields the times at which the files of a run were written."""
+    """Yield the times at which the files of a run were last written."""
     for path in (folder, folder / "journal", *folder.glob("trajectories/*"), folder / "checkpoints"):
         try:
             with os.scandir(path) as entries:
@@ -255,7 +271,7 @@ def _file_times(folder: Path) -> Iterator[float]:
 
 
 def _mtime(path: Path) -> float:
-    """The time at which a file was written; 0 if it is not there."""
+    """Return the time at which a file was last written; 0 if it does not exist."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -263,6 +279,7 @@ def _mtime(path: Path) -> float:
 
 
 def _inode(path: Path) -> int | None:
+    """Return the inode of a file or folder; None if it does not exist."""
     try:
         return path.stat().st_ino
     except OSError:
@@ -270,7 +287,7 @@ def _inode(path: Path) -> int | None:
 
 
 def _locked_inodes() -> frozenset[int]:
-    """The inodes of locked files; empty where the system does not list them (it is Linux's list)."""
+    """Return the inodes of locked files, which only Linux lists; empty on other systems."""
     try:
         lines = Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
