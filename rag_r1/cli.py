@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _added_commands() -> Commands:
-    """The commands that other distributions add, by their entry points."""
+    """Returns the commands that other distributions add, by their entry points."""
     return {
         point.name: (
             f"{point.module}:{point.attr or 'main'}",
@@ -124,7 +124,8 @@ def _added_commands() -> Commands:
 
 
 def _stack_versions() -> list[str]:
-    """The lines `NAME VERSION` of the trainer's stack, as far as it is installed; nothing is imported."""
+    """Returns the lines `NAME VERSION` of the trainer's stack, as far as it is installed; nothing is
+    imported."""
     lines = []
     for name in _STACK:
         with suppress(metadata.PackageNotFoundError):

@@ -17,8 +17,8 @@ from rag_r1.runs.errors import RunError
 
 
 def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
-    """A listening socket, before anything is loaded. Raises RunError, which names the flag, if the port is
-    taken, or the machine has no such address."""
+    """Returns a listening socket, before anything is loaded. Raises RunError, which names the flag, if the
+    port is taken, or the machine has no such address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
@@ -36,9 +36,9 @@ def check_port(host: str, port: int, flag: str = "--port") -> None:
 
 
 def take_token_of(variable: str) -> str | None:
-    """The token in an environment variable; None if it is empty or not set. The variable is removed, so that
-    servers which this process starts do not get it. Raises RunError, without the token, if a header cannot
-    hold it: HTTP libraries show what they refuse."""
+    """Returns the token in an environment variable; None if it is empty or not set. The variable is removed,
+    so that servers which this process starts do not get it. Raises RunError, without the token, if a header
+    cannot hold it: HTTP libraries show what they refuse."""
     token = os.environ.pop(variable, "").strip()
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise RunError(
@@ -49,7 +49,7 @@ def take_token_of(variable: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the address can be reached from this machine only."""
+    """Returns whether the address can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -81,11 +81,11 @@ def signals_ignored() -> Iterator[None]:
 
 
 def server_names(host: str) -> set[str]:
-    """The names under which a server on this address can be reached, for RequestGuard."""
+    """Returns the names under which a server on this address can be reached, for RequestGuard."""
     name = socket.gethostname()
     return {host, name, name.partition(".")[0]}
 
 
 def server_url(host: str, port: int) -> str:
-    """The address of the server for a browser."""
+    """Returns the address of the server for a browser."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

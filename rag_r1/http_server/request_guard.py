@@ -54,7 +54,7 @@ RequestRefusal = tuple[int, str, str]
 
 
 def error_body(code: str, message: str) -> dict[str, Any]:
-    """The JSON of an error in OpenAI's form."""
+    """Returns the JSON of an error in OpenAI's form."""
     return {"error": {"message": message, "type": code, "code": code, "param": None}}
 
 
@@ -96,7 +96,7 @@ class RequestGuard:
         await call_until_stopped(self._app, scope, limit_body(receive), send_secured)
 
     def _refusal(self, scope: Scope) -> RequestRefusal | None:
-        """Why a request is refused; None if it is not."""
+        """Returns why a request is refused; None if it is not."""
         hosts = _header_values(scope, b"host")
         if len(hosts) != 1 or not self._serves(hosts[0]):
             reason = "the Host header is not a name of this server; if it should be: --allowed-host NAME"
@@ -112,13 +112,14 @@ class RequestGuard:
         return None
 
     def _serves(self, host: str) -> bool:
-        """Whether a Host header is a name of this server, or a numeric address."""
+        """Returns whether a Host header is a name of this server, or a numeric address."""
         name = _name_of(host)
         return name is not None and (name in self._hosts or _is_address(name))
 
     def _is_foreign(self, scope: Scope, host: str) -> bool:
-        """Whether a page of another origin has sent it. Clients other than browsers send neither header. A
-        proxy may have replaced the browser's Host, so the allowed names are origins of this server, too."""
+        """Returns whether a page of another origin has sent it. Clients other than browsers send neither
+        header. A proxy may have replaced the browser's Host, so the allowed names are origins of this server,
+        too."""
         if origins := _header_values(scope, b"origin"):
             return not all(map(partial(self._is_same_origin, host), origins))
         return any(site not in ("same-origin", "none") for site in _header_values(scope, b"sec-fetch-site"))
@@ -131,7 +132,7 @@ class RequestGuard:
         return bool(origin_host) and (origin_host == host or _name_of(origin_host) in self._allowed)
 
     def _has_token(self, scope: Scope) -> bool:
-        """Whether a request has the server's token."""
+        """Returns whether a request has the server's token."""
         headers = [value for key, value in scope["headers"] if key == b"authorization"]
         scheme, _, token = (headers[0] if len(headers) == 1 else b"").partition(b" ")
         # Compared in constant time, so that the time does not tell how much of a guess was right.
@@ -224,18 +225,18 @@ class RequestError(HTTPException):
 
 
 def _header_values(scope: Scope, name: bytes) -> list[str]:
-    """The values of a header, in lower case."""
+    """Returns the values of a header, in lower case."""
     return [value.decode("latin-1").strip().lower() for key, value in scope["headers"] if key == name]
 
 
 def _name_of(host: str) -> str | None:
-    """The name or address in a Host header, without the port; None if it is neither."""
+    """Returns the name or address in a Host header, without the port; None if it is neither."""
     match = _HOST.fullmatch(host)
     return match[1].strip("[]").rstrip(".") if match else None
 
 
 def _is_address(name: str) -> bool:
-    """Whether a name is a numeric address."""
+    """Returns whether a name is a numeric address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

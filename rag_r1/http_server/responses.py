@@ -23,7 +23,7 @@ def serve_files(app: FastAPI, files: Mapping[str, tuple[Path, str]]) -> None:
 
 
 def _file_route(content: bytes, media_type: str) -> Callable[[], Any]:
-    """A route that answers with these bytes."""
+    """Returns a route that answers with these bytes."""
 
     async def serve() -> Response:
         return Response(content, media_type=media_type)
@@ -34,12 +34,12 @@ def _file_route(content: bytes, media_type: str) -> Callable[[], Any]:
 def error_response(
     status: int, code: str, reason: str, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """A response with an error in OpenAI's form. `code`: the word for it; `reason`: the sentence."""
+    """Returns a response with an error in OpenAI's form. `code`: the word for it; `reason`: the sentence."""
     return JSONResponse(error_body(code, reason), status, headers)
 
 
 async def http_error_response(_: Request, error: HTTPException) -> JSONResponse:
-    """The response to a RequestError or to an error of the framework; a handler of FastAPI."""
+    """Returns the response to a RequestError or to an error of the framework; a handler of FastAPI."""
     code = getattr(error, "code", None) or _FRAMEWORK_CODES.get(error.status_code, "bad_input")
     return error_response(error.status_code, code, str(error.detail), error.headers)
 

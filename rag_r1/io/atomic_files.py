@@ -69,13 +69,14 @@ def name_in_errors(path: Path, part: Path | None = None) -> Iterator[None]:
 
 
 def is_disk_error(error: BaseException) -> TypeGuard[OSError]:
-    """Whether this is the system's error about missing room, missing rights or a name that is too long."""
+    """Returns whether this is the system's error about missing room, missing rights or a name that is too
+    long."""
     return isinstance(error, OSError) and error.errno in _REMEDIES
 
 
 def error_text(error: BaseException) -> str:
-    """The message that a command prints for an error: of a disk error with the file and the remedy, of any
-    other its own text."""
+    """Returns the message that a command prints for an error: of a disk error with the file and the remedy,
+    of any other its own text."""
     if not is_disk_error(error):
         return str(error)
     problem = f"cannot use {error.filename}" if error.filename is not None else "cannot write"
@@ -83,8 +84,8 @@ def error_text(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """The reason of an error on one line, for messages that name the file themselves: of a system's error
-    without its number and file name."""
+    """Returns the reason of an error on one line, for messages that name the file themselves: of a system's
+    error without its number and file name."""
     if isinstance(error, UnicodeDecodeError):
         return f"it is not UTF-8 text, at byte {error.start}"
     return getattr(error, "strerror", None) or " ".join(str(error).split())

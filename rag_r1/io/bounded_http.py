@@ -42,7 +42,7 @@ def bounded_http_client(
 
 
 def is_web_page(headers: Mapping[str, str]) -> bool:
-    """Whether the headers of a response are those of HTML: then no server of ours has answered."""
+    """Returns whether the headers of a response are those of HTML: then no server of ours has answered."""
     return headers.get("Content-Type", "").lower().startswith("text/html")
 
 

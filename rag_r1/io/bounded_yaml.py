@@ -129,8 +129,8 @@ def _check_values(text: str) -> None:
 
 
 def _is_large_number(event: yaml.ScalarEvent) -> bool:
-    """Whether a scalar is a whole number of 18 digits or more. Raises YamlLimitError if it has more than
-    _MAX_DIGITS."""
+    """Returns whether a scalar is a whole number of 18 digits or more. Raises YamlLimitError if it has more
+    than _MAX_DIGITS."""
     is_tagged = event.tag in _NUMBER_TAGS
     if not is_tagged and event.style not in (None, ""):  # a quoted text
         return False

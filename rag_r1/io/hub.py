@@ -7,8 +7,8 @@ _TIMEOUT_S = 5.0
 
 
 def hub_answers() -> bool:
-    """Whether the Hub can be reached; asks it by one request, unless HF_HUB_OFFLINE is set. transformers
-    repeats its own requests for a minute before it looks into the cache."""
+    """Returns whether the Hub can be reached; asks it by one request, unless HF_HUB_OFFLINE is set.
+    transformers repeats its own requests for a minute before it looks into the cache."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 

@@ -46,14 +46,14 @@ class RetryPolicy:
     longest_wait_s: float
 
     def delay(self, attempt: int, wait_s: float = 0.0) -> float:
-        """Seconds before the next attempt, after `attempt` (from 0) has failed and the server has asked for
-        `wait_s`."""
+        """Returns seconds before the next attempt, after `attempt` (from 0) has failed and the server has
+        asked for `wait_s`."""
         jittered = backoff(self.backoff_s, attempt) * random.uniform(0.5, 1.5)
         return min(max(wait_s, jittered), self.longest_wait_s)
 
 
 def backoff(first_s: float, attempt: int) -> float:
-    """Seconds of exponential back-off after `attempt` (from 0), without jitter."""
+    """Returns seconds of exponential back-off after `attempt` (from 0), without jitter."""
     return first_s * 2 ** min(attempt, _MAX_DOUBLINGS)
 
 
@@ -72,12 +72,13 @@ async def with_retries(policy: RetryPolicy, send: Callable[[], Awaitable[Result]
 
 
 def is_transient(status: int) -> bool:
-    """Whether a request that was answered with this HTTP status may succeed later."""
+    """Returns whether a request that was answered with this HTTP status may succeed later."""
     return status in _TRANSIENT_STATUSES or status >= 500
 
 
 def retry_after(headers: Mapping[str, str] | None) -> float:
-    """Seconds to wait by the header Retry-After, a number or a date; 0 if it is missing or unreadable."""
+    """Returns seconds to wait by the header Retry-After, a number or a date; 0 if it is missing or
+    unreadable."""
     value = (headers or {}).get("Retry-After", "").strip()
     if value.isascii() and value.replace(".", "", 1).isdigit() and len(value) <= _MAX_DIGITS:
         return float(value)

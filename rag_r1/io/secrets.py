@@ -54,8 +54,9 @@ def without_secrets(value: Any) -> Any:
 
 
 def holds_secret(text: str) -> bool:
-    """Whether a setting that is a text holds a secret: `key=value` with the key of a secret, YAML or JSON
-    with such a key, flags of another program with the name of a secret, or an address with credentials."""
+    """Returns whether a setting that is a text holds a secret: `key=value` with the key of a secret, YAML or
+    JSON with such a key, flags of another program with the name of a secret, or an address with
+    credentials."""
     key, equals, value = text.partition("=")
     if any(_SECRET_SETTING.search(name) for name in (*([key] if equals else ()), *_FLAG.findall(text))):
         return True
@@ -67,8 +68,8 @@ def holds_secret(text: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A copy of the value as `without_secrets` returns it when there is no secret in it: texts as keys, lists
-    for tuples."""
+    """Returns a copy of the value as `without_secrets` returns it when there is no secret in it: texts as
+    keys, lists for tuples."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -34,11 +34,11 @@ def print_error(error: BaseException | str) -> None:
 
 
 def has_control_characters(text: str) -> bool:
-    """Whether a text has characters, other than line breaks, that a terminal would obey instead of
+    """Returns whether a text has characters, other than line breaks, that a terminal would obey instead of
     showing."""
     return any(unicodedata.category(character) in _HIDDEN for character in text if character != "\n")
 
 
 def _plain(line: str) -> str:
-    """The line with a replacement character for each character that is not shown."""
+    """Returns the line with a replacement character for each character that is not shown."""
     return "".join("\ufffd" if unicodedata.category(char) in _HIDDEN else char for char in line)

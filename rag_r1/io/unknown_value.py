@@ -28,14 +28,14 @@ UNKNOWN: Any = _Unknown()
 
 
 def needs_unknown(error: BaseException | None) -> bool:
-    """Whether this error, or one that it was raised from, is about a value that is UNKNOWN."""
+    """Returns whether this error, or one that it was raised from, is about a value that is UNKNOWN."""
     while error is not None and not isinstance(error, UnknownValueError):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def listed(problems: Iterable[str]) -> str:
-    """A message with the problem, or with all of them, each once, below their number."""
+    """Returns a message with the problem, or with all of them, each once, below their number."""
     lines = list(dict.fromkeys(problems))
     if len(lines) > 1:
         lines = [f"{len(lines)} problems:", *(f"  - {problem}" for problem in lines)]

@@ -49,7 +49,7 @@ _RESERVED_KEYS = (
 
 
 def find_problems(plan: LoopPlan) -> list[str]:
-    """All problems of a plan, each with its key and the remedy; [] if there are none."""
+    """Returns all problems of a plan, each with its key and the remedy; [] if there are none."""
     return [*_missing_files(plan), *_reserved_keys(plan), *_recipe_problems(plan), *_refused_options(plan)]
 
 
@@ -98,7 +98,7 @@ def _reserved_keys(plan: LoopPlan) -> Iterator[str]:
 
 
 def _refusal(section: str, override: str) -> str | None:
-    """The problem of an override in this section; None if it has none."""
+    """Returns the problem of an override in this section; None if it has none."""
     key, equals, _ = override.partition("=")
     if not (equals or (section == "agent.overrides" and is_override(override))):
         return f"{section}: {override} is not key=value"

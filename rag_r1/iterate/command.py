@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _checked_plan(args: IterateArguments) -> LoopPlan:
-    """The plan in the recipe, once all checks have passed. Raises StartError with all problems."""
+    """Returns the plan in the recipe, once all checks have passed. Raises StartError with all problems."""
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 iterate")
         plan = checks.run(_plan_of, args.recipe, args.overrides)

@@ -36,7 +36,8 @@ _TRAINING_KEYS = (
 
 
 def launch_words(machine: tuple[Sequence[str], str], module: str, words: Sequence[str]) -> list[str]:
-    """The command `python -m module words` on a machine, which is (words of its launcher, path of Python)."""
+    """Returns the command `python -m module words` on a machine, which is (words of its launcher, path of
+    Python)."""
     launcher, python = machine
     command = [python, "-m", module, *words]
     if any("{command}" in word for word in launcher):
@@ -59,7 +60,7 @@ def flag_words(values: Mapping[str, Any]) -> list[str]:
 
 
 def query_keys(query: Mode) -> list[str]:
-    """The overrides of the block rag_r1 by which queries are sent in this mode."""
+    """Returns the overrides of the block rag_r1 by which queries are sent in this mode."""
     if query == "plain":
         return ["rag_r1.retriever.agentic_input=false"]
     keys = ["rag_r1.retriever.agentic_input=true"]
@@ -75,7 +76,7 @@ class StepCommands:
     url: str
 
     def agent(self, model: str, query: Mode, number: int, out: Path) -> list[str]:
-        """The command that trains the agent of round `number` from a model into `out`/stage1."""
+        """Returns the command that trains the agent of round `number` from a model into `out`/stage1."""
         agent = self.plan.agent
         assert agent.recipe is not None  # else the loop has no such step
         overrides = [override.replace("{round}", str(number)) for override in agent.overrides]
@@ -86,26 +87,28 @@ class StepCommands:
         return launch_words(agent.machine, _CLI, ["stages", *stage.to_argv()])
 
     def data(self, model: str, query: Mode, out: Path) -> list[str]:
-        """The command that makes the retriever's training data of a round."""
+        """Returns the command that makes the retriever's training data of a round."""
         words = ["retriever", "data", *self.data_arguments(model, query, out).to_argv()]
         return launch_words(self.plan.agent.machine, _CLI, words)
 
     def data_arguments(self, model: str, query: Mode, out: Path) -> DataArguments:
-        """The arguments of `data`. Raises ArgumentsError for options that the command would refuse."""
+        """Returns the arguments of `data`. Raises ArgumentsError for options that the command would
+        refuse."""
         return DataArguments.from_plain(self._play_arguments(self.plan.data, model, query, out))
 
     def evaluation(self, model: str, query: Mode, out: Path) -> list[str]:
-        """The command that evaluates an agent with the served index."""
+        """Returns the command that evaluates an agent with the served index."""
         words = ["eval", *self.evaluation_arguments(model, query, out).to_argv()]
         return launch_words(self.plan.agent.machine, _CLI, words)
 
     def evaluation_arguments(self, model: str, query: Mode, out: Path) -> EvalArguments:
-        """The arguments of `evaluation`. Raises ArgumentsError for options that the command would refuse."""
+        """Returns the arguments of `evaluation`. Raises ArgumentsError for options that the command would
+        refuse."""
         return EvalArguments.from_plain(self._play_arguments(self.plan.evaluation, model, query, out))
 
     def retriever(self, rows: Path, start: Path | None, out: Path) -> list[str]:
-        """The command that trains a retriever on the data in the folder `rows`, from the model `start` (None:
-        the recipe's)."""
+        """Returns the command that trains a retriever on the data in the folder `rows`, from the model
+        `start` (None: the recipe's)."""
         assert self.plan.retriever is not None  # else the loop has no such step
         words = ["retriever", "train", *self.retriever_options(rows, start, out).to_argv()]
         machine, processes = self.plan.retriever.machine, self.plan.retriever.processes
@@ -115,8 +118,8 @@ class StepCommands:
         return launch_words(machine, "torch.distributed.run", [*torchrun, *words])
 
     def retriever_options(self, rows: Path, start: Path | None, out: Path) -> TrainOptions:
-        """The arguments of `retriever`, those of the recipe included. Raises RecipeError for a recipe that
-        cannot be used, and ArgumentsError for options that the command would refuse."""
+        """Returns the arguments of `retriever`, those of the recipe included. Raises RecipeError for a recipe
+        that cannot be used, and ArgumentsError for options that the command would refuse."""
         retriever = self.plan.retriever
         assert retriever is not None  # else the loop has no such step
         options = {
@@ -130,7 +133,7 @@ class StepCommands:
         return TrainOptions.from_plain({**options, "model": start} if start else options)
 
     def index(self, encoder: Path, out: Path) -> list[str]:
-        """The command that builds the index of a retriever's encoder."""
+        """Returns the command that builds the index of a retriever's encoder."""
         index, retriever = self.plan.index, self.plan.retriever
         assert retriever is not None  # else the loop has no such step
         words = ["--corpus", *index.corpus, "--out", str(out), "--backend", "dense"]
@@ -140,7 +143,8 @@ class StepCommands:
     def _play_arguments(
         self, section: DataSpec | EvaluationSpec | None, model: str, query: Mode, out: Path
     ) -> dict[str, Any]:
-        """The arguments of a command that plays a section's questions with this agent and this search."""
+        """Returns the arguments of a command that plays a section's questions with this agent and this
+        search."""
         assert section is not None  # else the loop has no such step
         agent = self.plan.agent
         return {

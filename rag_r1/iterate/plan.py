@@ -167,7 +167,7 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
 
 
 def _contradictions(sections: Mapping[str, Any]) -> list[str]:
-    """The problems of sections that do not go together."""
+    """Returns the problems of sections that do not go together."""
     problems = []
     if (sections["data"] is None) != (sections["retriever"] is None):
         problems.append("data and retriever are given together: give both, or neither for a fixed retriever")

@@ -59,7 +59,8 @@ def data_metrics(step: Path) -> dict[str, Any]:
 
 
 def _evaluation_usage(run: Path) -> dict[str, int]:
-    """The usage of the policy's requests and of the judge's, if there is one, over all starts of the run."""
+    """Returns the usage of the policy's requests and of the judge's, if there is one, over all starts of the
+    run."""
     usage = Usage()
     try:
         for folder in (run / JOURNAL, run / JUDGE_FOLDER):
@@ -72,7 +73,7 @@ def _evaluation_usage(run: Path) -> dict[str, int]:
 
 
 def _usage_dict(usage: Usage) -> dict[str, int]:
-    """A usage as it stands in the facts of a step."""
+    """Returns a usage as it stands in the facts of a step."""
     return {
         "requests": usage.requests,
         "prompt_tokens": usage.prompt_tokens,

@@ -72,8 +72,8 @@ class LoopServer(ExitStack):
         return self.url
 
     def index_facts(self) -> dict[str, Any]:
-        """The facts about the served index, by the names that `/ready` and a manifest share. Raises RunError
-        if the server does not answer, or is not ready."""
+        """Returns the facts about the served index, by the names that `/ready` and a manifest share. Raises
+        RunError if the server does not answer, or is not ready."""
         is_named = ready_address(self.url)[1] is not None
         ready = self._named_index_facts() if is_named else describe_server(self.url)["ready"]
         if ready is None:
@@ -81,8 +81,8 @@ class LoopServer(ExitStack):
         return {name: ready.get(name) for name in _COMPARED_KEYS}
 
     def _named_index_facts(self) -> dict[str, Any] | None:
-        """The part of `/ready` about the index that the address names; None if the server is not ready, or
-        has no such index."""
+        """Returns the part of `/ready` about the index that the address names; None if the server is not
+        ready, or has no such index."""
         address, name = ready_address(self.url)
         answer = self._request("GET", address)
         indexes = answer.json().get("indexes") if answer.status_code == 200 else None
@@ -119,7 +119,7 @@ class LoopServer(ExitStack):
             )
 
     def path_on_server(self, index: Path) -> str:
-        """The path of a folder on the server's machine."""
+        """Returns the path of a folder on the server's machine."""
         for local, remote in self.server.paths.items():
             if index.is_relative_to(Path(local).resolve()):
                 return str(Path(remote) / index.relative_to(Path(local).resolve()))
@@ -141,7 +141,7 @@ class LoopServer(ExitStack):
             )
 
     def _request(self, method: str, address: str, body: Any = None) -> httpx.Response:
-        """The server's answer. Raises RunError if there is none."""
+        """Returns the server's answer. Raises RunError if there is none."""
         try:
             with bounded_http_client(_LOADING_S, token_header()) as client:
                 return client.request(method, address, json=body)
@@ -151,8 +151,8 @@ class LoopServer(ExitStack):
 
 
 def manifest_facts(index: Path) -> dict[str, Any]:
-    """The facts in the manifest of an index that `/ready` shares, by the names there. Raises RunError if the
-    manifest cannot be read."""
+    """Returns the facts in the manifest of an index that `/ready` shares, by the names there. Raises RunError
+    if the manifest cannot be read."""
     path = index / "manifest.json"
     try:
         manifest = read_json_file(path)

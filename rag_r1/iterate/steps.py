@@ -86,14 +86,14 @@ class Loop:
         )
 
     def steps(self) -> list[LoopStep]:
-        """All steps, in order. Raises RunError if a file of the plan cannot be read."""
+        """Returns all steps, in order. Raises RunError if a file of the plan cannot be read."""
         try:
             return self._steps()
         except OSError as error:
             raise RunError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def _steps(self) -> list[LoopStep]:
-        """All steps, in order. Raises OSError for a file that cannot be read."""
+        """Returns all steps, in order. Raises OSError for a file that cannot be read."""
         state = replace(self._initial)  # a copy, which the steps change
         steps = [self._evaluation("start/evaluation", state)]
         trains_agent = self.plan.agent.recipe is not None
@@ -109,7 +109,7 @@ class Loop:
         return steps
 
     def _agent(self, number: int, state: _LoopState) -> LoopStep:
-        """The training of a round's agent; `state` then has its model."""
+        """Returns the training of a round's agent; `state` then has its model."""
         plan, agent, name = self.plan, self.plan.agent, f"round{number}/agent"
         assert agent.recipe is not None  # else there is no such step
         continues = agent.start == "previous"
@@ -134,7 +134,7 @@ class Loop:
         )
 
     def _evaluation(self, name: str, state: _LoopState) -> LoopStep:
-        """The evaluation of the present agent with the present index."""
+        """Returns the evaluation of the present agent with the present index."""
         section, results = self.plan.evaluation, ("run/report.json",)
         return self._play(name, section, evaluation_metrics, results, state, StepCommands.evaluation)
 
@@ -147,7 +147,7 @@ class Loop:
         state: _LoopState,
         command: Callable[[StepCommands, str, Mode, Path], list[str]],
     ) -> LoopStep:
-        """A step in which the present agent plays a section's questions. `work`: reads its metrics;
+        """Returns a step in which the present agent plays a section's questions. `work`: reads its metrics;
         `command`: the method of StepCommands."""
         plan, model, query, run = self.plan, state.model, state.query, self.out / name / "run"
         settings = {
@@ -167,8 +167,8 @@ class Loop:
         )
 
     def _new_retriever(self, number: int, state: _LoopState) -> list[LoopStep]:
-        """The steps data, retriever, index and reload of a round; `state` then has the new retriever and
-        index."""
+        """Returns the steps data, retriever, index and reload of a round; `state` then has the new retriever
+        and index."""
         plan, spec = self.plan, self.plan.retriever
         assert plan.data is not None and spec is not None  # else there are no such steps
         data, retriever, index, reload = (
@@ -210,7 +210,8 @@ class Loop:
         return self._initial.model if self.plan.has_fixed_served_agent else _files_hash(self._initial.model)
 
     def _play_settings(self, state: _LoopState) -> dict[str, Any]:
-        """The settings of a step that plays: the agent's, and the index if no other step has made it."""
+        """Returns the settings of a step that plays: the agent's, and the index if no other step has made
+        it."""
         agent = self.plan.agent
         settings = {"protocol": agent.protocol, "keys": list(agent.keys), "query": state.query}
         if state.index_steps:
@@ -247,17 +248,17 @@ def _link_model(folder: Path) -> dict[str, Any]:
 
 
 def _decisive(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options on which a step's result depends, in the order of their names."""
+    """Returns the options on which a step's result depends, in the order of their names."""
     return {name: value for name, value in sorted(options.items()) if name not in _SPEED_KEYS}
 
 
 def _file_hash(path: str | Path) -> str:
-    """The first 16 digits of a hash of a file's content; for files that are read in moments."""
+    """Returns the first 16 digits of a hash of a file's content; for files that are read in moments."""
     return sha256_of_file(Path(path))[:16]
 
 
 def _files_hash(name: str) -> str:
-    """A hash of the names and sizes of a large file, or of the files in a folder; for a path that does not
-    exist, the path."""
+    """Returns a hash of the names and sizes of a large file, or of the files in a folder; for a path that
+    does not exist, the path."""
     path = Path(name)
     return names_and_sizes_hash(path) if path.exists() else name

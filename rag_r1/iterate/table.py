@@ -36,8 +36,8 @@ tokens are those of training data and evaluation since the row above, without th
 
 
 def rows_of(folder: PipelineFolder, names: Sequence[str]) -> list[dict[str, Any]]:
-    """A row for each evaluation among the steps of these names, in order, up to the first step that is not
-    done."""
+    """Returns a row for each evaluation among the steps of these names, in order, up to the first step that
+    is not done."""
     rows: list[dict[str, Any]] = []
     usage: dict[str, int] = {}
     for name in names:

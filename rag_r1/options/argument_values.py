@@ -41,17 +41,17 @@ class ArgumentsError(ValueError):
 
 
 def flag_of(name: Any) -> str:
-    """The flag of a field: `--two-words`."""
+    """Returns the flag of a field: `--two-words`."""
     return f"--{str(name).replace('_', '-')}"
 
 
 def field_names(cls: Any) -> dict[Any, FieldInfo]:
-    """The fields of a declaration by the names under which their values are given."""
+    """Returns the fields of a declaration by the names under which their values are given."""
     return {field.validation_alias or name: field for name, field in cls.model_fields.items()}
 
 
 def sentence(error: Any, fields: Fields) -> str:
-    """The message about a wrong value, in argparse's style or from the validator that refused it."""
+    """Returns the message about a wrong value, in argparse's style or from the validator that refused it."""
     cause = error.get("ctx", {}).get("error")
     if cause and not error["loc"]:
         return str(cause)
@@ -65,7 +65,7 @@ def sentence(error: Any, fields: Fields) -> str:
 
 
 def _refusal(name: Any, annotation: Any, metadata: Any, value: Any) -> str:
-    """The message about a wrong value, without the value if it might be secret."""
+    """Returns the message about a wrong value, without the value if it might be secret."""
     requirement = describe_type(annotation, metadata).removesuffix(" or null")
     shown = f", not {value!r}" if is_safe_to_show(annotation, metadata) else ""
     return f"argument {flag_of(name)}: must be {requirement}{shown}"
@@ -107,8 +107,8 @@ def values_of(arguments: Any) -> Iterator[tuple[str, FieldInfo, Any]]:
 
 
 def words_of(arguments: Any) -> list[str]:
-    """The words that give an Arguments to its command (`Arguments.to_argv`). Raises ValueError for a value
-    that has no words."""
+    """Returns the words that give an Arguments to its command (`Arguments.to_argv`). Raises ValueError for a
+    value that has no words."""
     flags: list[str] = []
     positional: list[str] = []
     for name, field, value in values_of(arguments):
@@ -133,7 +133,7 @@ def words_of(arguments: Any) -> list[str]:
 
 
 def is_positional(field: FieldInfo) -> bool:
-    """Whether the argument is given without a flag."""
+    """Returns whether the argument is given without a flag."""
     return _CliPositionalArg in field.metadata
 
 
@@ -150,6 +150,6 @@ def no_empty_path(cls: Any, value: Any, info: ValidationInfo) -> Any:
 
 
 def _is_list(field: FieldInfo) -> bool:
-    """Whether the flag takes several values, or may be repeated."""
+    """Returns whether the flag takes several values, or may be repeated."""
     kinds = [field.annotation, *get_args(field.annotation)]
     return any(get_origin(kind) in (list, tuple) for kind in kinds)

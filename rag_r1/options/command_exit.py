@@ -120,7 +120,7 @@ def _flush_output() -> None:
 
 
 def _is_output_broken() -> bool:
-    """Whether nobody can read what this process prints: a pipe's other end is closed."""
+    """Returns whether nobody can read what this process prints: a pipe's other end is closed."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)

@@ -65,7 +65,7 @@ Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]
 
 
 def is_override(word: str) -> bool:
-    """Whether a word is `key=value`, or `~key`, which deletes a key."""
+    """Returns whether a word is `key=value`, or `~key`, which deletes a key."""
     return "=" in word or (word.startswith("~") and len(word) > 1)
 
 
@@ -83,7 +83,7 @@ CheckedOverrides = CliPositionalArg[list[Annotated[str, AfterValidator(_checked_
 
 
 def hydra_quoted(path: Path | str) -> str:
-    """A path as the value of a Hydra override, in quotes that Hydra removes."""
+    """Returns a path as the value of a Hydra override, in quotes that Hydra removes."""
     return "'" + str(path).replace("'", "\\'") + "'"
 
 
@@ -126,16 +126,16 @@ class Arguments(BaseSettings):
         return cls(**from_plain(values, field_names(cls)))
 
     def changed(self, **values: Any) -> Self:
-        """A copy with other values, which are checked. Raises ArgumentsError."""
+        """Returns a copy with other values, which are checked. Raises ArgumentsError."""
         if self._is_partial:
             return self.model_copy(update=values)
         values_set = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**values_set | values)
 
     def to_argv(self) -> list[str]:
-        """The words that give these arguments to the command: flags in declared order, then the positional
-        ones, without values that are the defaults. Raises ValueError for a value that has no words: a null or
-        an empty list where that is not the default."""
+        """Returns the words that give these arguments to the command: flags in declared order, then the
+        positional ones, without values that are the defaults. Raises ValueError for a value that has no
+        words: a null or an empty list where that is not the default."""
         return words_of(self)
 
 
@@ -148,8 +148,8 @@ def argument(
     old: str | None = None,
     rare: str | None = None,
 ) -> Any:
-    """A field of Arguments; required if it has no default. `metavar`: placeholder of the value in the help,
-    or a tuple if the flag takes several: two for `("TRAIN", "TEST")`, one or more for `("FILE", ...)`.
+    """Returns a field of Arguments; required if it has no default. `metavar`: placeholder of the value in the
+    help, or a tuple if the flag takes several: two for `("TRAIN", "TEST")`, one or more for `("FILE", ...)`.
     `flag`: its name, if that is not a valid name in Python. `old`: a former name of the field, which goes on
     working and is not shown. `rare`: shown by `--help-all` only, under this heading."""
     extra = {"metavar": metavar, "old": old, "rare": rare}
@@ -157,7 +157,8 @@ def argument(
 
 
 def with_defaults(cls: type[ArgumentsType], **defaults: Any) -> type[ArgumentsType]:
-    """A subclass of the declaration with other defaults for some fields; a default of None is ignored."""
+    """Returns a subclass of the declaration with other defaults for some fields; a default of None is
+    ignored."""
     changed = {}
     for name, value in defaults.items():
         if value is not None:

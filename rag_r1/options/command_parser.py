@@ -63,14 +63,14 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
 
     def _unknown_flags(self, words: Sequence[str]) -> list[str]:
-        """A message for each flag that is unknown."""
+        """Returns a message for each flag that is unknown."""
         names = self._option_string_actions
         flags = [word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2]
         unknown = [flag for flag in flags if not any(name.startswith(flag) for name in names)]
         return [self._with_hint(f"unrecognized: {flag}", flag, ", ") for flag in unknown]
 
     def _with_hint(self, message: str, unknown: str, separator: str = "; ") -> str:
-        """The message, followed by the known flag that is most like `unknown`, if there is one."""
+        """Returns the message, followed by the known flag that is most like `unknown`, if there is one."""
         hint = did_you_mean(unknown.split()[0].partition("=")[0], self._option_string_actions)
         return message + (f"{separator}{hint}" if hint else "")
 
@@ -129,7 +129,8 @@ class _JsonListAction(argparse.Action):
 
 
 def _with_our_help(field: FieldInfo, keywords: dict[str, Any]) -> dict[str, Any]:
-    """The keywords that pydantic-settings gives to argparse for an argument, with our help and our lists."""
+    """Returns the keywords that pydantic-settings gives to argparse for an argument, with our help and our
+    lists."""
     help_text = field.description or ""
     metavar = field.json_schema_extra["metavar"]
     default = field.default

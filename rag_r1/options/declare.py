@@ -117,7 +117,7 @@ def options(
 
 
 def option_names(cls: type) -> list[str]:
-    """The names of the declared options, in order."""
+    """Returns the names of the declared options, in order."""
     return list(cls.__pydantic_fields__)
 
 
@@ -162,7 +162,7 @@ def _by_name(cls: type, config: Mapping[str, Any], key: str) -> tuple[dict[str, 
 
 
 def _under(fault: OptionFault, declared: str, key: str) -> OptionFault:
-    """The fault with the actual key of the options instead of the declared one."""
+    """Returns the fault with the actual key of the options instead of the declared one."""
     if key == declared:
         return fault
     return OptionFault(fault.key.replace(declared, key, 1), str(fault).replace(f"{declared}.", f"{key}.", 1))
@@ -196,25 +196,26 @@ def _faults(error: ValidationError, cls: type, values: Mapping[str, Any], key: s
 
 
 def _text_of(value: Any) -> str:
-    """A value in a message; the user and password of an address are left out."""
+    """Returns a value in a message; the user and password of an address are left out."""
     return re.sub(r"//[^/\s]*@", "//...@", repr(value))
 
 
 def _unknown(name: Any, cls: type, key: str) -> OptionFault:
-    """The fault of a key that is not declared, with the nearest declared one."""
+    """Returns the fault of a key that is not declared, with the nearest declared one."""
     names = option_names(cls)
     parts = [f"unknown key {key}.{name}: use one of {', '.join(names)}", did_you_mean(str(name), names)]
     return OptionFault(f"{key}.{name}", "; ".join(filter(None, parts)))
 
 
 def must_be(annotation: Any, metadata: Any, value: Any) -> str:
-    """The message `must be ..., not VALUE` about a wrong value, without the value if it might be secret."""
+    """Returns the message `must be ..., not VALUE` about a wrong value, without the value if it might be
+    secret."""
     requirement = f"must be {describe_type(annotation, metadata)}"
     return f"{requirement}, not {_text_of(value)}" if is_safe_to_show(annotation, metadata) else requirement
 
 
 def is_safe_to_show(annotation: Any, metadata: Any = ()) -> bool:
-    """Whether a wrong value of this type may be repeated in a message."""
+    """Returns whether a wrong value of this type may be repeated in a message."""
     inner = get_args(annotation)
     if get_origin(annotation) is Annotated:
         return is_safe_to_show(inner[0], (*inner[1:], *metadata))

@@ -60,7 +60,7 @@ def import_object(path: str) -> Any:
 
 
 def _not_found(path: str, module_name: str) -> ImportPathError:
-    """The error about a module that does not exist."""
+    """Returns the error about a module that does not exist."""
     package, dot, _ = module_name.partition(".")
     file = f"{module_name.replace('.', os.sep)}.py"
     python_path = os.environ.get("PYTHONPATH") or "which is not set"
@@ -72,7 +72,7 @@ def _not_found(path: str, module_name: str) -> ImportPathError:
 
 
 def _broken(path: str, module_name: str, error: Exception) -> ImportPathError:
-    """The error about a module whose import has raised `error`."""
+    """Returns the error about a module whose import has raised `error`."""
     try:
         spec = importlib.util.find_spec(module_name)
     except Exception:  # raised for a package that cannot be imported

@@ -29,18 +29,18 @@ class Problem:
 
 
 def error(where: str, what: str, remedy: str) -> Problem:
-    """A Problem with which a run must not start."""
+    """Returns a Problem with which a run must not start."""
     return Problem("error", where, what, remedy)
 
 
 def warning(where: str, what: str, remedy: str) -> Problem:
-    """A Problem with which a run can start."""
+    """Returns a Problem with which a run can start."""
     return Problem("warning", where, what, remedy)
 
 
 def problem_of_fault(fault: Exception) -> Problem:
-    """The Problem for a wrong option, whose message begins with the key, as in `rag_r1.retriever.topk must be
-    ...`, or with `unknown key` and the key."""
+    """Returns the Problem for a wrong option, whose message begins with the key, as in `rag_r1.retriever.topk
+    must be ...`, or with `unknown key` and the key."""
     what = str(fault)
     keys = [word.rstrip(":,") for word in what.split() if word.startswith("rag_r1")]
     where = getattr(fault, "key", None) or (keys[0] if keys else "rag_r1")
@@ -91,7 +91,7 @@ def print_report(report: PreflightReport, *, tables: bool = False) -> bool:
 
 
 def is_unset(config: DictConfig, key: str) -> bool:
-    """Whether a key is null, missing (`???`) or absent."""
+    """Returns whether a key is null, missing (`???`) or absent."""
     from omegaconf import OmegaConf
 
     parent, _, name = key.rpartition(".")
@@ -100,13 +100,13 @@ def is_unset(config: DictConfig, key: str) -> bool:
 
 
 def plain(node: Any) -> Any:
-    """The node of a configuration as plain Python types, with all interpolations resolved."""
+    """Returns the node of a configuration as plain Python types, with all interpolations resolved."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
 def first_line(text: Any) -> str:
-    """The first line of a text, for messages of one line."""
+    """Returns the first line of a text, for messages of one line."""
     lines = str(text).strip().splitlines()
     return lines[0] if lines else "no message"

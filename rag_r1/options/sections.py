@@ -31,7 +31,7 @@ class PlanError(ValueError):
 
 
 def load_sections(path: Path, declared: Declared) -> dict[str, Any]:
-    """The sections in a YAML file. Raises PlanError if it cannot be read, or is not a mapping."""
+    """Returns the sections in a YAML file. Raises PlanError if it cannot be read, or is not a mapping."""
     try:
         sections = read_yaml(path)
     except (OSError, YamlError) as error:

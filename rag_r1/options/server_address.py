@@ -35,7 +35,8 @@ _PASSWORD_IN_PATH = re.compile(r":[^/]*@")
 
 
 def server_address(url: str) -> str:
-    """The address itself. Raises ValueError, whose message does not repeat it, unless it is AN_ADDRESS."""
+    """Returns the address itself. Raises ValueError, whose message does not repeat it, unless it is
+    AN_ADDRESS."""
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018  (raises ValueError if it is not a number)
@@ -56,8 +57,8 @@ def server_address(url: str) -> str:
 
 
 def model_server_base(url: str) -> str:
-    """The address of an OpenAI-compatible server without the route with which it may end, and with `/v1` if
-    it has no path. Raises ValueError as `server_address`."""
+    """Returns the address of an OpenAI-compatible server without the route with which it may end, and with
+    `/v1` if it has no path. Raises ValueError as `server_address`."""
     parts = urlsplit(server_address(url))
     path = parts.path.rstrip("/")
     for route in ("/chat/completions", "/completions"):
@@ -66,7 +67,7 @@ def model_server_base(url: str) -> str:
 
 
 def is_server_address(url: object) -> bool:
-    """Whether `server_address` accepts it."""
+    """Returns whether `server_address` accepts it."""
     try:
         return isinstance(url, str) and bool(server_address(url))
     except ValueError:
@@ -74,18 +75,19 @@ def is_server_address(url: object) -> bool:
 
 
 def is_refused(error: str) -> bool:
-    """Whether the text of an error says that no server listens at the address."""
+    """Returns whether the text of an error says that no server listens at the address."""
     return any(words in error for words in ("Connect call failed", "Connection refused", "ConnectorError"))
 
 
 def is_other_server(error: str) -> bool:
-    """Whether the text of a search's error says that something else than a retrieval server has answered."""
+    """Returns whether the text of a search's error says that something else than a retrieval server has
+    answered."""
     return any(words in error for words in (WEB_PAGE, OTHER_JSON, "JSONDecodeError"))
 
 
 def server_fault(server: str, url: str, error: str, start: str, flag: str) -> str:
-    """The sentence for a server that does not answer: address, cause, the command that starts one, and the
-    flag that names it. `{port}` in `start` is that of the address."""
+    """Returns the sentence for a server that does not answer: address, cause, the command that starts one,
+    and the flag that names it. `{port}` in `start` is that of the address."""
     cause = "connection refused" if is_refused(error) else error
     try:
         port = urlsplit(url).port or 80
@@ -96,18 +98,18 @@ def server_fault(server: str, url: str, error: str, start: str, flag: str) -> st
 
 
 def web_page_fault(server: str, url: str, flag: str) -> str:
-    """The sentence for an address at which something answers with a web page, as `server_fault`."""
+    """Returns the sentence for an address at which something answers with a web page, as `server_fault`."""
     return f"{url} answers with a web page, so it is not a {server}: correct {flag}"
 
 
 def other_answer_fault(server: str, url: str, answer: str, flag: str) -> str:
-    """The sentence for an address at which something answers with `answer`, which the server would not, as
-    `server_fault`."""
+    """Returns the sentence for an address at which something answers with `answer`, which the server would
+    not, as `server_fault`."""
     return f"{url} answers with {answer}, as no working {server} does: see its log, or correct {flag}"
 
 
 def search_fault(url: str, error: str, flag: str) -> str:
-    """The sentence for a search that fails at a retrieval server, as `server_fault`."""
+    """Returns the sentence for a search that fails at a retrieval server, as `server_fault`."""
     if not is_refused(error):
         reason = error
         if OTHER_JSON in error:

@@ -85,7 +85,7 @@ def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, An
 
 
 def _value_count(flag: str, fields: Any) -> int:
-    """The number of following words that are values of this flag."""
+    """Returns the number of following words that are values of this flag."""
     if "=" in flag:
         return 0
     kinds = {flag_of(name): field.annotation for name, field in fields.items()}
@@ -96,7 +96,7 @@ def _value_count(flag: str, fields: Any) -> int:
 
 
 def _no_settings_fault(word: str) -> str:
-    """The message about a word that begins with @ and does not name a file of settings."""
+    """Returns the message about a word that begins with @ and does not name a file of settings."""
     path = Path(word[1:])
     if (path / SETTINGS).is_file():
         return f"{word} is a folder: give its file of settings, {word}/{SETTINGS}"
@@ -153,7 +153,7 @@ def _wrong_values(settings: Mapping[str, Any], cls: Any, fields: Any) -> dict[st
 
 
 def _by_key(message: str, flag: str) -> str:
-    """A message about a flag as one about a key of a file."""
+    """Returns a message about a flag as one about a key of a file."""
     return f"{flag[2:].replace('-', '_')}: {message.removeprefix(f'argument {flag}: ')}"
 
 
@@ -189,7 +189,8 @@ def recorded_settings(
 
 
 def owner_of(folder: Path) -> str | None:
-    """The command that wrote the settings in a folder, such as `rag-r1 eval`; None if there are none."""
+    """Returns the command that wrote the settings in a folder, such as `rag-r1 eval`; None if there are
+    none."""
     try:
         with (folder / SETTINGS).open(encoding="utf-8", errors="replace") as file:
             head = file.readline(1000)
@@ -199,7 +200,8 @@ def owner_of(folder: Path) -> str | None:
 
 
 def settings_text(args: Any, command: str) -> str:
-    """The settings of `args`, an Arguments, as the text of a file that `command` reads, without secrets."""
+    """Returns the settings of `args`, an Arguments, as the text of a file that `command` reads, without
+    secrets."""
     settings: dict[str, Any] = {}
     secret: list[str] = []
     for name, field, value in values_of(args):

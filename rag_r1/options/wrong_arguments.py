@@ -49,8 +49,8 @@ def right_arguments(cls: Any, values: Mapping[str, Any], wrong_names: set[str]) 
 
 
 def problems_beside(check: Callable[[Any], object], args: Any, wrong_names: Iterable[str]) -> list[str]:
-    """The problems that the check of a command finds in these arguments, without those that follow from the
-    wrong ones."""
+    """Returns the problems that the check of a command finds in these arguments, without those that follow
+    from the wrong ones."""
     try:
         check(args)
     except (ValueError, OSError, RuntimeError) as error:

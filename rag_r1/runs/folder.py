@@ -54,7 +54,7 @@ class EpisodeOutcome:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> EpisodeOutcome:
-        """The outcome in a record of the journal. Raises KeyError or TypeError for anything else."""
+        """Returns the outcome in a record of the journal. Raises KeyError or TypeError for anything else."""
         right = record["right"]
         if right not in (True, False, None):
             raise TypeError(f"`right` is {right!r}")
@@ -69,8 +69,8 @@ class EpisodeOutcome:
         )
 
     def is_open(self, tries: int) -> bool:
-        """Whether the next start, with so many `tries`, plays the request again: if it failed, unless its row
-        cannot be played."""
+        """Returns whether the next start, with so many `tries`, plays the request again: if it failed, unless
+        its row cannot be played."""
         return self.failed and self.tries < tries and self.status != "bad_row"
 
 

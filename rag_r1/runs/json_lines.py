@@ -153,7 +153,7 @@ class SharedJsonLines(JsonLinesFile):
         return False
 
     def _ends_whole(self) -> bool:
-        """Whether the file is empty or its last line complete."""
+        """Returns whether the file is empty or its last line complete."""
         size = os.fstat(self._file).st_size
         return size == 0 or os.pread(self._file, 1, size - 1) == b"\n"
 

@@ -121,6 +121,6 @@ def _sha256(request: bytes) -> str:
 
 
 def _key(request_id: str, turn: int, sha256: str) -> bytes:
-    """A short hash that is equal for equal requests of an episode's turn."""
+    """Returns a short hash that is equal for equal requests of an episode's turn."""
     text = f"{len(request_id)}/{request_id}/{turn}/{sha256}"
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

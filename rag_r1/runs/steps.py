@@ -146,8 +146,8 @@ class PipelineFolder:
 
 
 def fingerprint(folder: Path, names: Sequence[str]) -> str:
-    """A hash of files, and of all files in folders, by name and content. Raises RunError if one of them
-    is missing."""
+    """Returns a hash of files, and of all files in folders, by name and content. Raises RunError if one of
+    them is missing."""
     digest = hashlib.sha256()
     for name in names:
         path = folder / name
@@ -169,7 +169,7 @@ def _free_name(folder: Path) -> Path:
 
 
 def _hash(plan: Mapping[str, Any]) -> str:
-    """A hash of the content of begun.json."""
+    """Returns a hash of the content of begun.json."""
     return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
 
 

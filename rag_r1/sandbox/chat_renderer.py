@@ -27,7 +27,8 @@ def _compiled(template: str) -> Any:
 
 
 def environment() -> Any:
-    """A Jinja2 environment with the extensions, filters and globals that transformers gives to templates."""
+    """Returns a Jinja2 environment with the extensions, filters and globals that transformers gives to
+    templates."""
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -40,7 +41,8 @@ def environment() -> Any:
 
 
 def _generation_extension() -> type:
-    """The Jinja2 extension for `{% generation %}`, which marks the trained text and does not change it."""
+    """Returns the Jinja2 extension for `{% generation %}`, which marks the trained text and does not change
+    it."""
     from jinja2 import nodes
     from jinja2.ext import Extension
 

@@ -58,9 +58,9 @@ class ChatTemplate:
         self._uses_worker = is_inherited and not _TRANSFORMERS_ARGUMENTS & set(arguments)
 
     def text(self, messages: Messages, tools: Messages | None = None) -> str:
-        """The text of a prompt, up to the beginning of the next turn. Raises DataError for a template that
-        cannot be rendered, ValueError if it refuses the chat, and whatever a tokenizer that renders chats
-        itself raises."""
+        """Returns the text of a prompt, up to the beginning of the next turn. Raises DataError for a template
+        that cannot be rendered, ValueError if it refuses the chat, and whatever a tokenizer that renders
+        chats itself raises."""
         if not self._uses_worker:
             return self._tokenizer.apply_chat_template(
                 list(messages), tools=tools, tokenize=False, add_generation_prompt=True, **self._arguments
@@ -78,7 +78,7 @@ class ChatTemplate:
         return _render(template, values)
 
     def ids(self, messages: Messages, tools: Messages | None = None) -> list[int]:
-        """The token ids of a prompt. Raises as `text`."""
+        """Returns the token ids of a prompt. Raises as `text`."""
         if not self._uses_worker:
             return self._tokenizer.apply_chat_template(
                 list(messages), tools=tools, add_generation_prompt=True, return_dict=False, **self._arguments
@@ -127,8 +127,8 @@ def refuse_endless_files(folder: str | Path) -> None:
 
 
 def _render(template: str, values: dict[str, Any]) -> str:
-    """The text that a worker renders. Raises DataError for a template that is broken or without end, and
-    ValueError with the template's own error."""
+    """Returns the text that a worker renders. Raises DataError for a template that is broken or without end,
+    and ValueError with the template's own error."""
     if _endings[template] >= MAX_ENDINGS:
         raise DataError("the chat template was ended by its limits before: use another model's")
     try:

@@ -75,7 +75,7 @@ def read_all(files: list[list[str]]) -> list[list[Any]]:
 
 
 def within_limits(document: DocumentText) -> DocumentText:
-    """The document itself. Raises DataError if it has too much text or too many sections."""
+    """Returns the document itself. Raises DataError if it has too much text or too many sections."""
     if sum(len(section.text) for section in document.sections) > MAX_CHARS:
         raise DataError(f"its text has more than {MAX_CHARS:,} characters: split it")
     if len(document.sections) > MAX_SECTIONS:
@@ -88,7 +88,7 @@ def _read_html(data: bytes) -> DocumentText:
 
 
 def html_text(markup: str) -> DocumentText:
-    """The text of a page. Raises DataError for markup that Python's parser does not read."""
+    """Returns the text of a page. Raises DataError for markup that Python's parser does not read."""
     page = _PageParser()
     try:
         page.feed(markup)
@@ -101,14 +101,14 @@ def html_text(markup: str) -> DocumentText:
 
 
 def _declared_encoding(data: bytes) -> str | None:
-    """The encoding that an HTML page names in its first kilobytes; None if it names none."""
+    """Returns the encoding that an HTML page names in its first kilobytes; None if it names none."""
     match = _CHARSET.search(data[:4096])
     return match[1].decode("ascii") if match else None
 
 
 def decode_text(data: bytes, encoding: str | None = None) -> str:
-    """The text of a file in UTF-8, in UTF-16 with a byte order mark, or in the encoding that it names. Raises
-    DataError."""
+    """Returns the text of a file in UTF-8, in UTF-16 with a byte order mark, or in the encoding that it
+    names. Raises DataError."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
     elif data.startswith(codecs.BOM_UTF8):
@@ -175,7 +175,7 @@ class _PageParser(HTMLParser):
 
 
 def _read_pdf(stream: BinaryIO) -> DocumentText:
-    """The text of a PDF, a section for each page. Raises DataError, and OSError."""
+    """Returns the text of a PDF, a section for each page. Raises DataError, and OSError."""
     try:
         import pypdf
     except ImportError:
@@ -200,7 +200,7 @@ def _read_pdf(stream: BinaryIO) -> DocumentText:
 
 
 def _pages(reader: Any) -> Iterator[Section]:
-    """The pages of a PDF. Raises DataError for too much text."""
+    """Yields the pages of a PDF. Raises DataError for too much text."""
     characters_left = MAX_CHARS
     for number, page in enumerate(reader.pages, 1):
         text = page.extract_text() or ""
@@ -211,5 +211,5 @@ def _pages(reader: Any) -> Iterator[Section]:
 
 
 def one_line(text: str) -> str:
-    """A text as one line of at most 200 characters."""
+    """Returns a text as one line of at most 200 characters."""
     return " ".join(text.split())[:200]

@@ -47,7 +47,8 @@ def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
 
 
 def _check_column(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
-    """The unpacked bytes of a column of a row group; 0 if it is broken. Raises DataError that names both."""
+    """Returns the unpacked bytes of a column of a row group; 0 if it is broken. Raises DataError that names
+    both."""
     import pyarrow as pa
 
     location = f"row group {group}, column {column!r}"
@@ -62,8 +63,8 @@ def _check_column(file: Any, group: int, column: str, batch_rows: int, bytes_lef
 
 
 def _unpacked_bytes(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
-    """The unpacked bytes of a column of a row group. Raises DataError for too large a batch, and beyond
-    `bytes_left`."""
+    """Returns the unpacked bytes of a column of a row group. Raises DataError for too large a batch, and
+    beyond `bytes_left`."""
     total = 0
     batches = file.iter_batches(batch_rows, row_groups=[group], columns=[column], use_threads=False)
     for batch in batches:
@@ -79,7 +80,7 @@ def _unpacked_bytes(file: Any, group: int, column: str, batch_rows: int, bytes_l
 
 
 def _values_in(array: Any) -> int:
-    """The number of values in an Arrow array, with those of its lists and structs."""
+    """Returns the number of values in an Arrow array, with those of its lists and structs."""
     import pyarrow.types as kinds
 
     if kinds.is_struct(array.type):

@@ -39,7 +39,7 @@ def read(path: str, form: str) -> list[list[Any]]:
 
 
 def _terms_and_triples(graph: Any) -> list[list[Any]]:
-    """The terms of a graph, and its triples as numbers of terms, three in a row. A term is an address
+    """Returns the terms of a graph, and its triples as numbers of terms, three in a row. A term is an address
     `[address]`, a nameless node `[name, 0]`, or a text `[text, language, datatype]`. Raises ValueError for a
     term that is too long."""
     from rdflib import Literal, URIRef

@@ -56,7 +56,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def plain_values(path: str) -> Any:
-    """The plain values of a file of `torch.save`. Raises ValueError for any other file, OSError and
+    """Returns the plain values of a file of `torch.save`. Raises ValueError for any other file, OSError and
     MemoryError."""
     try:
         with zipfile.ZipFile(path) as archive:

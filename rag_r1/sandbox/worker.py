@@ -37,8 +37,8 @@ def main() -> None:
 
 
 def _run_job(request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The answer to a request, `{"value": ...}` or `{"error": [kind, message]}`, and whether this process
-    exits after it."""
+    """Returns the answer to a request, `{"value": ...}` or `{"error": [kind, message]}`, and whether this
+    process exits after it."""
     _set_limits(request["cpu_s"], request["memory"])
     try:
         module, _, function = request["job"].partition(":")
@@ -54,7 +54,7 @@ def _run_job(request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
 
 
 def _read(stream: BinaryIO) -> Any:
-    """The next message; None at the end."""
+    """Returns the next message; None at the end."""
     header = stream.read(8)
     return json.loads(stream.read(int.from_bytes(header, "big"))) if len(header) == 8 else None
 
@@ -81,7 +81,8 @@ def _set_limit(kind: int, value: int) -> None:
 
 
 def _peak_bytes() -> int:
-    """The most bytes that this program held. Not getrusage's figure, which on Linux includes the parent's."""
+    """Returns the most bytes that this program held. Not getrusage's figure, which on Linux includes the
+    parent's."""
     try:
         with open("/proc/self/status", "rb") as status:
             return next(int(line.split()[1]) << 10 for line in status if line.startswith(b"VmHWM:"))

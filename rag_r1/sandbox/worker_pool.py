@@ -73,8 +73,8 @@ class WorkerPool:
         self._idle: list[_Worker] = []
 
     def call(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> Any:
-        """The result of the job, `module:function`. Raises LimitError and JobError; OSError if a process
-        cannot be started, and RuntimeError for that while the interpreter shuts down."""
+        """Returns the result of the job, `module:function`. Raises LimitError and JobError; OSError if a
+        process cannot be started, and RuntimeError for that while the interpreter shuts down."""
         return self.start(job, arguments, limits).result()
 
     def start(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> JobHandle:
@@ -110,7 +110,7 @@ class WorkerPool:
         return JobHandle(self, slots, worker, limits)
 
     def _take_worker(self) -> _Worker:
-        """An idle worker, or a new one."""
+        """Returns an idle worker, or a new one."""
         while (worker := self._pop_idle()) is not None:
             if worker.is_alive():
                 return worker
@@ -119,7 +119,7 @@ class WorkerPool:
         return _starter.submit(_Worker).result()
 
     def _pop_idle(self) -> _Worker | None:
-        """An idle worker, or None; in one step, since another thread may take the last one."""
+        """Returns an idle worker, or None; in one step, since another thread may take the last one."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -192,7 +192,8 @@ class _Worker:
             stream.close()
 
     def answer(self, limits: JobLimits) -> tuple[dict[str, Any], bool]:
-        """The answer to the request that was sent, and whether this worker exits now. Raises LimitError."""
+        """Returns the answer to the request that was sent, and whether this worker exits now. Raises
+        LimitError."""
         # Processor time is limited by the kernel; on a busy machine it takes several times as long.
         deadline = time.monotonic() + 4 * limits.cpu_s + _WAIT_S
         try:
@@ -213,7 +214,7 @@ class _Worker:
             view = view[self._process.stdin.write(view) or 0 :]
 
     def _read(self, size: int, deadline: float) -> bytes:
-        """The next `size` bytes. Raises EOFError if the process has ended, and LimitError after the
+        """Returns the next `size` bytes. Raises EOFError if the process has ended, and LimitError after the
         deadline."""
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
@@ -230,7 +231,7 @@ class _Worker:
         return bytes(data)
 
     def _exit_reason(self, limits: JobLimits) -> str:
-        """Why the process has ended by itself, as the message of a LimitError."""
+        """Returns why the process has ended by itself, as the message of a LimitError."""
         status = self._process.wait()
         if status in (-signal.SIGPROF, -signal.SIGXCPU):
             return f"it takes more than {limits.cpu_s:,.4g} s of processor time"

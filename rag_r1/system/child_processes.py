@@ -63,8 +63,8 @@ _NEEDED_ADDRESS = re.compile(r".*_proxy|HF_ENDPOINT", re.IGNORECASE)
 
 
 def server_environment(*tokens: str) -> dict[str, str]:
-    """The variables of this process's environment that a server of ours needs. `tokens`: the variables with
-    secrets that it needs, too."""
+    """Returns the variables of this process's environment that a server of ours needs. `tokens`: the
+    variables with secrets that it needs, too."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -73,8 +73,8 @@ def server_environment(*tokens: str) -> dict[str, str]:
 
 
 def environment_without_secrets(keep: Collection[str], hidden: Collection[str] = ()) -> dict[str, str]:
-    """This process's environment without the variables `hidden`, and without those that are secret by their
-    names or hold an address with a password, except `keep`."""
+    """Returns this process's environment without the variables `hidden`, and without those that are secret by
+    their names or hold an address with a password, except `keep`."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -83,15 +83,15 @@ def environment_without_secrets(keep: Collection[str], hidden: Collection[str] =
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether a variable is secret by its name, or by a password in its address."""
+    """Returns whether a variable is secret by its name, or by a password in its address."""
     has_password = _PASSWORD_IN_ADDRESS.search(value) and not _NEEDED_ADDRESS.fullmatch(name)
     return bool(_SECRET.fullmatch(name) or has_password)
 
 
 def bind_to_parent(command: Sequence[str], folder: Path | str | None = None) -> list[str]:
-    """The command, wrapped so that it is ended when the thread that starts it ends, or its process; `folder`:
-    the one in which it is started. A command of a program that does not exist is returned unchanged, so that
-    its start fails."""
+    """Returns the command, wrapped so that it is ended when the thread that starts it ends, or its process;
+    `folder`: the one in which it is started. A command of a program that does not exist is returned
+    unchanged, so that its start fails."""
     path = os.path.join(folder or "", command[0]) if os.sep in command[0] else command[0]
     if shutil.which(path) is None:
         return list(command)
@@ -181,7 +181,8 @@ def end(process: subprocess.Popen, ending: Ending) -> None:
 
 
 def _has_exited(process: subprocess.Popen) -> bool:
-    """Whether a child has ended; until it is waited for it remains a zombie, which keeps its number."""
+    """Returns whether a child has ended; until it is waited for it remains a zombie, which keeps its
+    number."""
     if process.returncode is not None:
         return True
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -211,13 +212,13 @@ def wait_until_ready(
 
 
 def last_lines(log: Path | str, count: int = 25) -> str:
-    """The last lines of a file, or of a text."""
+    """Returns the last lines of a file, or of a text."""
     text = log if isinstance(log, str) else log.read_text(encoding="utf-8", errors="replace")
     return "\n".join(text.strip().splitlines()[-count:])
 
 
 def free_port() -> int:
-    """A port of the loopback interface on which nothing listens."""
+    """Returns a port of the loopback interface on which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

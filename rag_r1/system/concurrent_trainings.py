@@ -19,8 +19,8 @@ TRAINER = "verl.trainer.main_ppo"
 
 
 def find_other_trainings(processes: Iterable[tuple[int, Sequence[str]]] | None = None) -> list[int]:
-    """The ids of other processes that run veRL's trainer. `processes`: (id, command line) of each process;
-    None: all that this process can see."""
+    """Returns the ids of other processes that run veRL's trainer. `processes`: (id, command line) of each
+    process; None: all that this process can see."""
     if processes is None:
         all_processes = psutil.process_iter(["cmdline"])
         processes = ((process.pid, process.info["cmdline"] or ()) for process in all_processes)

@@ -44,7 +44,7 @@ _COMMANDS = {
 
 
 def version() -> str:
-    """The version of this installation, or "(not installed)"."""
+    """Returns the version of this installation, or "(not installed)"."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
@@ -52,13 +52,13 @@ def version() -> str:
 
 
 def clone() -> Path | None:
-    """The root of the clone that this code belongs to; None if it was installed without one."""
+    """Returns the root of the clone that this code belongs to; None if it was installed without one."""
     root = Path(__file__).resolve().parents[2]
     return root if (root / "scripts" / "setup_env.sh").is_file() else None
 
 
 def setup_command(platform: Literal["cpu", "gpu"] | None = None) -> str:
-    """The command that installs what a training needs, for a platform; None: this machine's."""
+    """Returns the command that installs what a training needs, for a platform; None: this machine's."""
     if clone():
         return (f"RAG_R1_PLATFORM={platform} " if platform else "") + "bash scripts/setup_env.sh"
     if platform is None:
@@ -69,13 +69,13 @@ def setup_command(platform: Literal["cpu", "gpu"] | None = None) -> str:
 
 
 def flash_attn_command() -> str:
-    """The command that compiles flash-attn, against the torch that is installed."""
+    """Returns the command that compiles flash-attn, against the torch that is installed."""
     return setup_command("gpu") if clone() else f"{pip_command('flash-attn')} --no-build-isolation"
 
 
 def pip_command(*extras: str) -> str:
-    """The pip command that adds extras to this installation, from the same source: the repository, a file,
-    the clone, or an index."""
+    """Returns the pip command that adds extras to this installation, from the same source: the repository, a
+    file, the clone, or an index."""
     names = f"[{','.join(extras)}]" if extras else ""
     if clone():
         return f'pip install -e ".{names}"'
@@ -86,8 +86,8 @@ def pip_command(*extras: str) -> str:
 
 
 def remedy_for(module: str, command: str) -> str | None:
-    """The command that installs a module which a command (`rag-r1 serve`) did not find; None if no extra
-    installs it."""
+    """Returns the command that installs a module which a command (`rag-r1 serve`) did not find; None if no
+    extra installs it."""
     name = module.partition(".")[0]
     extra = next((extra for extra, modules in _MODULES.items() if name in modules), None)
     if extra is None:
@@ -97,8 +97,8 @@ def remedy_for(module: str, command: str) -> str | None:
 
 
 def missing_package(command: str, *modules: str) -> str | None:
-    """The sentence about the first of these modules that cannot be found, with the command that installs it;
-    None if all are there, or if no extra installs it."""
+    """Returns the sentence about the first of these modules that cannot be found, with the command that
+    installs it; None if all are there, or if no extra installs it."""
     name = next((name for name in modules if find_spec(name) is None), "")
     remedy = remedy_for(name, command)
     return None if remedy is None else f"{command} needs {name}, which is not installed: {remedy}"
@@ -114,8 +114,8 @@ def require(*modules: str) -> None:
 
 @cache
 def _source() -> str | None:
-    """The source from which pip installed this distribution, as a URL that pip takes; None for an index, or
-    if it is not known. (https://packaging.python.org/en/latest/specifications/direct-url)"""
+    """Returns the source from which pip installed this distribution, as a URL that pip takes; None for an
+    index, or if it is not known. (https://packaging.python.org/en/latest/specifications/direct-url)"""
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
         origin = json.loads(text or "{}")

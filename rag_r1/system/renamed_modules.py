@@ -28,7 +28,7 @@ _MOVED = "import sys; sys.exit('python -m {old} is now, in a clone of the reposi
 
 @cache
 def renamed_modules() -> dict[str, str]:
-    """The new dotted name of each old one."""
+    """Returns the new dotted name of each old one."""
     text = files("rag_r1.system").joinpath("renamed_modules.txt").read_text(encoding="utf-8")
     return dict(line.split() for line in text.splitlines() if line)
 
@@ -40,7 +40,7 @@ def _warn(old: str, new: str) -> None:
 
 
 def _is_outside_package(new: str) -> bool:
-    """Whether a module has moved into a clone's examples, which a wheel does not have."""
+    """Returns whether a module has moved into a clone's examples, which a wheel does not have."""
     return new.startswith("examples.")
 
 
@@ -60,7 +60,7 @@ class _Loader(importlib.abc.InspectLoader):
         module.__spec__ = self._spec  # importlib has set the old name's
 
     def get_source(self, fullname: str) -> str:
-        """The source that `python -m old` runs."""
+        """Returns the source that `python -m old` runs."""
         text = _MOVED if _is_outside_package(self.new) else _RUN
         return text.format(old=fullname, new=self.new)
 
@@ -91,7 +91,8 @@ def install() -> None:
 
 
 def forwarding_getattr(package: str, new: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a package that has the name of an old module, whose names are now in `new`."""
+    """Returns the `__getattr__` of a package that has the name of an old module, whose names are now in
+    `new`."""
 
     def getattr_of_package(name: str) -> Any:
         if not name.startswith("__"):
