@@ -1,8 +1,8 @@
 """The folder of a run, which survives kills and in which only one process works at a time.
 
     OUT/settings.yaml               all arguments, for repeating the run (rag_r1/options/settings_file.py)
-    OUT/provenance.json             what the results depend on: `settings`, with which alone the run is resumed,
-                                    and the keys written by rag_r1/rollouts/provenance.py
+    OUT/provenance.json             what the results depend on: `settings`, which must not change when the run
+                                    is resumed, and the keys written by rag_r1/rollouts/provenance.py
     OUT/journal/records.ndjson      a trajectory record for each finished episode
     OUT/journal/exchanges.ndjson    each answer of the endpoint (response_cache.py)
 
