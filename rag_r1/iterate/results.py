@@ -74,11 +74,7 @@ def _evaluation_usage(run: Path) -> dict[str, int]:
 
 def _usage_dict(usage: Usage) -> dict[str, int]:
     """Returns a usage in the form it has in the facts of a step."""
-    return {
-        "requests": usage.requests,
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-    }
+    return {name: getattr(usage, name) for name in ("requests", "prompt_tokens", "completion_tokens")}
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -38,14 +38,10 @@ from rag_r1.training.stages import finished_model
 
 #: Options that affect the speed or cost of a step, or the server it uses, but not its result.
 _SPEED_KEYS = frozenset(
-    {
-        *("in_flight", "rpm", "tpm", "timeout_s", "retries", "backoff_s", "tries", "max_cost", "trust_env"),
-        *("price_in", "price_out", "base_url", "api_key_env", "vllm_options"),
-        *("judge_url", "judge_api_key_env", "judge_in_flight", "judge_rpm", "judge_max_cost"),
-        *("judge_price_in", "judge_price_out"),
-        *("save_steps", "logging_steps", "logger", "project_name", "experiment_name", "no_progress"),
-        "device",
-    }
+    "in_flight rpm tpm timeout_s retries backoff_s tries max_cost trust_env price_in price_out base_url "
+    "api_key_env vllm_options judge_url judge_api_key_env judge_in_flight judge_rpm judge_max_cost "
+    "judge_price_in judge_price_out save_steps logging_steps logger project_name experiment_name "
+    "no_progress device".split()
 )
 
 

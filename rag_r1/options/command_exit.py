@@ -5,13 +5,13 @@
 
 The exit status and the output depend on the reason:
 
-    `main` returns                           its return value; prints nothing
-    one of the named errors                  1; prints `error: ...`
-    CommandError                             its own status; prints `error: ...`
-    the disk is full or not writable         1; prints the file and the remedy
-    Ctrl-C                                   130; if `resumable`, prints that the same command resumes
-    SIGTERM                                  143, after ending the child processes; prints nothing
-    stdout is closed by its reader (`| head`)   1; prints nothing
+    `main` returns                               its return value; prints nothing
+    one of the named errors                      1; prints `error: ...`
+    CommandError                                 its own status; prints `error: ...`
+    the disk is full or not writable             1; prints the file and the remedy
+    Ctrl-C                                       130; if `resumable`, prints that the same command resumes
+    SIGTERM                                      143, after ending the child processes; prints nothing
+    stdout is closed by its reader (`| head`)    1; prints nothing
 
 Any other error is a bug and keeps its traceback. A command may call the `main` of another one. The inner
 `main` then returns a status for its own errors, and leaves signals to the outer one.

@@ -116,9 +116,8 @@ def read_settings(path: Path, cls: Any) -> dict[str, Any]:
     try:
         values = read_yaml(path)
     except (OSError, YamlError) as error:
-        remedy = (
-            "correct its YAML" if isinstance(error, YamlError) else f"give a file of settings, {_EXAMPLES}"
-        )
+        is_malformed = isinstance(error, YamlError)
+        remedy = "correct its YAML" if is_malformed else f"give a file of settings, {_EXAMPLES}"
         raise ArgumentsError(f"{path} cannot be read: {reason_of(error)}: {remedy}") from error
     if not isinstance(values, dict):
         raise ArgumentsError(f"{path}: must be a mapping of settings")

