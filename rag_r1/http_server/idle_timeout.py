@@ -55,7 +55,7 @@ class IdleTimeoutProtocol(H11Protocol):
             self._check.cancel()
         super().connection_lost(exc)
 
-    def _check_idle(self, last_cycle: Any, is_start: bool = False) -> None:
+    def _check_idle(self, last_cycle: Any, *, is_start: bool = False) -> None:
         """Close the connection if it is idle, else schedule the next check. `last_cycle` is the latest
         request (uvicorn's cycle) at the last check."""
         is_busy = self.cycle is not None and not self.cycle.response_complete

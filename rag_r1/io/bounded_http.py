@@ -46,8 +46,7 @@ def bounded_http_client(
 
 
 def is_web_page(headers: Mapping[str, str]) -> bool:
-    """Returns whether the headers of a response announce HTML. In this case the responding server is none of
-    ours."""
+    """Returns whether the headers of a response announce HTML, which none of this project's servers sends."""
     return headers.get("Content-Type", "").lower().startswith("text/html")
 
 
@@ -65,7 +64,7 @@ class _BoundedTransport(httpx.BaseTransport):
         if response.headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
             response.close()
             raise httpx.RemoteProtocolError("a compressed answer, which was not asked for", request=request)
-        assert isinstance(response.stream, httpx.SyncByteStream)  # HTTPTransport gives no other
+        assert isinstance(response.stream, httpx.SyncByteStream)  # as in every response of HTTPTransport
         response.stream = _BoundedBody(response.stream, request, self._body_s, self._limit)
         return response
 
@@ -99,6 +98,7 @@ class _ConnectionDeadline:
         self._socket: socket.socket | None = None  # replaced by a second one if TLS is used
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Record the socket of the connection when httpx reports that it is connected."""
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             self._socket = info["return_value"].get_extra_info("socket")
             # The deadline may have passed during the handshake, when no socket could be shut down.
@@ -106,6 +106,7 @@ class _ConnectionDeadline:
                 self._shut_down()
 
     def expire(self) -> None:
+        """Shut down the connection, now or as soon as it has a socket."""
         self.is_late = True
         self._shut_down()
 

@@ -30,7 +30,7 @@ def cell(text: object) -> str:
     return one_line_text(text).translate(_MARKUP)
 
 
-def number(value: float | None, decimals: int = 3, signed: bool = False) -> str:
+def number(value: float | None, decimals: int = 3, *, signed: bool = False) -> str:
     """Returns a number as text; a dash for None or NaN."""
     if value is None or math.isnan(value):
         return "–"
@@ -43,15 +43,15 @@ def integer(count: int | None) -> str:
     return "–" if count is None else f"{count:,}"
 
 
-def with_interval(figure: dict[str, Any] | None, decimals: int = 3, signed: bool = False) -> str:
+def with_interval(figure: dict[str, Any] | None, decimals: int = 3, *, signed: bool = False) -> str:
     """Returns a figure of report.json or compare.json as text, such as `0.423 [0.391, 0.455]`; a dash if it
     has no value."""
     if not figure or figure["value"] is None:
         return "–"
-    text = number(figure["value"], decimals, signed)
+    text = number(figure["value"], decimals, signed=signed)
     if figure["low"] is None:
         return text
-    ends = (number(figure[end], decimals, signed) for end in ("low", "high"))
+    ends = (number(figure[end], decimals, signed=signed) for end in ("low", "high"))
     return f"{text} [{', '.join(ends)}]"
 
 

@@ -127,14 +127,14 @@ class PipelineFolder:
     def _state_of(self, step: Step, plan: Mapping[str, Any]) -> StepState:
         """Returns the state of a step by comparing its markers with its plan. Raises RunError if its settings
         differ or results are missing."""
-        start = _read_marker(self.out / step.name, BEGUN)
-        if not start:
+        begun = _read_marker(self.out / step.name, BEGUN)
+        if not begun:
             return "new"
-        recorded = {f"{step.name}.{key}": value for key, value in start["settings"].items()}
+        recorded = {f"{step.name}.{key}": value for key, value in begun["settings"].items()}
         current = {f"{step.name}.{key}": value for key, value in plan["settings"].items()}
         remedy = "Give the same ones to go on, choose another --out, or remove this folder to make it again"
         refuse_changes(self.out / step.name, recorded, current, remedy)
-        if start["inputs"] != plan["inputs"]:
+        if begun["inputs"] != plan["inputs"]:
             return "outdated"
         record = self._record(step.name)
         if record.get("hash") != _hash(plan):

@@ -174,6 +174,7 @@ class _PageParser(HTMLParser):
             (self._sections[-1][1] if self._open_heading is None else self._open_heading).append(data)
 
     def document(self) -> DocumentText:
+        """Returns the title and the sections that were read. The title is by default the first heading."""
         sections = [Section("".join(text), one_line("".join(heading))) for heading, text in self._sections]
         title = one_line("".join(self._title)) or next((s.heading for s in sections if s.heading), "")
         return DocumentText(title, sections)

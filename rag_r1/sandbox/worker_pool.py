@@ -190,9 +190,11 @@ class _Worker:
             raise
 
     def is_alive(self) -> bool:
+        """Returns whether the process is running."""
         return self._process.poll() is None
 
     def end(self) -> None:
+        """Kill the process and close its pipes."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):

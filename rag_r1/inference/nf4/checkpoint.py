@@ -1,7 +1,7 @@
 """Reads the adapters that a training over nf4 saved.
 
 Each rank writes one file of adapters, beside `lora_train_meta.json`. The adapters of all ranks are equal, so
-the first rank's file is enough. The file is a pickle, from which PyTorch is told to load nothing but tensors.
+the first rank's file is enough. The file is a pickle, from which PyTorch loads tensors only (`weights_only`).
 """
 
 from __future__ import annotations

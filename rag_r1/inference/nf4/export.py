@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.merged:
             _write_model(_with_adapters(model, adapters), adapters, part, dtype, merged=True)
         else:
-            _write_model(model, adapters, part / "base", dtype)
+            _write_model(model, adapters, part / "base", dtype, merged=False)
             _write_adapters(adapters, part / "adapter", str(args.out / "base"))
     print(args.out if args.merged else f"{args.out / 'base'} and {args.out / 'adapter'}")
     return 0
@@ -161,7 +161,7 @@ def _with_adapters(model: Module, adapters: SavedAdapters) -> Module:
     return wrapped.base_model.model
 
 
-def _write_model(model: Module, adapters: SavedAdapters, out: Path, dtype: str, merged: bool = False) -> None:
+def _write_model(model: Module, adapters: SavedAdapters, out: Path, dtype: str, *, merged: bool) -> None:
     """Writes the dequantised weights of a model, and the checkpoint's config and tokenizer. With `merged`,
     the adapters are added to the weights."""
     import torch
