@@ -29,7 +29,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
-class RequestRefusal(NamedTuple):
+class Rejection(NamedTuple):
     """The error with which a request is refused."""
 
     status: int
@@ -46,9 +46,7 @@ BODY_TIMEOUT_S = 30.0
 #: Seconds after which the client of a stopping server may retry, since another server may then run.
 RETRY_S = 5
 #: The error of a request that is ended because the server stops.
-STOPPING = RequestRefusal(
-    503, "stopping", f"the server stops, and the chat with it: ask again in {RETRY_S} s"
-)
+STOPPING = Rejection(503, "stopping", f"the server stops, and the chat with it: ask again in {RETRY_S} s")
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -110,22 +108,22 @@ class RequestGuard:
             return await JSONResponse(body, refusal.status, headers)(scope, receive, send_secured)
         await call_until_stopped(self._app, scope, limit_body(receive), send_secured)
 
-    def _refusal(self, scope: Scope) -> RequestRefusal | None:
+    def _refusal(self, scope: Scope) -> Rejection | None:
         """Returns the reason for refusing a request; None if it is accepted."""
         hosts = _header_values(scope, b"host")
         if len(hosts) != 1 or not self._serves(hosts[0]):
             reason = "the Host header is not a name of this server; if it should be: --allowed-host NAME"
-            return RequestRefusal(421, "unknown_host", reason)
+            return Rejection(421, "unknown_host", reason)
         if scope["method"] not in _SAFE_METHODS:
             if self._is_foreign(scope, hosts[0]):
-                return RequestRefusal(403, "cross_origin", "sent by a web page of another origin")
+                return Rejection(403, "cross_origin", "sent by a web page of another origin")
             types = _header_values(scope, b"content-type")
             if len(types) != 1 or not _JSON.fullmatch(types[0].partition(";")[0].strip()):
                 reason = "send JSON, with 'Content-Type: application/json'"
-                return RequestRefusal(415, "unsupported_media_type", reason)
+                return Rejection(415, "unsupported_media_type", reason)
         if self._token and scope["path"] not in self._open_paths and not self._has_token(scope):
             reason = "send the server's token: 'Authorization: Bearer TOKEN'"
-            return RequestRefusal(401, "unauthorized", reason)
+            return Rejection(401, "unauthorized", reason)
         return None
 
     def _serves(self, host: str) -> bool:

@@ -1,4 +1,4 @@
-"""aiohttp sessions without decompression, and response bodies of limited size.
+"""Sessions of aiohttp without decompression, and response bodies of limited size.
 
 bounded_http.py provides the same for blocking clients. aiohttp follows redirects unless a request forbids it,
 and a redirect would send texts and keys to an address that the user did not choose. So every caller must pass
