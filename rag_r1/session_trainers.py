@@ -1,6 +1,7 @@
-"""A module for veRL's VERL_USE_EXTERNAL_MODULES: named there, it makes the plugin load its trainers.
+"""A module for veRL's VERL_USE_EXTERNAL_MODULES, whose import makes the plugin load its session trainers.
 
-It is empty on purpose. veRL imports these modules before it loads plugins, at a moment when the plugin may be
-half loaded itself (a process whose first import is a part of the plugin, such as vLLM's engine on a CPU), so
-the trainers cannot be imported here. The plugin looks whether this module was imported (plugin/__init__.py).
+It is empty on purpose. veRL imports the modules in this variable before it loads plugins, when the plugin may
+be only partly imported (in a process whose first import is a part of the plugin, such as vLLM's engine on a
+CPU). So the trainers cannot be imported here. Instead, the plugin checks later whether this module was
+imported (plugin/__init__.py).
 """

@@ -1,1 +1,1 @@
-"""Parts that our HTTP servers for people share: guard of requests, limits of connections, socket, token."""
+"""The common parts of the HTTP servers for people: request guard, connection limits, socket and token."""

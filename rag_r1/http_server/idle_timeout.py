@@ -1,9 +1,9 @@
-"""Closes idle connections that never send a request.
+"""Closes idle connections that never send a complete request.
 
-uvicorn waits for a request's headers without a limit. So each connection is checked every `CHECK_S` seconds,
-and closed if none of its requests is being answered and none has begun since the last check: headers have
-between one and two of these intervals to arrive. A chat under way keeps its connection busy. uvicorn itself
-limits the size of headers; size and time of a body are limited in request_guard.py.
+uvicorn waits for the headers of a request without a limit. So each connection is checked every `CHECK_S`
+seconds. It is closed if no request is being answered and none has arrived since the last check, so that
+headers have between one and two intervals to arrive. A chat in progress keeps its connection open. uvicorn
+itself limits the size of headers; request_guard.py limits the size and time of a body.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 #: Seconds between two checks of a connection.
 CHECK_S = 15.0
-#: Most connections; each request under way has one.
+#: Most connections, and so most concurrent requests.
 _MAX_CONNECTIONS = 1024
 _MAX_HEAD_BYTES = 64 << 10
 
 
 def uvicorn_config(app: object, *, stop_s: int, lifespan: Literal["on", "off"] = "off") -> uvicorn.Config:
-    """uvicorn's configuration with these limits. `stop_s`: seconds after which a stop cancels the requests
-    under way; `lifespan`: whether the app gets the events of the server's start and end."""
+    """Returns uvicorn's configuration with these limits. `stop_s` is the number of seconds after which a stop
+    cancels running requests, and `lifespan` says whether the app receives the events of the server's start
+    and end."""
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         log_config=None,
@@ -32,7 +33,7 @@ def uvicorn_config(app: object, *, stop_s: int, lifespan: Literal["on", "off"] =
         h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         ws="none",
         lifespan=lifespan,
-        proxy_headers=False,  # neither the client's address nor the scheme is used: nothing to forge
+        proxy_headers=False,  # neither the client's address nor the scheme is used, so none can be forged
         server_header=False,
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=stop_s,
@@ -40,7 +41,7 @@ def uvicorn_config(app: object, *, stop_s: int, lifespan: Literal["on", "off"] =
 
 
 class IdleTimeoutProtocol(H11Protocol):
-    """A connection that is closed when it is idle."""
+    """A connection that closes itself when it is idle."""
 
     check_s = CHECK_S
     _check: asyncio.TimerHandle | None = None
@@ -54,9 +55,9 @@ class IdleTimeoutProtocol(H11Protocol):
             self._check.cancel()
         super().connection_lost(exc)
 
-    def _check_idle(self, last_cycle: Any, is_start: bool = False) -> None:
-        """Close the connection if it is idle, else check it again later. `last_cycle`: the latest request
-        (uvicorn's cycle) at the last check."""
+    def _check_idle(self, last_cycle: Any, *, is_start: bool = False) -> None:
+        """Close the connection if it is idle, else schedule the next check. `last_cycle` is the latest
+        request (uvicorn's cycle) at the last check."""
         is_busy = self.cycle is not None and not self.cycle.response_complete
         if not is_busy and self.cycle is last_cycle and not is_start:
             self.transport.close()

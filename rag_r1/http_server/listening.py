@@ -1,4 +1,4 @@
-"""The socket on which a server listens, its names, and the token that clients must send."""
+"""Opens a server's socket, and determines its names and the token that clients must send."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rag_r1.runs.errors import RunError
 
 
 def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
-    """A listening socket, before anything is loaded. Raises RunError, which names the flag, if the port is
-    taken, or the machine has no such address."""
+    """Returns a listening socket. Servers call this before they load anything. Raises RunError, which names
+    the flag, if the port is taken or the machine does not have the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        # Numbers below 0 are faults of the host's name.
+        # Negative numbers are errors of resolving the host's name.
         is_host_fault = error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0
         reason = reason_of(error).partition(" (while attempting")[0]
         remedy = "--host, one of this machine's addresses" if is_host_fault else flag
@@ -31,14 +31,16 @@ def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
 
 
 def check_port(host: str, port: int, flag: str = "--port") -> None:
-    """Raises RunError as `bind_socket`, without keeping the port."""
+    """Raises RunError like `bind_socket` if the port cannot be used, and leaves it free."""
     bind_socket(host, port, flag).close()
 
 
 def take_token_of(variable: str) -> str | None:
-    """The token in an environment variable; None if it is empty or not set. The variable is removed, so that
-    servers which this process starts do not get it. Raises RunError, without the token, if a header cannot
-    hold it: HTTP libraries show what they refuse."""
+    """Returns the token in an environment variable; None if it is empty or not set.
+
+    The variable is removed, so that servers started by this process do not receive it. Raises RunError if a
+    header cannot contain the token. The message does not repeat it; that of an HTTP library would.
+    """
     token = os.environ.pop(variable, "").strip()
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise RunError(
@@ -49,7 +51,7 @@ def take_token_of(variable: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the address can be reached from this machine only."""
+    """Returns whether only this machine can reach the address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -57,8 +59,8 @@ def is_loopback(host: str) -> bool:
 
 
 def warn_without_token(host: str, token: str | None, variable: str) -> None:
-    """Prints a warning on stderr for a server that other machines reach, if no token is required; it names
-    the environment variable of the token."""
+    """Print a warning to stderr if other machines can reach the server and no token is required. `variable`
+    is the environment variable for the token."""
     if token is None and not is_loopback(host):
         text = f"warning: {host} can be reached by others, and no token is required: set {variable}"
         print(text, file=sys.stderr, flush=True)
@@ -66,8 +68,9 @@ def warn_without_token(host: str, token: str | None, variable: str) -> None:
 
 @contextmanager
 def signals_ignored() -> Iterator[None]:
-    """Ignores SIGTERM and SIGINT around uvicorn's serving, which handles them itself: it stops orderly, and
-    then raises the signal once more for the earlier handlers. Without effect outside the main thread."""
+    """Ignore SIGTERM and SIGINT while uvicorn serves, which handles them itself: it shuts down in an orderly
+    way, and then raises the signal once more for the earlier handlers. Has no effect outside the main
+    thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -81,11 +84,11 @@ def signals_ignored() -> Iterator[None]:
 
 
 def server_names(host: str) -> set[str]:
-    """The names under which a server on this address can be reached, for RequestGuard."""
+    """Returns the names under which a server on this address can be reached, for RequestGuard."""
     name = socket.gethostname()
     return {host, name, name.partition(".")[0]}
 
 
 def server_url(host: str, port: int) -> str:
-    """The address of the server for a browser."""
+    """Returns the address of the server for a browser."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,13 +1,16 @@
-"""Request checks (Host, Origin, token, size) and the security headers of every response.
+"""Checks requests (Host, Origin, token, size), and adds security headers to every response.
 
-Every page that is open in the user's browser can reach a server on 127.0.0.1. A page is kept out in three
-ways: `Host` must be a name of this server, since a page's own name may be made to resolve to this machine
-(DNS rebinding); a request that a page of another origin sends is refused; and a POST must say that it is
-JSON, which a form cannot. Numeric addresses are always accepted as `Host`, since a page's name is never one.
-(The retrieval server, which shares no code with this package, has the same rules.)
+Any page that is open in the user's browser can send requests to a server on 127.0.0.1. Three checks keep such
+pages out:
 
-The answers' Content-Security-Policy lets a page load its own script and style and nothing else: no inline
-script, no other origin, no frame around it. Every error is JSON in OpenAI's form.
+- `Host` must be a name of this server, since a page's own name may be made to resolve to this machine (DNS
+  rebinding). Numeric addresses are always accepted, since they are never the name of a page.
+- A request sent by a page of another origin is refused.
+- A POST must declare its body as JSON, which a form cannot do.
+
+The retrieval server, which shares no code with this package, follows the same rules. The
+Content-Security-Policy of each response lets a page load its own script and style only: no inline script, no
+other origin, and no frame around it. Every error is JSON in OpenAI's format.
 """
 
 from __future__ import annotations
@@ -18,21 +21,32 @@ import ipaddress
 import re
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: A larger body, in bytes, is refused; a conversation of 200 long answers is smaller.
+
+class Rejection(NamedTuple):
+    """The error with which a request is refused."""
+
+    status: int
+    #: The error's code in OpenAI's format.
+    code: str
+    #: The sentence for the client.
+    reason: str
+
+
+#: Most bytes of a body. A conversation of 200 long answers is smaller.
 MAX_BODY_BYTES = 2 << 20
 #: Seconds within which a body must arrive.
 BODY_TIMEOUT_S = 30.0
-#: Seconds after which a client may retry at a server that stops: another one may have replaced it by then.
+#: Seconds after which the client of a stopping server may retry, since another server may then run.
 RETRY_S = 5
-#: The error of a request that a stop ends: its status, code and sentence.
-STOPPING = (503, "stopping", f"the server stops, and the chat with it: ask again in {RETRY_S} s")
+#: The error of a request that is ended because the server stops.
+STOPPING = Rejection(503, "stopping", f"the server stops, and the chat with it: ask again in {RETRY_S} s")
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -49,21 +63,20 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]*)?")
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json")
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
-#: Status, code and sentence of a refused request.
-RequestRefusal = tuple[int, str, str]
-
 
 def error_body(code: str, message: str) -> dict[str, Any]:
-    """The JSON of an error in OpenAI's form."""
+    """Returns the JSON of an error in OpenAI's format."""
     return {"error": {"message": message, "type": code, "code": code, "param": None}}
 
 
 class RequestGuard:
-    """An ASGI layer around the app that refuses requests and adds the security headers.
+    """An ASGI layer around an app that refuses requests and adds the security headers.
 
-    `names`: the server's names beside localhost and addresses; `allowed`: the names under which a proxy shows
-    it; `token`: required for all paths but the `open_paths`, such as a page without data; `on_refusal`:
-    called with the code of each refusal."""
+    - `names`: the server's own names, besides localhost and numeric addresses
+    - `allowed`: names under which a proxy makes the server available
+    - `token`: the token that is required for all paths except the `open_paths`, such as a page without data
+    - `on_refusal`: called with the code of each refusal
+    """
 
     def __init__(
         self,
@@ -89,36 +102,39 @@ class RequestGuard:
             await send(message)
 
         if refusal := self._refusal(scope):
-            status, code, reason = refusal
-            self._on_refusal(code)
-            headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-            return await JSONResponse(error_body(code, reason), status, headers)(scope, receive, send_secured)
+            self._on_refusal(refusal.code)
+            body = error_body(refusal.code, refusal.reason)
+            headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else None
+            return await JSONResponse(body, refusal.status, headers)(scope, receive, send_secured)
         await call_until_stopped(self._app, scope, limit_body(receive), send_secured)
 
-    def _refusal(self, scope: Scope) -> RequestRefusal | None:
-        """Why a request is refused; None if it is not."""
+    def _refusal(self, scope: Scope) -> Rejection | None:
+        """Returns the reason for refusing a request; None if it is accepted."""
         hosts = _header_values(scope, b"host")
         if len(hosts) != 1 or not self._serves(hosts[0]):
             reason = "the Host header is not a name of this server; if it should be: --allowed-host NAME"
-            return 421, "unknown_host", reason
+            return Rejection(421, "unknown_host", reason)
         if scope["method"] not in _SAFE_METHODS:
             if self._is_foreign(scope, hosts[0]):
-                return 403, "cross_origin", "sent by a web page of another origin"
+                return Rejection(403, "cross_origin", "sent by a web page of another origin")
             types = _header_values(scope, b"content-type")
             if len(types) != 1 or not _JSON.fullmatch(types[0].partition(";")[0].strip()):
-                return 415, "unsupported_media_type", "send JSON, with 'Content-Type: application/json'"
+                reason = "send JSON, with 'Content-Type: application/json'"
+                return Rejection(415, "unsupported_media_type", reason)
         if self._token and scope["path"] not in self._open_paths and not self._has_token(scope):
-            return 401, "unauthorized", "send the server's token: 'Authorization: Bearer TOKEN'"
+            reason = "send the server's token: 'Authorization: Bearer TOKEN'"
+            return Rejection(401, "unauthorized", reason)
         return None
 
     def _serves(self, host: str) -> bool:
-        """Whether a Host header is a name of this server, or a numeric address."""
+        """Returns whether a Host header is a name of this server, or a numeric address."""
         name = _name_of(host)
         return name is not None and (name in self._hosts or _is_address(name))
 
     def _is_foreign(self, scope: Scope, host: str) -> bool:
-        """Whether a page of another origin has sent it. Clients other than browsers send neither header. A
-        proxy may have replaced the browser's Host, so the allowed names are origins of this server, too."""
+        """Returns whether a page of another origin sent the request. Clients other than browsers send neither
+        header. A proxy may have replaced the browser's Host header, so the allowed names also count as
+        origins of this server."""
         if origins := _header_values(scope, b"origin"):
             return not all(map(partial(self._is_same_origin, host), origins))
         return any(site not in ("same-origin", "none") for site in _header_values(scope, b"sec-fetch-site"))
@@ -131,17 +147,17 @@ class RequestGuard:
         return bool(origin_host) and (origin_host == host or _name_of(origin_host) in self._allowed)
 
     def _has_token(self, scope: Scope) -> bool:
-        """Whether a request has the server's token."""
+        """Returns whether a request contains the server's token."""
         headers = [value for key, value in scope["headers"] if key == b"authorization"]
         scheme, _, token = (headers[0] if len(headers) == 1 else b"").partition(b" ")
-        # Compared in constant time, so that the time does not tell how much of a guess was right.
-        assert self._token is not None  # `_refusal` calls this only with a token
+        # Compared in constant time, so that the duration does not reveal how much of a guess is right.
+        assert self._token is not None  # `_refusal` calls this only if there is a token
         return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token.encode())
 
 
 class WholeBodyMiddleware:
-    """An ASGI layer for an app that is not ours, which gets a request when the body has arrived within the
-    limits of this module. `check` is called with the whole body, and may raise RequestError."""
+    """An ASGI layer that passes requests on to an app of another package only when their whole body has
+    arrived within the limits of this module. `check` is called with the body, and may raise RequestError."""
 
     def __init__(self, app: ASGIApp, check: Callable[[bytes], None] = lambda body: None):
         self._app, self._check = app, check
@@ -152,7 +168,7 @@ class WholeBodyMiddleware:
         await call_until_stopped(self._forward, scope, receive, send)
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the app with the whole body, or answer with the error of `check` or of the limits."""
+        """Call the app with the whole body, or respond with the error of `check` or of the limits."""
         receive_part = limit_body(receive)
         messages: list[Message] = []
         try:
@@ -171,8 +187,8 @@ class WholeBodyMiddleware:
 
 
 async def call_until_stopped(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Call the app. At the end of a stop the server cancels the requests that are left, such as one whose
-    body has not arrived: the answer is then STOPPING, if none has begun."""
+    """Call the app, and respond with STOPPING if the request is cancelled before its response has begun. At
+    the end of a stop the server cancels all remaining requests, such as one whose body has not arrived."""
     has_begun = False
 
     async def send_and_note(message: Message) -> None:
@@ -184,22 +200,21 @@ async def call_until_stopped(app: ASGIApp, scope: Scope, receive: Receive, send:
         await app(scope, receive, send_and_note)
     except asyncio.CancelledError:
         if not has_begun:
-            status, code, reason = STOPPING
-            # A connection that was accepted while the stop began would stay open for its next request.
+            # A connection accepted when the stop began would otherwise stay open for another request.
             headers = {"Retry-After": str(RETRY_S), "Connection": "close"}
-            response = JSONResponse(error_body(code, reason), status, headers)
-            await response(scope, receive, send)
+            body = error_body(STOPPING.code, STOPPING.reason)
+            await JSONResponse(body, STOPPING.status, headers)(scope, receive, send)
 
 
 def limit_body(receive: Receive) -> Receive:
-    """A `receive` that raises RequestError for a body which is too large or too slow, before it is in
-    memory."""
+    """Returns a `receive` that raises RequestError for a body that is too large or too slow, before it fills
+    the memory."""
     deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
     size, is_complete = 0, False
 
     async def receive_part() -> Message:
         nonlocal size, is_complete
-        if is_complete:  # the end of the connection follows, which may come at any time
+        if is_complete:  # only the disconnection follows, which may happen at any time
             return await receive()
         remaining = deadline - asyncio.get_running_loop().time()
         try:
@@ -216,7 +231,7 @@ def limit_body(receive: Receive) -> Receive:
 
 
 class RequestError(HTTPException):
-    """A request that is answered with an error. `code`: the error's code in OpenAI's form."""
+    """A request is answered with an error. `code` is its code in OpenAI's format."""
 
     def __init__(self, status: int, code: str, reason: str, headers: dict[str, str] | None = None):
         super().__init__(status, reason, headers)
@@ -224,18 +239,18 @@ class RequestError(HTTPException):
 
 
 def _header_values(scope: Scope, name: bytes) -> list[str]:
-    """The values of a header, in lower case."""
+    """Returns the values of a header in lower case."""
     return [value.decode("latin-1").strip().lower() for key, value in scope["headers"] if key == name]
 
 
 def _name_of(host: str) -> str | None:
-    """The name or address in a Host header, without the port; None if it is neither."""
+    """Returns the name or address in a Host header without its port; None if the header contains neither."""
     match = _HOST.fullmatch(host)
     return match[1].strip("[]").rstrip(".") if match else None
 
 
 def _is_address(name: str) -> bool:
-    """Whether a name is a numeric address."""
+    """Returns whether a name is a numeric address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The chat completions API, `/v1/chat/completions`: its path, and the reply in one of its answers."""
+"""Reads replies of the chat completions API, `/v1/chat/completions`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rag_r1.inference.response_metadata import first_choice, message_text
 from rag_r1.protocols.actions import well_formed
 
 PATH = "/chat/completions"
-#: `finish` of a reply whose text the endpoint's filter has withheld.
+#: The value of `Reply.finish` if the endpoint's content filter withheld the text.
 WITHHELD = "content_filter"
 
 
 def read_chat(data: Any) -> Reply:
-    """The reply in an answer of the chat API; its text is empty if a filter has withheld it. Raises
+    """Returns the reply in an answer of the chat API; its text is empty if a filter withheld it. Raises
     ValueError if there is no message, or an empty one."""
     choice = first_choice(data)
     content = message_text(choice)

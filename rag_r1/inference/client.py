@@ -1,20 +1,23 @@
-"""A client of an OpenAI-compatible endpoint, with retries, a rate limit and a cost limit.
+"""A client for an OpenAI-compatible endpoint, with retries, a rate limit and a cost limit.
 
-A request is sent when its turn has come (rate_limit.py) and a slot is free. Transient errors are retried with
-exponential back-off and jitter: refused and broken connections, time-outs, 5xx, 429 (whose Retry-After holds
-back all requests), and answers of a wrong form. After the last attempt, or if the endpoint refuses this
-request, `EngineFailure` is raised, and the agent core ends the episode with a failure of the engine. What
-concerns all requests (the key, the address, an empty account, a long Retry-After) ends the run, which can be
-resumed.
+A request is sent once the rate limiter admits it (rate_limit.py) and a slot is free. Three kinds of failure
+are handled differently:
+
+- Transient errors are retried with exponential back-off and jitter: refused and broken connections,
+  time-outs, HTTP statuses 5xx and 429 (whose Retry-After delays all requests), and malformed answers.
+- After the last attempt, or if the endpoint rejects this particular request, `EngineFailure` is raised. The
+  agent core then ends the episode with an engine failure.
+- Errors that affect every request end the run, which can be resumed: a wrong key or address, an account
+  without credit, or a long Retry-After.
 
     async def attempt() -> str:
         async with endpoint.post("/chat/completions", body, max_tokens=16) as response:
-            return read_chat(response.data).text  # a ValueError says that the answer has a wrong form
+            return read_chat(response.data).text  # raises ValueError for a malformed answer
 
     text = await endpoint.retried(attempt)
 
-The key is read from an environment variable, is sent to this address only (connection.py) and is cut out of
-every message.
+The key is read from an environment variable, is sent to this address only (connection.py), and is removed
+from every message.
 """
 
 from __future__ import annotations
@@ -45,24 +48,25 @@ from rag_r1.runs.response_cache import Usage
 
 Result = TypeVar("Result")
 
-#: Statuses about the account, not about a request: a wrong key, no money.
+#: Statuses that concern the account rather than one request: a wrong key, or no credit.
 _ACCOUNT_STATUSES = {401, 402}
-#: Statuses about the address, unless the endpoint has answered before: then they are about this request
-#: (moderation, for example).
+#: Statuses that concern the address if the endpoint has never answered. After a first answer they concern the
+#: request alone (moderation, for example).
 _ADDRESS_STATUSES = {403, 404, 405}
 
 
 class EngineFailure(Exception):
-    """A request that got no usable answer."""
+    """A request received no usable answer."""
 
 
 class RequestRejectedError(EngineFailure):
-    """A request that the endpoint refuses for what it says, such as one longer than the model's context."""
+    """The endpoint rejected a request because of its content, such as a prompt longer than the model's
+    context."""
 
 
 @dataclass(frozen=True)
 class Response:
-    """An answer's JSON, and its tokens."""
+    """The JSON of an answer, and its token usage."""
 
     data: Any
     usage: Usage
@@ -70,28 +74,28 @@ class Response:
 
 @dataclass(frozen=True)
 class EndpointOptions:
-    """The address of an endpoint, and how requests are sent to it. Times are in seconds."""
+    """The address of an endpoint and the way requests are sent to it. Times are in seconds."""
 
     url: str
-    #: The environment variable with its key.
+    #: The environment variable that holds the API key.
     key_variable: str = "OPENAI_API_KEY"
     #: Time limit of one attempt.
     timeout_s: float = 300.0
-    #: Attempts after the first.
+    #: Number of attempts after the first.
     retries: int = 6
-    #: Wait before the first of them; doubles each time, with jitter.
+    #: Wait before the first retry; it doubles with each further one, and is jittered.
     backoff_s: float = 1.0
     #: Longest wait between attempts. If the endpoint asks for a longer one, the run ends.
     longest_wait_s: float = 300.0
-    #: Most requests at a time.
+    #: Maximum number of concurrent requests.
     in_flight: int = 64
-    #: Whether HTTPS_PROXY and the like are used.
+    #: Whether proxy settings of the environment, such as HTTPS_PROXY, are used.
     trust_env: bool = False
 
 
 class Endpoint:
-    """Sends requests to one endpoint, with its limits and retries; belongs to one event loop. `stop` ends the
-    run."""
+    """Sends requests to one endpoint, within its limits and with retries. It belongs to one event loop, and
+    calls `stop` to end the run."""
 
     def __init__(
         self,
@@ -113,9 +117,12 @@ class Endpoint:
         self._n_answers = 0
 
     async def retried(self, attempt: Callable[[], Awaitable[Result]], probe_s: float | None = None) -> Result:
-        """The result of an attempt, which is a `post` and the reading of the answer within its block; it is
-        repeated after transient errors. `probe_s`: for the first request of a run, which is repeated
-        once at most, within so many seconds. Raises EngineFailure after the last attempt."""
+        """Returns the result of `attempt`, which is repeated after transient errors.
+
+        An attempt is one `post` and the reading of its answer within the block. `probe_s` is for the first
+        request of a run: it is retried at most once, and everything must be done within that many seconds.
+        Raises EngineFailure after the last attempt.
+        """
         try:
             if probe_s is None:
                 return await with_retries(self._retry, attempt)
@@ -130,11 +137,12 @@ class Endpoint:
     async def post(
         self, path: str, body: Mapping[str, Any], max_tokens: int = 0, on_text: OnText | None = None
     ) -> AsyncIterator[Response]:
-        """Sends a request once; its answer is read in an `async with`. A ValueError within the block says
-        that the answer has a wrong form, and becomes a TransientError; otherwise the answer counts as good.
+        """Sends a request once, and yields its answer.
 
-        `max_tokens`: how many tokens may be generated; `on_text`: the answer is streamed, and this gets each
-        piece of it (streaming.py). Raises TransientError for what may pass, and RequestRejectedError.
+        A ValueError raised within the block means that the answer is malformed and becomes a TransientError;
+        otherwise the answer counts as good. `max_tokens` is the number of tokens that may be generated. With
+        `on_text` the answer is streamed, and each piece of text is passed on (streaming.py). Raises
+        TransientError for a failure that may pass, and RequestRejectedError.
         """
         if on_text is not None:
             body = {**body, "stream": True, "stream_options": {"include_usage": True}}
@@ -149,7 +157,7 @@ class Endpoint:
             try:
                 yield response
             except ValueError as error:
-                if not usage.estimated:  # the endpoint charges for a useless answer, too
+                if not usage.estimated:  # the endpoint also charges for a malformed answer
                     self.spending.add(usage)
                 raise TransientError(f"a useless answer: {error}") from error
             self._n_answers += 1
@@ -168,8 +176,8 @@ class Endpoint:
     async def _send(
         self, path: str, body: Mapping[str, Any], limits: ResponseLimits, on_text: OnText | None
     ) -> bytes:
-        """Sends a request in a free slot; returns the body of an answer with status 200. Raises
-        TransientError and RequestRejectedError, or ends the run."""
+        """Sends a request in a free slot and returns the body of the answer if its status is 200. Otherwise
+        raises TransientError or RequestRejectedError, or ends the run."""
         content = request_bytes(body)
         async with self._slots:
             await self.stop.block_if_cancelled()
@@ -186,11 +194,11 @@ class Endpoint:
         return response.body
 
     async def _raise_refusal(self, response: HttpResponse) -> None:
-        """Raises the error that a status other than 200 stands for, or ends the run."""
+        """Raises the error for a status other than 200, or ends the run."""
         status = response.status
         message = self._scrub(f"HTTP {status}{error_message(response.body)}")
-        of_all_requests = _ACCOUNT_STATUSES if self._n_answers else _ACCOUNT_STATUSES | _ADDRESS_STATUSES
-        if status in of_all_requests or b'"insufficient_quota"' in response.body:
+        fatal_statuses = _ACCOUNT_STATUSES if self._n_answers else _ACCOUNT_STATUSES | _ADDRESS_STATUSES
+        if status in fatal_statuses or b'"insufficient_quota"' in response.body:
             remedy = f"check the key in ${self.options.key_variable}, the address, the model and the account"
             self.stop(f"{self.base} refuses requests: {message}; {remedy}")
             await self.stop.block_if_cancelled()
@@ -208,12 +216,12 @@ class Endpoint:
         raise RequestRejectedError(f"refused: {message}")
 
     def _scrub(self, text: str) -> str:
-        """The text without the key."""
+        """Returns the text without the key."""
         return text.replace(self._key, "[key]") if self._key else text
 
 
 def _parsed(raw: bytes, prompt_tokens: int) -> Response:
-    """The JSON of an answer and its usage. Raises TransientError if it is not JSON, or too large."""
+    """Returns the JSON of an answer and its usage. Raises TransientError if it is not JSON, or too large."""
     try:
         data = read_json(raw, MAX_ANSWER_VALUES)
     except TooLargeError as error:
@@ -224,20 +232,22 @@ def _parsed(raw: bytes, prompt_tokens: int) -> Response:
 
 
 def request_bytes(body: Mapping[str, Any]) -> bytes:
-    """A request as it is sent. Equal requests are equal bytes."""
+    """Returns the body of a request as it is sent. Equal requests have equal bytes, so that they can be found
+    in the response cache."""
     return json.dumps(dict(body), ensure_ascii=False, sort_keys=True).encode("utf-8", "replace")
 
 
 def _prompt_tokens(body: Mapping[str, Any]) -> int:
-    """About how many tokens a request's prompt has; exact if it is given as token ids."""
+    """Returns the approximate number of tokens in a request's prompt; the number is exact for a prompt of
+    token ids."""
     prompt = body.get("messages", body.get("prompt", ""))
     ids = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
     return len(prompt) if ids else estimate_tokens(prompt)
 
 
 def base_address(url: str) -> str:
-    """The address without `/chat/completions`, ending in `/v1` if it names no path. Raises RunError for what
-    is not an address, or may have a key in it (rag_r1/options/server_address.py)."""
+    """Returns the address without `/chat/completions`, and with `/v1` if it has no path. Raises RunError for
+    a text that is not an address or may contain a key (rag_r1/options/server_address.py)."""
     try:
         return model_server_base(url)
     except ValueError as error:
@@ -245,7 +255,8 @@ def base_address(url: str) -> str:
 
 
 def key_of(variable: str) -> str:
-    """The key in an environment variable; "" if it is not set. Raises RunError for what cannot be a key."""
+    """Returns the key in an environment variable; "" if it is not set. Raises RunError for a value that
+    cannot be a key."""
     key = os.environ.get(variable, "").strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise RunError(f"${variable} has characters that a key cannot have: set it to the key alone")

@@ -1,8 +1,8 @@
-"""HTTP to a model server: one bounded request, for all clients of language models.
+"""Sends one bounded HTTP request to a model server; used by all clients of language models.
 
-What comes back is data: it is limited in size and time, is not decompressed, and redirects are not followed,
-since they would carry texts and key to an address that nobody has given. A request is sent once; the caller
-decides what is repeated (rag_r1/io/retry.py).
+A response is untrusted data: its size and time are limited, it is not decompressed, and redirects are not
+followed, since they would send texts and the key to an address that the user did not choose. A request is
+sent once, and the caller decides whether it is repeated (rag_r1/io/retry.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rag_r1.io.retry import TransientError
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """An answer with its undecoded body; a stream is assembled into one body."""
+    """A response with its undecoded body; a streamed response is assembled into one body."""
 
     status: int
     headers: Mapping[str, str]
@@ -31,9 +31,10 @@ class HttpResponse:
 class ModelServer:
     """The connections to a model server; belongs to the event loop of its first request.
 
-    `headers` may hold a key; `timeout_s`: for one request; `trust_env`: whether HTTPS_PROXY and the like are
-    used; `quotes_errors`: whether messages quote the errors of connections, which may hold what the server
-    has sent.
+    - `headers`: sent with every request; they may contain a key
+    - `timeout_s`: seconds that one request may take
+    - `trust_env`: whether proxy settings of the environment, such as HTTPS_PROXY, are used
+    - `quotes_errors`: whether messages quote connection errors, which may contain text sent by the server
     """
 
     def __init__(
@@ -52,11 +53,12 @@ class ModelServer:
     async def post(
         self, path: str, content: bytes, limits: ResponseLimits, on_text: OnText | None = None
     ) -> HttpResponse:
-        """Posts JSON; returns the answer, whatever its status. `on_text`: gets each piece of a streamed
-        answer (streaming.py). Raises TransientError if there is no answer within the time and `limits`."""
+        """Posts JSON and returns the response, whatever its status. With `on_text` each piece of a streamed
+        answer is passed on (streaming.py). Raises TransientError if no response arrives in time and within
+        `limits`."""
         try:
             return await asyncio.wait_for(self._post(path, content, limits, on_text), self.timeout_s)
-        except TimeoutError as error:  # before OSError, of which it is a kind
+        except TimeoutError as error:  # before OSError, of which it is a subclass
             raise TransientError(f"no answer within {self.timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             detail = f": {error}" if self._quotes_errors else ""
@@ -71,8 +73,8 @@ class ModelServer:
     async def _post(
         self, path: str, content: bytes, limits: ResponseLimits, on_text: OnText | None
     ) -> HttpResponse:
-        """The answer, without a limit of time. Raises TransientError if it exceeds `limits`, and the errors
-        of connections."""
+        """Posts JSON and returns the response, without a time limit. Raises TransientError if the response
+        exceeds `limits`, and aiohttp's connection errors."""
         async with self._connected().post(self.base + path, data=content, allow_redirects=False) as response:
             try:
                 body = await assemble_body(response, limits, on_text)
@@ -82,13 +84,14 @@ class ModelServer:
             return HttpResponse(response.status, response.headers, body)
 
     def _connected(self) -> aiohttp.ClientSession:
-        """The session, made at the first request. It is aiohttp's, since the pool of httpx looks through all
-        its connections for each request: with 250 in flight that took longer than vLLM's work for them."""
+        """Returns the session, which is created for the first request. aiohttp is used because the connection
+        pool of httpx searches all its connections for each request: with 250 requests in flight this took
+        longer than vLLM's own work for them."""
         if self._session is None:
             self._session = bounded_session(
                 {"Content-Type": "application/json", **self._headers},
                 None,  # `post` has a time-out
-                # The caller limits the number of requests. uvicorn closes a connection that was idle for 5 s.
+                # The caller limits the number of requests. uvicorn closes a connection after 5 s without one.
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
                 trust_env=self._trust_env,
             )

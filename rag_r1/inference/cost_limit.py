@@ -1,8 +1,9 @@
-"""The cost of a run's requests, and its limit (`--max-cost`).
+"""Tracks the cost of a run's requests, and enforces its limit (`--max-cost`).
 
-`CostTracker` adds up the cost. With a limit, a request reserves the most that it can cost (its prompt, by
-estimate, and all tokens that it may generate) and is not sent if the limit could be passed. It then waits
-until others have come back, which mostly cost less than they reserved; if none is under way, the run ends.
+`CostTracker` adds up the cost. If there is a limit, each request reserves its maximum cost: its prompt, by
+estimate, and all tokens that it may generate. A request that could exceed the limit is not sent yet. It waits
+for requests in flight to finish, since most of them cost less than they reserved. If none is in flight, the
+run ends.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ from rag_r1.runs.response_cache import Usage
 
 
 class CostTracker:
-    """Adds up the cost of a run, and keeps it below a limit. Prices are per million tokens, `max_cost` is in
-    their currency (None: no limit); `earlier`: the usage of earlier starts, which counts."""
+    """Adds up the cost of a run, and keeps it below a limit.
+
+    - `price_in`, `price_out`: prices per million prompt and generated tokens
+    - `max_cost`: the limit, in the currency of the prices; None for no limit
+    - `earlier`: the usage of earlier invocations, which counts towards the limit
+    """
 
     def __init__(
         self,
@@ -36,7 +41,7 @@ class CostTracker:
 
     @property
     def has_prices(self) -> bool:
-        """Whether the cost is known."""
+        """Whether prices are set, so that the cost is known."""
         return bool(self.price_in or self.price_out)
 
     @property
@@ -45,13 +50,13 @@ class CostTracker:
         return self.usage.cost(self.price_in, self.price_out)
 
     def add(self, usage: Usage) -> None:
-        """Count the usage of an answer."""
+        """Add the usage of an answer."""
         self.usage.add(usage)
 
     @asynccontextmanager
     async def reserved(self, prompt_tokens: int, max_tokens: int) -> AsyncIterator[None]:
-        """Reserves the most that a request can cost while the block runs. Waits until there is enough, and
-        ends the run if there cannot be."""
+        """Reserves the maximum cost of a request while the block runs. Waits until the limit allows it, and
+        ends the run if that cannot happen."""
         if self.max_cost is None:
             yield
             return

@@ -1,8 +1,9 @@
-"""The requests of one episode to an endpoint, and their responses, through the response cache.
+"""Sends the requests of one episode to an endpoint, through the response cache.
 
-An engine (engines/chat.py, engines/completions.py) is made for each episode. Its `EpisodeClient` looks for
-the response in the cache first, then sends the request to the endpoint; a response is in the cache before the
-engine sees it.
+Each episode has an engine of its own (engines/chat.py, engines/completions.py) with an `EpisodeClient`. The
+client first looks for a response in the cache, and only then sends the request to the endpoint. A response is
+stored in the cache before the engine receives it, so that a killed run never repeats a request that was
+answered.
 """
 
 from __future__ import annotations
@@ -21,21 +22,26 @@ from rag_r1.runs.response_cache import ResponseCache, Usage
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply of the model. `ids` and `logprobs` (nats) if the endpoint gives them; `finish`: the endpoint's
-    `finish_reason`; `knows_stop`: whether the endpoint names the stop string at which it ended, in
-    `stopped_at` (None if it ended otherwise)."""
+    """A reply of the model."""
 
     text: str
+    #: The sampled token ids and their log-probs in nats; None if the endpoint does not return them.
     ids: list[int] | None = None
     logprobs: list[float] | None = None
+    #: The endpoint's `finish_reason`.
     finish: str | None = None
+    #: Whether the endpoint reports the stop string at which the reply ended.
     knows_stop: bool = False
+    #: That stop string; None if the reply ended in another way.
     stopped_at: str | None = None
 
 
 class EpisodeClient:
-    """The requests of one episode, numbered by turn. `usage` is what the episode has used, cached or not;
-    `on_text` sees its completions grow (streaming.py)."""
+    """Sends the requests of one episode, which are numbered by turn.
+
+    `usage` is the token usage of the episode, cached answers included. `on_text` receives the completions
+    while they are generated (streaming.py).
+    """
 
     def __init__(
         self, request_id: str, endpoint: Endpoint, cache: ResponseCache, on_text: OnText | None = None
@@ -47,9 +53,12 @@ class EpisodeClient:
     async def ask(
         self, path: str, body: Mapping[str, Any], parse: Callable[[Any], Reply], max_tokens: int
     ) -> Reply:
-        """The reply to the next turn's request, which `parse` reads from the answer's JSON or refuses with a
-        ValueError. `max_tokens`: what may be generated. Raises EngineFailure, and RunError on a full
-        disk."""
+        """Returns the reply to the next turn's request.
+
+        `parse` reads the reply from the answer's JSON, and raises ValueError for a malformed one.
+        `max_tokens` is the number of tokens that may be generated. Raises EngineFailure, and RunError if the
+        disk is full.
+        """
         turn, request = self._turn, request_bytes(body)
         if (entry := self.cache.get(self.request_id, turn, request)) is not None:
             self.usage.add(entry["usage"])
@@ -63,7 +72,7 @@ class EpisodeClient:
                     reply = parse(response.data)
                     limits.check(len(reply.text), len(reply.ids or ()))
                 except ValueError:
-                    if not response.usage.estimated:  # the endpoint charges for a useless answer, too
+                    if not response.usage.estimated:  # the endpoint also charges for a malformed answer
                         self.cache.put(self.request_id, turn, request, None, response.usage)
                     raise
                 return reply, response.usage
@@ -76,14 +85,14 @@ class EpisodeClient:
 
 
 def turn_seed(seed: int, turn: int) -> int:
-    """A seed of 31 bits for each turn of an episode."""
+    """Returns a 31-bit seed for a turn of an episode, derived from the episode's seed."""
     digest = hashlib.sha256(f"{seed}/{turn}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 
 
 def finish_fields(choice: Mapping[str, Any]) -> dict[str, Any]:
-    """The `finish`, `knows_stop` and `stopped_at` of a Reply. vLLM says in `stop_reason` which stop string it
-    met (null at the end of sequence); OpenAI's API does not."""
+    """Returns the fields `finish`, `knows_stop` and `stopped_at` of a Reply. vLLM reports in `stop_reason`
+    which stop string it met (null at the end of the sequence); OpenAI's API does not report it."""
     finish, stop_reason = choice.get("finish_reason"), choice.get("stop_reason")
     return {
         "finish": finish if isinstance(finish, str) else None,
@@ -93,5 +102,5 @@ def finish_fields(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge_body(body: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
-    """The request with the user's own keys; null removes a key."""
+    """Returns the request's body with the user's own keys, which take precedence; a null removes a key."""
     return {key: value for key, value in {**body, **keys}.items() if value is not None}

@@ -1,8 +1,8 @@
 """A rate limiter for the requests to an endpoint.
 
-It spaces requests: each waits for its turn under the limits of requests and of tokens per minute, and all of
-them wait if the endpoint has said when it accepts requests again. The tokens of a request are known only
-afterwards; until then an estimate stands for them.
+Each request waits for its turn under the limits of requests and of tokens per minute. All requests wait if
+the endpoint has announced when it accepts requests again. The tokens of a request are known only after its
+answer, so an estimate is used until then.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import random
 
-#: Most seconds by which requests are spread after a pause, so that they do not all come at the same moment.
+#: Seconds over which requests are spread after a pause, so that they are not all sent at the same moment.
 _SPREAD_S = 0.2
 
 
 class RateLimiter:
-    """Spaces requests, to at most so many requests and tokens per minute; None: no limit."""
+    """Spaces requests so that they stay within limits of requests and tokens per minute; None means no
+    limit."""
 
     def __init__(self, requests_per_min: float | None = None, tokens_per_min: float | None = None):
         self._seconds_per_request = 0.0 if requests_per_min is None else 60.0 / requests_per_min
@@ -23,7 +24,7 @@ class RateLimiter:
         self._next_request = self._next_token = self._paused_until = 0.0
 
     async def wait_turn(self, tokens: int) -> None:
-        """Wait until a request of about so many tokens may be sent."""
+        """Wait until a request of about this many tokens may be sent."""
         start = max(_now(), self._next_request, self._next_token)
         self._next_request = start + self._seconds_per_request
         self._next_token = start + tokens * self._seconds_per_token
@@ -32,11 +33,11 @@ class RateLimiter:
             await _sleep_until(self._paused_until + random.uniform(0, _SPREAD_S))
 
     def correct(self, estimated_tokens: int, tokens: int) -> None:
-        """Replace the estimate for a request that was sent by the tokens that it had."""
+        """Replace the estimate for a request that was sent by its actual number of tokens."""
         self._next_token += (tokens - estimated_tokens) * self._seconds_per_token
 
     def pause(self, seconds: float) -> None:
-        """Let no request be sent for so many seconds from now."""
+        """Hold back all requests for a number of seconds from now."""
         self._paused_until = max(self._paused_until, _now() + seconds)
 
 

@@ -1,9 +1,9 @@
-"""Limits on the size of an endpoint's response, derived from the request.
+"""Limits the size of an endpoint's response, depending on its request.
 
-A server may ignore `max_tokens`, or send an answer that has no end. What an answer may cost here therefore
-follows from the request: so many bytes, characters and events for each token that it allows. The limits are
-several times what servers send (a chunk of vLLM with log-probs has about 500 bytes, an average token four
-characters), so an answer beyond them is not the one that was asked for.
+A server may ignore `max_tokens`, or send an endless answer. So the bytes, characters and events of an answer
+are limited in proportion to the tokens that the request allows. The limits are several times what servers
+send (a chunk of vLLM with log-probs has about 500 bytes, an average token four characters), so that an answer
+that exceeds them cannot be the requested one.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 
 #: Most bytes of an answer, whatever the request allows.
 MAX_ANSWER_BYTES = 32 << 20
-#: Most JSON values of an answer; a token has about five, and three for each log-prob beside it.
+#: Most JSON values of an answer. A token has about five values, and three more for each of its log-probs.
 MAX_ANSWER_VALUES = 1_500_000
-#: Bytes that an answer may have beside its tokens, and a line of a stream beside the ids of the prompt.
+#: Bytes allowed in an answer besides its tokens, and in a line of a stream besides the ids of the prompt.
 _HEAD_BYTES = 1 << 20
-#: Bytes of one token with what stands around it, of each log-prob beside it, and of a token id of the prompt,
-#: which vLLM returns too.
+#: Bytes per token (with its JSON), per additional log-prob of a token, and per token id of the prompt, which
+#: vLLM also returns.
 _TOKEN_BYTES, _LOGPROB_BYTES, _PROMPT_BYTES = 1024, 128, 16
-#: Characters of a token, on average over a text, and characters that every text may have beyond these.
+#: Characters per token, averaged over a text, and characters allowed in addition.
 _TOKEN_CHARACTERS, _FREE_CHARACTERS = 128, 1024
-#: Events of a stream for a token (servers send one for each token or for several), and events beyond these.
+#: Events per token of a stream (a server sends an event for one token or for several), and additional events.
 _TOKEN_EVENTS, _FREE_EVENTS = 2, 1000
-#: Lines of an event: its data, its end, and what may stand beside them (a kind, an id, a comment).
+#: Lines per event: its data, its end, and possibly a type, an id or a comment.
 _EVENT_LINES = 4
 #: Keys of a request that limit the tokens of its answer.
 _LIMIT_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -33,20 +33,23 @@ _LIMIT_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 @dataclass(frozen=True)
 class ResponseLimits:
-    """The limits of one answer: `tokens` and characters (None: only `bytes` limits them), bytes in all and
-    in one line of a stream, and events and lines of a stream."""
+    """The limits of one answer. With `tokens` and `characters` of None only its bytes are limited."""
 
     tokens: int | None = None
+    #: Characters of its text.
     characters: int | None = None
+    #: Bytes of its body.
     bytes: int = MAX_ANSWER_BYTES
+    #: Bytes in one line of a stream.
     line_bytes: int = _HEAD_BYTES
+    #: Events and lines of a stream.
     events: int | None = None
     lines: int = 1_000_000
 
     @classmethod
     def of(cls, body: Mapping[str, Any], prompt_tokens: int) -> ResponseLimits:
-        """The limits of the answer to a request; only bytes are limited if its body has no limit of
-        tokens."""
+        """Returns the limits of the answer to a request. If the body does not limit the tokens, only the
+        bytes are limited."""
         limits = [body[name] for name in _LIMIT_KEYS if type(body.get(name)) is int]
         prompt_bytes = _PROMPT_BYTES * prompt_tokens
         if not limits:
@@ -64,7 +67,7 @@ class ResponseLimits:
         )
 
     def check(self, characters: int, tokens: int) -> None:
-        """Raises ValueError for a text, or for token ids, that the request did not allow."""
+        """Raises ValueError for a text or a number of tokens that the request did not allow."""
         if self.characters is not None and characters > self.characters:
             raise ValueError(f"it has more text than max_tokens {self.tokens} allows")
         if self.tokens is not None and tokens > self.tokens:

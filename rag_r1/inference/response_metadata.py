@@ -1,6 +1,6 @@
-"""Reads a response of a model server: its choice, the text of a message, token usage and error message.
+"""Reads the parts of a model server's response: its choice, message text, token usage and error message.
 
-All of it comes from outside and may be missing, wrong or hostile.
+Responses are untrusted data, of which any part may be missing, wrong or hostile.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 from rag_r1.io.bounded_json import read_json
 from rag_r1.runs.response_cache import Usage
 
-#: Most JSON values in the body of an error.
+#: Most JSON values that are read from the body of an error.
 _REFUSAL_VALUES = 10_000
 
 
 def first_choice(data: Any) -> dict[str, Any]:
-    """The first choice of an answer. Raises ValueError if there is none, or if its generation was broken
-    off."""
+    """Returns the first choice of a response. Raises ValueError if there is none, or its generation was
+    aborted."""
     choices = data.get("choices") if isinstance(data, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise ValueError("it has no choices")
@@ -27,7 +27,8 @@ def first_choice(data: Any) -> dict[str, Any]:
 
 
 def message_text(choice: Mapping[str, Any]) -> str | None:
-    """The text of a chat completion's message, from its parts if it has some; None without one."""
+    """Returns the text of a chat completion's message, joined if it consists of parts; None if there is no
+    text."""
     message = choice.get("message")
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, list):  # parts, as some endpoints return them
@@ -37,7 +38,7 @@ def message_text(choice: Mapping[str, Any]) -> str | None:
 
 
 def usage_of(data: Any, prompt_tokens: int, completion_tokens: int) -> Usage:
-    """The token usage that an answer states, or else these estimates."""
+    """Returns the token usage that a response states, or else the estimates given here."""
     usage = data.get("usage") if isinstance(data, dict) else None
     usage = usage if isinstance(usage, dict) else {}
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
@@ -47,7 +48,8 @@ def usage_of(data: Any, prompt_tokens: int, completion_tokens: int) -> Usage:
 
 
 def error_message(raw: bytes) -> str:
-    """The message in an error's body on one short line that begins with a colon; "" without one."""
+    """Returns the message in the body of an error as a short line that begins with a colon; "" if there is
+    none."""
     try:
         data = read_json(raw, _REFUSAL_VALUES)
         error = data.get("error", data.get("detail", data)) if isinstance(data, dict) else data

@@ -1,9 +1,9 @@
 """Assembles a streamed completion (server-sent events) into a complete response.
 
-A caller that shows a generation while it grows gets its pieces in this way, and everything behind stays the
-same: the checks, the token ids. `StreamAssembler` takes the bytes as they arrive, looks at each of them once,
-and refuses a stream that is more than its request allowed (response_limits.py). `Endpoint.post` requests
-streams.
+A caller that shows a generation while it grows receives its pieces from the stream. All later code, such as
+the checks and the reading of token ids, works on the assembled response and does not differ between the two
+cases. `Endpoint.post` requests streams. `StreamAssembler` takes the bytes as they arrive, reads each of them
+once, and refuses a stream that is larger than its request allowed (response_limits.py).
 """
 
 from __future__ import annotations
@@ -20,32 +20,31 @@ from rag_r1.io.bounded_aiohttp import read_body
 
 #: Called with the next piece of a generation's text.
 OnPiece = Callable[[str], None]
-#: Called at the beginning of a generation, and again if it is begun anew; returns the function for its
-#: pieces.
+#: Called when a generation starts, and again if it is restarted; returns the function for its pieces.
 OnText = Callable[[], OnPiece]
 CONTENT_TYPE = "text/event-stream"
-#: Bytes of a stream that are read before other tasks have their turn.
+#: Bytes of a stream that are processed before other tasks of the event loop can run.
 _SLICE_BYTES = 16 << 10
 
 
 class StreamAssembler:
-    """Assembles the chunks of one completion. Raises ValueError for what is not such a stream, and for one
-    beyond its limits."""
+    """Assembles the chunks of one completion. Raises ValueError for input that is not such a stream, and for
+    a stream beyond its limits."""
 
     def __init__(self, on_piece: OnPiece, limits: ResponseLimits | None = None):
         self.on_piece = on_piece
         self.limits = limits or ResponseLimits()
-        self._line = bytearray()  # the line whose end has not arrived
+        self._line = bytearray()  # the current line, until its end arrives
         self._bytes = self._lines = self._events = self._characters = 0
         self._pieces: list[str] = []
-        self._ids: list[Any] | None = None
+        self._ids: list[Any] = []
         self._logprobs: list[Any] | None = None
         self._choice: dict[str, Any] = {}
         self._usage: Any = None
         self._done = False
 
     def feed(self, part: bytes) -> None:
-        """Read the next bytes. Raises ValueError."""
+        """Process the next bytes. Raises ValueError."""
         self._bytes += len(part)
         if self._bytes > self.limits.bytes:
             raise ValueError(f"it has more than {self.limits.bytes} bytes")
@@ -59,11 +58,12 @@ class StreamAssembler:
             raise ValueError(f"it has a line of more than {self.limits.line_bytes} bytes")
 
     def message(self) -> bytes:
-        """The whole answer, as JSON. Raises ValueError if the stream has not ended with `[DONE]`."""
+        """Returns the complete response as JSON. Raises ValueError if the stream did not end with
+        `[DONE]`."""
         if not self._done:
             raise ValueError("the stream broke off")
         choice = {"text": "".join(self._pieces), **self._choice}
-        if self._ids is not None:
+        if self._ids:
             choice["token_ids"] = self._ids
         if self._logprobs is not None:
             choice["logprobs"] = {"token_logprobs": self._logprobs}
@@ -71,7 +71,7 @@ class StreamAssembler:
         return json.dumps({"choices": [choice], **usage}).encode()
 
     def _end_line(self) -> None:
-        """Read the line that is complete now."""
+        """Process the current line, which is complete."""
         line, self._line = bytes(self._line), bytearray()
         self._lines += 1
         if self._lines > self.limits.lines:
@@ -83,7 +83,7 @@ class StreamAssembler:
             self._add(value.strip())
 
     def _add(self, value: bytes) -> None:
-        """Add the chunk in the data of an event."""
+        """Add the chunk in an event's data."""
         if value == b"[DONE]":
             self._done = True
             return
@@ -96,35 +96,41 @@ class StreamAssembler:
         if data.get("usage"):
             self._usage = data["usage"]
         choices = data.get("choices") or [{}]
-        piece = choices[0] if isinstance(choices, list) and isinstance(choices[0], dict) else {}
+        if isinstance(choices, list) and isinstance(choices[0], dict):
+            self._add_choice(choices[0])
+
+    def _add_choice(self, piece: dict[str, Any]) -> None:
+        """Add a chunk's part of the completion: its text, token ids, log-probs and the reason of its end."""
         self._choice.update({key: piece[key] for key in ("finish_reason", "stop_reason") if key in piece})
         if isinstance(piece.get("token_ids"), list):
-            self._ids = [] if self._ids is None else self._ids
             self._ids.extend(_numbers(piece["token_ids"]))
         logprobs = piece.get("logprobs")
         if isinstance(logprobs, dict) and isinstance(logprobs.get("token_logprobs"), list):
-            self._logprobs = [] if self._logprobs is None else self._logprobs
+            self._logprobs = self._logprobs or []
             self._logprobs.extend(_numbers(logprobs["token_logprobs"]))
-        if len(self._ids or ()) + len(self._logprobs or ()) > MAX_ANSWER_VALUES:
+        if len(self._ids) + len(self._logprobs or ()) > MAX_ANSWER_VALUES:
             raise ValueError(f"it has more than {MAX_ANSWER_VALUES:,} values")
         text = piece.get("text") if isinstance(piece.get("text"), str) else ""
         self._characters += len(text)
-        self.limits.check(self._characters, len(self._ids or ()))
+        self.limits.check(self._characters, len(self._ids))
         if text:
             self._pieces.append(text)
             self.on_piece(text)
 
 
 def _numbers(values: list[Any]) -> list[Any]:
-    """The values with None for those that are not numbers, which the reader of the answer refuses: they are
-    held until the end, and lists of lists take many times the bytes in which they came."""
+    """Returns the values, with None for each one that is not a number.
+
+    The reader of the response refuses None. A hostile value must not be kept until then: lists of lists need
+    many times the memory of the bytes they arrived in.
+    """
     return [value if isinstance(value, int | float) else None for value in values]
 
 
 async def assemble_body(
     response: aiohttp.ClientResponse, limits: ResponseLimits, on_text: OnText | None
 ) -> bytes:
-    """The body of a response, assembled if it is a stream. Raises ValueError for what is beyond the limits,
+    """Returns the body of a response, assembled if it is a stream. Raises ValueError if it exceeds the limits
     or is not a stream."""
     kind = response.headers.get("Content-Type", "")
     if on_text is None or response.status != 200 or not kind.startswith(CONTENT_TYPE):

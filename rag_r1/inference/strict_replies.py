@@ -1,14 +1,14 @@
-"""Requests whose reply must have a certain form, which is validated and requested again if it is wrong.
+"""Requests replies that must have a certain form, and repeats a request if its reply does not have it.
 
-The texts that a model works on are data: they are sent as JSON, apart from the instructions (judging.py). Its
-reply must be the JSON value alone, with or without a Markdown fence. A wrong one is refused as a whole, and
-the model is asked again, up to `ATTEMPTS` times in each start of a command; `RETRY_TEMPERATURE` is that of
-the attempts after the first, since at temperature 0 it would reply the same again. So nothing is guessed and
-nothing is cut to length. A request that the endpoint itself refuses, since it is too long for the model for
+The texts that a model works on are data, so they are sent as JSON, apart from the instructions (judging.py).
+The reply must be a JSON value alone, with or without a Markdown fence. A malformed reply is refused as a
+whole: nothing is guessed or cut to length. The request is then repeated, up to `ATTEMPTS` times per
+invocation of the command. Repeated attempts use `RETRY_TEMPERATURE`, since at temperature 0 the model would
+give the same reply again. A request that the endpoint rejects, because it is too long for the model for
 example, has no reply either, and does not end the run.
 
-Every reply is in the run's response cache (rag_r1/runs/response_cache.py), so a request
-whose reply has arrived is not sent again after a kill.
+Replies are stored in the run's response cache (rag_r1/runs/response_cache.py), so that an answered request is
+not sent again after a kill.
 """
 
 from __future__ import annotations
@@ -29,27 +29,29 @@ T = TypeVar("T")
 ATTEMPTS = 3
 #: Temperature of the attempts after the first.
 RETRY_TEMPERATURE = 0.7
-#: Consecutive requests without an answer after which the run ends: the endpoint is gone.
+#: Number of consecutive requests without an answer after which the endpoint counts as gone and the run ends.
 MAX_CONSECUTIVE_FAILURES = 50
-#: Replies after which the run ends if none of them had the form: this model does not write it.
+#: Number of replies after which the run ends if none of them had the required form.
 MAX_USELESS = 100
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 
-#: By the number of the attempt: the body of its request, and how many tokens its reply may have.
+#: Returns, for the number of an attempt, the body of its request and the most tokens of its reply.
 MakeRequest = Callable[[int], tuple[Mapping[str, Any], int]]
 
 
 class StrictReplies:
-    """Sends requests until their replies have the required form. `name`: the model in messages. `counts`:
-    replies that were `refused`, requests that the endpoint has `declined`, and those that stayed
-    `unanswered`."""
+    """Sends requests until their replies have the required form.
+
+    `name` stands for the model in messages. `counts` has the number of malformed replies (`refused`), of
+    requests that the endpoint rejected (`declined`), and of requests without an answer (`unanswered`).
+    """
 
     def __init__(self, name: str, endpoint: Endpoint, cache: ResponseCache):
         self.name, self.endpoint, self.cache = name, endpoint, cache
         self.counts: Counter[str] = Counter()
         self._failures_in_a_row = 0
-        #: An endpoint that refuses everything is set up wrongly, and the run ends; after an answer, a refusal
-        #: is about its request.
+        #: Before the first answer, a rejection means that the endpoint is set up wrongly. After it, a
+        #: rejection concerns one request only.
         self._has_answered = False
         #: Whether any reply had the required form.
         self._has_form = False
@@ -57,11 +59,13 @@ class StrictReplies:
     async def ask(
         self, request_id: str, make_request: MakeRequest, parse: Callable[[str], T], earlier_attempts: int = 0
     ) -> T | None:
-        """The result of `parse` for the text of the reply, which it refuses by raising ValueError; None after
-        the last attempt, or if the endpoint refuses the request. `make_request`: the request of an attempt;
-        `earlier_attempts`: those of earlier starts, which are not repeated.
+        """Returns the result of `parse` for the text of a reply; None after the last attempt, or if the
+        endpoint rejects the request.
 
-        Raises EngineFailure if the endpoint does not answer: the next start sends the request again.
+        `make_request` builds the request of each attempt, and `parse` raises ValueError for a malformed
+        reply. `earlier_attempts` is the number of attempts made by earlier invocations, which are not
+        repeated. Raises EngineFailure if the endpoint does not answer; the next invocation then sends the
+        request again.
         """
         client = EpisodeClient(request_id, self.endpoint, self.cache)
         for attempt in range(earlier_attempts, earlier_attempts + ATTEMPTS):
@@ -89,7 +93,7 @@ class StrictReplies:
         return None
 
     def _note_refused(self, error: ValueError) -> None:
-        """Count a reply of a wrong form; ends the run if no reply ever had the right one."""
+        """Count a malformed reply, and end the run if no reply ever had the required form."""
         self.counts["refused"] += 1
         if not self._has_form and self.counts["refused"] == MAX_USELESS:
             text = " ".join(str(error).split())[:200]
@@ -99,7 +103,7 @@ class StrictReplies:
             )
 
     def _note_unanswered(self, error: EngineFailure) -> None:
-        """Count a request without an answer; ends the run after too many in a row."""
+        """Count a request without an answer, and end the run after too many in a row."""
         self.counts["unanswered"] += 1
         self._failures_in_a_row += 1
         if (count := self._failures_in_a_row) >= MAX_CONSECUTIVE_FAILURES:
@@ -110,16 +114,16 @@ class StrictReplies:
 def with_own_keys(
     body: Mapping[str, Any], keys: Mapping[str, Any], max_tokens: int
 ) -> tuple[dict[str, Any], int]:
-    """A request with the user's own keys, of which null removes one; and how many tokens its reply may have,
-    which is `max_tokens` unless these keys say otherwise."""
+    """Returns a request's body with the user's own keys (a null removes a key), and the most tokens of its
+    reply: the limit in these keys if there is one, else `max_tokens`."""
     merged = merge_body(body, keys)
     limits = (merged.get(name) for name in ("max_tokens", "max_completion_tokens"))
     return merged, next((limit for limit in limits if isinstance(limit, int)), max_tokens)
 
 
 def json_of(reply: str) -> Any:
-    """The JSON value that a reply consists of. Raises ValueError if there is anything beside it, or if an
-    object has a key twice, of which one would be ignored."""
+    """Returns the JSON value that a reply consists of. Raises ValueError if the reply contains anything else,
+    or an object that has a key twice."""
     text = reply.strip()
     if match := _FENCE.fullmatch(text):
         text = match[1]
@@ -130,7 +134,8 @@ def json_of(reply: str) -> Any:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object with these keys and values. Raises ValueError if a key stands twice."""
+    """Returns the object with these keys and values. Raises ValueError if a key occurs twice, since one of
+    its values would be ignored."""
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError("an object has a key twice")

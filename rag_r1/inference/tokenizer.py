@@ -1,4 +1,9 @@
-"""Loads a tokenizer from a folder or from the Hub, without running its code."""
+"""Loads a tokenizer from a folder or from the Hugging Face Hub, without running code that comes with it.
+
+`load_tokenizer` tries the files out in the sandbox first (rag_r1/sandbox/chat_template.py), since a hostile
+tokenizer can take unlimited time and memory. `check_vocabulary` and `check_tokenizer` find a tokenizer that
+does not fit its model before a run starts.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +23,21 @@ if TYPE_CHECKING:
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer in a folder, or of a name of the Hub. Raises ValueError if its files or its chat template
-    exceed limits of time or memory, or if it needs code of its own: that is not run, and without it the
-    tokens may be others. Also raises FileNotFoundError, and whatever transformers raises."""
-    if not Path(name).exists() and (name.startswith(("/", ".", "~")) or name.count("/") > 1):
-        raise FileNotFoundError(f"{name}: there is no such folder")  # and no such name on the Hub
+    """Returns the tokenizer in a folder, or the one that a Hub name (owner/name) stands for.
+
+    Raises FileNotFoundError if `name` is neither; ValueError if the tokenizer's files or its chat template
+    exceed limits of time or memory, or if the tokenizer requires code of its own, since that code is not run
+    and the tokens could differ without it; and whatever transformers raises.
+    """
+    is_on_hub = is_hub_name(name)
+    if not is_on_hub and not Path(name).exists():
+        raise FileNotFoundError(f"{name}: there is no such folder")
     refuse_endless_files(name)
     from transformers import AutoTokenizer
 
-    # If nothing were said about remote code, transformers would ask on the terminal.
+    # Without an explicit trust_remote_code, transformers would ask on the terminal.
     tokenizer = AutoTokenizer.from_pretrained(
-        name, trust_remote_code=False, local_files_only=not Path(name).exists() and not hub_answers()
+        name, trust_remote_code=False, local_files_only=is_on_hub and not hub_answers()
     )
     if "AutoTokenizer" in (getattr(tokenizer, "init_kwargs", {}).get("auto_map") or {}):
         raise ValueError(
@@ -42,20 +51,24 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Raises RunError if the model in a folder has no embedding for an id that a text or the end of a turn
-    can have. Other special tokens may lie beyond: Gemma's token for an image does, in its models of text."""
+    can contain.
+
+    Only ordinary tokens are compared with the model. Other special tokens may lie beyond its embeddings: the
+    text-only Gemma models, for example, keep the token for an image.
+    """
     size = model_config(folder).get("vocab_size")
-    ordinary = (key for key, token in tokenizer.added_tokens_decoder.items() if not token.special)
-    last = max(tokenizer.vocab_size - 1, tokenizer.eos_token_id or 0, *ordinary)
-    if isinstance(size, int) and last >= size:
+    ordinary_ids = (key for key, token in tokenizer.added_tokens_decoder.items() if not token.special)
+    last_id = max(tokenizer.vocab_size - 1, tokenizer.eos_token_id or 0, *ordinary_ids)
+    if isinstance(size, int) and last_id >= size:
         raise RunError(
-            f"{folder} has a vocab_size of {size} in its config.json, but its tokenizer has ids to {last}: "
-            "give the tokenizer of this model, or resize_token_embeddings of the model and save it"
+            f"{folder} has a vocab_size of {size} in its config.json, but its tokenizer has ids to {last_id}"
+            ": give the tokenizer of this model, or resize_token_embeddings of the model and save it"
         )
 
 
 def check_tokenizer(folder: Path, key: str, remedy: str) -> None:
-    """Raises RunError unless the tokenizer of a model's folder can be loaded and passes `check_vocabulary`.
-    `key`: the option that names the folder."""
+    """Raises RunError unless the tokenizer in a model's folder can be loaded and passes `check_vocabulary`.
+    `key` is the option that names the folder, and `remedy` the end of the message."""
     try:
         tokenizer = load_tokenizer(str(folder))
     except Exception as error:  # transformers and a tokenizer's files may raise anything
@@ -65,8 +78,8 @@ def check_tokenizer(folder: Path, key: str, remedy: str) -> None:
 
 
 def _malformed_file(folder: Path) -> str:
-    """The first file of a tokenizer that is not a JSON object, in parentheses for a message; "" without
-    one."""
+    """Returns the name and the fault of the first tokenizer file that is not a JSON object, in parentheses
+    for a message; "" if all are JSON objects."""
     for file in sorted(folder.glob("*token*.json")):
         try:
             read_json_object(file)
@@ -76,7 +89,8 @@ def _malformed_file(folder: Path) -> str:
 
 
 def why_not_loaded(name: str, error: Exception) -> str:
-    """Why `load_tokenizer` has failed, for a message that ends with what to give instead."""
+    """Returns the reason why `load_tokenizer` failed with `error`, for a message that ends with the
+    remedy."""
     line = next(iter(str(error).splitlines()), "")
     if Path(name).is_dir() and not any(Path(name).glob("*[tv]o[kc]*")):  # tokenizer.json, vocab.json, ...
         return "the folder holds no tokenizer"

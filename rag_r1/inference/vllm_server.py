@@ -1,19 +1,21 @@
 """Runs vLLM's OpenAI-compatible server for a model folder, as a context manager.
 
-The server is a process group of its own on a free loopback port. It ends with the block and with this process
-(rag_r1/system/child_processes.py), and gets the environment without keys and tokens, except the Hub's.
+The server runs in a process group of its own on a free port of the loopback interface. It stops at the end of
+the block, or when this process ends (rag_r1/system/child_processes.py). Its environment contains no keys or
+tokens except those of the Hugging Face Hub.
 
     with vllm_server(Path("outputs/sft/model"), Path("run/vllm.log")) as url:
-        ...  # url is "http://127.0.0.1:<port>/v1", and the model's name there is "policy"
+        ...  # url is "http://127.0.0.1:<port>/v1", and the model is served there as "policy"
 
-The build of vLLM decides where the model runs. That for CPUs gets the settings of recipes/platform/cpu.yaml,
-which gives the reasons, and threads by the size of the model; variables of the environment take precedence.
+Whether the model runs on a GPU or on the CPU depends on the installed build of vLLM. The CPU build is started
+with the settings of recipes/platform/cpu.yaml, which explains them, and with a number of threads that fits
+the size of the model. Environment variables that are already set take precedence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -32,10 +34,10 @@ from rag_r1.system.cores import cpu_threads
 from rag_r1.system.installation import setup_command
 
 _MODULE = "vllm.entrypoints.openai.api_server"
-#: Environment and flags of a vLLM that is built for CPUs.
+#: Environment variables and flags for the CPU build of vLLM.
 _CPU_ENV = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
 _CPU_OPTIONS = ("--dtype", "float32", "--enforce-eager")
-#: Secrets that vLLM may need: a model or its tokenizer on the Hub.
+#: Secrets that vLLM may need to download a model or its tokenizer from the Hub.
 _HUB_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
@@ -49,14 +51,15 @@ def vllm_server(
     start_timeout_s: float = 600,
     hidden_variables: Collection[str] = (),
 ) -> Iterator[str]:
-    """Serve a Hugging Face folder as `name`; yields the address, with /v1.
+    """Serve the model in a Hugging Face folder as `name`; yields the server's address, which ends in /v1.
 
-    `log`: what the server prints. `options`: further flags of `vllm serve`; they take precedence over ours.
-    `start_timeout_s`: seconds until it must be ready; `hidden_variables`: those of the environment that it
-    does not get.
+    - `log`: the file that receives the server's output
+    - `options`: further flags of `vllm serve`, which take precedence over the flags set here
+    - `start_timeout_s`: seconds within which the server must be ready
+    - `hidden_variables`: environment variables that are not passed on to the server
 
-    Raises RunError, with the end of the log, if it does not start. Call it from the main thread: otherwise
-    SIGTERM of this process is not handled here, and the server ends with the thread.
+    Raises RunError, with the end of the log, if the server does not start. Call this from the main thread: in
+    any other thread SIGTERM of this process is not handled, and the server ends with that thread.
     """
     on_cpu = _is_cpu_build()
     port = free_port()
@@ -81,11 +84,10 @@ def vllm_server(
 
 
 def _is_cpu_build() -> bool:
-    """Whether the installed vLLM is a build for CPUs, by vLLM's own rule. Raises RunError without vLLM."""
-    try:
+    """Returns whether the installed vLLM is a CPU build, by the rule that vLLM itself uses. Raises RunError
+    if vLLM is not installed."""
+    with suppress(metadata.PackageNotFoundError):
         return "cpu" in metadata.version("vllm")
-    except metadata.PackageNotFoundError:
-        pass
     try:
         metadata.version("vllm-cpu")
     except metadata.PackageNotFoundError:

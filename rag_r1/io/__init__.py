@@ -1,1 +1,1 @@
-"""Files and foreign texts: atomic writes, and JSON, YAML and HTTP read within limits, with retries."""
+"""Files and untrusted input: atomic writes, and JSON, YAML and HTTP that are read within limits."""

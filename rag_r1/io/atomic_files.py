@@ -1,12 +1,13 @@
 """Writes files atomically, and reports disk errors with the file's name.
 
-`atomic_file` gives the name of a part beside the file, to be written in its block. When the block ends, the
-part takes the file's name, so whenever this process is killed there is the old file or the new one. If the
-block fails, the part is removed and the old file is left. `write_lines`, `write_text`, `write_json` and
-`write_json_lines` write text files in this way.
+`atomic_file` yields the name of a temporary part beside the file, which its block writes. At the end of the
+block the part is renamed to the file. So whenever the process is killed, either the old file or the new one
+exists. If the block fails, the part is removed and the old file stays. `write_lines`, `write_text`,
+`write_json` and `write_json_lines` write text files in this way.
 
-The system's error about a full disk does not name the file. `atomic_file` adds the name, as `name_in_errors`
-does for files that grow, and `error_text` makes a sentence of it, with the remedy, which commands print.
+The operating system's error about a full disk does not name the file. `atomic_file` adds the name, and so
+does `name_in_errors` for files that grow. `error_text` turns such an error into the message that commands
+print, with the remedy.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _REMEDIES = {
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yields the path of the part, a file or a folder that the block has to write; at the end of the block it
-    replaces `path`. Raises OSError with the name of the file."""
+    """Yields the path of a part, a file or folder that the block must write and that then replaces `path`.
+    Raises OSError with the name of the file."""
     part = path.with_name(f"{path.name}.part")
     try:
         yield part
@@ -50,32 +51,36 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def move_into_place(part: Path, path: Path) -> None:
-    """Give a file or a folder another name, under which it replaces a file. For work that goes on with its
-    part after an error, and for files that are set aside; everything else uses `atomic_file`."""
+    """Rename a file or folder, and replace a file of that name.
+
+    This is for work that continues with its part after an error, and for files that are set aside. All other
+    code uses `atomic_file`.
+    """
     os.replace(part, path)
 
 
 @contextmanager
 def name_in_errors(path: Path, part: Path | None = None) -> Iterator[None]:
-    """Give the system's errors in the block the name of the file: errors in writing have no name, and errors
-    in opening have that of the part."""
+    """Add the file's name to operating system errors in the block. Errors of writing have no name, and errors
+    of opening have the name of the part."""
     try:
         yield
     except OSError as error:
         if is_disk_error(error) and error.filename in (None, str(part)):
-            assert error.errno is not None  # is_disk_error has looked it up
+            assert error.errno is not None  # checked by is_disk_error
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
         raise
 
 
 def is_disk_error(error: BaseException) -> TypeGuard[OSError]:
-    """Whether this is the system's error about missing room, missing rights or a name that is too long."""
+    """Returns whether this is an operating system error about missing space, missing permissions or a name
+    that is too long."""
     return isinstance(error, OSError) and error.errno in _REMEDIES
 
 
 def error_text(error: BaseException) -> str:
-    """The message that a command prints for an error: of a disk error with the file and the remedy, of any
-    other its own text."""
+    """Returns the message that a command prints for an error. For a disk error it names the file and the
+    remedy."""
     if not is_disk_error(error):
         return str(error)
     problem = f"cannot use {error.filename}" if error.filename is not None else "cannot write"
@@ -83,8 +88,8 @@ def error_text(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """The reason of an error on one line, for messages that name the file themselves: of a system's error
-    without its number and file name."""
+    """Returns the reason of an error on one line, for messages that name the file themselves: an operating
+    system error loses its number and file name."""
     if isinstance(error, UnicodeDecodeError):
         return f"it is not UTF-8 text, at byte {error.start}"
     return getattr(error, "strerror", None) or " ".join(str(error).split())
@@ -98,13 +103,16 @@ def write_lines(
     errors: str | None = None,
     durable: bool = False,
 ) -> int:
-    """Write a text file atomically, from pieces that need not fit in memory; returns their number. A piece
-    brings its own newline.
+    """Write a text file atomically from pieces, which need not fit into memory together, and return their
+    number. Newlines must be part of the pieces.
 
-    `private`: only the owner can read the file, as all files of a run, and lone surrogates, which a policy
-    can emit, are kept. `errors`: what becomes of lone surrogates, as in `open`; unless it is given, they
-    raise UnicodeEncodeError in a file that is not `private`. `durable`: the text is on the disk before the
-    file has its name. Raises OSError with the name of the file.
+    - `private`: whether only the owner may read the file, as for all files of a run. Lone surrogates, which a
+      policy can emit, are then kept.
+    - `errors`: how lone surrogates are handled, as in `open`. By default they raise UnicodeEncodeError unless
+      the file is `private`.
+    - `durable`: whether the text must be on the disk before the file gets its name
+
+    Raises OSError with the name of the file.
     """
     count = 0
     errors = errors or ("surrogatepass" if private else "strict")
@@ -125,8 +133,8 @@ def write_lines(
 def write_text(
     path: Path, text: str, *, private: bool = False, errors: str | None = None, durable: bool = False
 ) -> None:
-    """Write a text as `write_lines` does, but unless `errors` is given, lone surrogates become escapes
-    (`\\ud800`) in a file that is not `private`."""
+    """Write a text as `write_lines` does. If `errors` is not given, lone surrogates are written as escapes
+    (`\\ud800`), unless the file is `private`."""
     errors = errors or (None if private else "backslashreplace")
     write_lines(path, [text], private=private, errors=errors, durable=durable)
 
@@ -134,8 +142,8 @@ def write_text(
 def write_json(
     path: Path, value: Any, *, ensure_ascii: bool = True, private: bool = False, durable: bool = False
 ) -> None:
-    """Write an indented JSON document. `ensure_ascii`: as in `json.dumps`; `private`, `durable`: as in
-    `write_lines`."""
+    """Write an indented JSON document. `ensure_ascii` has the meaning it has in `json.dumps`; `private` and
+    `durable` are those of `write_lines`."""
     text = json.dumps(value, indent=2, ensure_ascii=ensure_ascii)
     write_lines(path, [text, "\n"], private=private, durable=durable)
 
@@ -148,12 +156,12 @@ def write_json_lines(
     private: bool = False,
     durable: bool = False,
 ) -> int:
-    """Write JSON values, one a line, and return their number. The options are those of `write_json`."""
+    """Write one JSON value per line, and return their number. The options are those of `write_json`."""
     lines = (json.dumps(value, ensure_ascii=ensure_ascii) + "\n" for value in values)
     return write_lines(path, lines, private=private, durable=durable)
 
 
 def for_the_owner(path: str, flags: int) -> int:
-    """An opener, as `open` takes it, of files that only their owner can read: questions and documents may be
+    """Open a file that only its owner can read, as an `opener` for `open`. Questions and documents may be
     confidential on a shared machine."""
     return os.open(path, flags, 0o600)

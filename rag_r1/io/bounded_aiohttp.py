@@ -1,8 +1,8 @@
-"""Sessions of aiohttp that unpack nothing, and bodies of a limited size.
+"""Sessions of aiohttp without decompression, and response bodies of limited size.
 
-bounded_http.py is the same for clients that block. aiohttp follows redirects unless a request forbids them.
-So each caller passes `allow_redirects=False`: a redirect would carry texts and keys to an address that nobody
-has given.
+bounded_http.py provides the same for blocking clients. aiohttp follows redirects unless a request forbids it,
+and a redirect would send texts and keys to an address that the user did not choose. So every caller must pass
+`allow_redirects=False`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from rag_r1.io.errors import TooLargeError
 def bounded_session(
     headers: Mapping[str, str], timeout_s: float | None, **session_options: Any
 ) -> aiohttp.ClientSession:
-    """Returns a session for the running event loop. `headers` may hold secrets; `timeout_s`: seconds for a
-    whole request, its body included (None: the caller limits it); `session_options`: aiohttp's further
-    options."""
+    """Returns a session for the running event loop.
+
+    - `headers`: sent with every request; they may contain secrets
+    - `timeout_s`: seconds for a whole request including its body; None if the caller limits the time
+    - `session_options`: further options of aiohttp
+    """
     return aiohttp.ClientSession(
         # No compression: a few bytes could expand to gigabytes.
         headers={"Accept-Encoding": "identity", **headers},
@@ -31,8 +34,8 @@ def bounded_session(
 
 
 async def read_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
-    """Returns the body of a response. Raises TooLargeError beyond `max_bytes`, and aiohttp's errors of
-    connections."""
+    """Returns the body of a response. Raises TooLargeError if it exceeds `max_bytes`, and aiohttp's
+    connection errors."""
     body = bytearray()
     async for part in response.content.iter_any():
         body += part

@@ -1,9 +1,9 @@
-"""An HTTP client that limits the size and the time of a response.
+"""An HTTP client that limits the size and the duration of a response.
 
-httpx's client reads whatever a server sends: gigabytes, a byte now and then for ever, a few bytes that unpack
-to gigabytes. So here a body has a limit of bytes and of time, and is not decompressed. The head has a limit
-of time, too: httpx limits only the wait for each of its bytes, and there can be a hundred thousand. A
-response beyond a limit raises one of httpx's errors, as a server that is gone does.
+httpx reads whatever a server sends: gigabytes, an endless trickle of bytes, or a few bytes that decompress to
+gigabytes. This client limits the bytes and the time of a body, and does not decompress it. It also limits the
+time of the header section, since httpx limits only the wait for each of its bytes. A response beyond a limit
+raises one of httpx's errors, like a server that is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-#: Most bytes of a body. As JSON of empty lists, so many become about 400 MB.
+#: Default limit on the bytes of a body. JSON of empty lists expands this many bytes to about 400 MB.
 MAX_BYTES = 16 << 20
 
 
@@ -28,10 +28,14 @@ def bounded_http_client(
     limit: int = MAX_BYTES,
     body_s: float | None = None,
 ) -> httpx.Client:
-    """Returns a client whose bodies have at most `limit` bytes. `timeout_s`: seconds of each wait of a
-    request; a head must be there after twice as long. `body_s`: seconds for all of a body (default:
-    `timeout_s`). The client uses no proxy of the environment and follows no redirect. Each request has its
-    own connection."""
+    """Returns a client whose response bodies have at most `limit` bytes.
+
+    - `timeout_s`: seconds of each single wait; the header section must be complete after twice as long
+    - `body_s`: seconds for a whole body; None for `timeout_s`
+
+    The client uses no proxy of the environment, follows no redirect, and opens a new connection for each
+    request.
+    """
     return httpx.Client(
         base_url=base_url,
         headers={**(headers or {}), "Accept-Encoding": "identity"},
@@ -42,16 +46,15 @@ def bounded_http_client(
 
 
 def is_web_page(headers: Mapping[str, str]) -> bool:
-    """Whether the headers of a response are those of HTML: then no server of ours has answered."""
+    """Returns whether the headers of a response announce HTML, which none of this project's servers sends."""
     return headers.get("Content-Type", "").lower().startswith("text/html")
 
 
 class _BoundedTransport(httpx.BaseTransport):
-    """Sends each request on a connection of its own, and gives its response a `_BoundedBody`."""
+    """Sends each request on a new connection, and limits the body of its response."""
 
     def __init__(self, timeout_s: float, limit: int, body_s: float):
-        # Connections are not used again: a late response is ended by shutting down the connection opened for
-        # it.
+        # Connections are not reused, because a late response is ended by shutting down its connection.
         no_reuse = httpx.Limits(max_keepalive_connections=0)
         self._inner: httpx.BaseTransport = httpx.HTTPTransport(limits=no_reuse)
         self._timeout_s, self._limit, self._body_s = timeout_s, limit, body_s
@@ -61,14 +64,14 @@ class _BoundedTransport(httpx.BaseTransport):
         if response.headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
             response.close()
             raise httpx.RemoteProtocolError("a compressed answer, which was not asked for", request=request)
-        assert isinstance(response.stream, httpx.SyncByteStream)  # HTTPTransport gives no other
+        assert isinstance(response.stream, httpx.SyncByteStream)  # as in every response of HTTPTransport
         response.stream = _BoundedBody(response.stream, request, self._body_s, self._limit)
         return response
 
     def _send(self, request: httpx.Request) -> httpx.Response:
-        """Returns the response as soon as its head is there. Raises ReadTimeout, and ends the connection, if
-        that takes too long."""
-        limit_s = 2 * self._timeout_s  # as long again as the connection may take
+        """Returns the response as soon as its header section is complete. Raises ReadTimeout, and shuts down
+        the connection, if that takes too long."""
+        limit_s = 2 * self._timeout_s  # one timeout for connecting, and one for the response
         deadline = _ConnectionDeadline()
         request.extensions = {**request.extensions, "trace": deadline.trace}
         timer = threading.Timer(limit_s, deadline.expire)
@@ -88,31 +91,33 @@ class _BoundedTransport(httpx.BaseTransport):
 
 
 class _ConnectionDeadline:
-    """Shuts down the connection of one request when it is late; `trace` follows httpx's events."""
+    """Shuts down the connection of one request when it is late. `trace` receives httpx's events."""
 
     def __init__(self) -> None:
         self.is_late = False
-        self._socket: socket.socket | None = None  # with TLS a second one, which replaces the first
+        self._socket: socket.socket | None = None  # replaced by a second one if TLS is used
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Record the socket of the connection when httpx reports that it is connected."""
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             self._socket = info["return_value"].get_extra_info("socket")
-            # What was late during the handshake, when neither socket could be shut down, is late now.
+            # The deadline may have passed during the handshake, when no socket could be shut down.
             if self.is_late:
                 self._shut_down()
 
     def expire(self) -> None:
+        """Shut down the connection, now or as soon as it has a socket."""
         self.is_late = True
         self._shut_down()
 
     def _shut_down(self) -> None:
         if self._socket is not None:
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the connection has ended already
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class _BoundedBody(httpx.SyncByteStream):
-    """The parts of a body, until it has more than `limit` bytes or took more than `timeout_s` seconds."""
+    """Yields the parts of a body until it exceeds `limit` bytes or `timeout_s` seconds."""
 
     def __init__(self, stream: httpx.SyncByteStream, request: httpx.Request, timeout_s: float, limit: int):
         self._stream, self._request = stream, request

@@ -1,9 +1,9 @@
-"""Parses a user's YAML within limits of length, nesting and values.
+"""Parses YAML written by users within limits on its length, nesting and values.
 
-A file of a few kilobytes can end the process (libyaml's own reader overflows the stack where brackets are
-nested too deep) or fill memory (aliases of aliases of aliases). So the events of a text are counted before
-objects are made of them: its nesting, and its values with every alias written out. Numbers that take long to
-read, or to tell apart as keys, are refused too.
+A file of a few kilobytes can crash the process (libyaml's parser overflows the stack on deeply nested
+brackets) or fill the memory (aliases of aliases of aliases). So the parser's events are counted before any
+object is built: the nesting, and the values with all aliases expanded. Numbers that take long to parse, or to
+compare as keys, are refused, too.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from rag_r1.io.ordinary_files import open_ordinary
 
 #: Most bytes of a file, and most characters of a text.
 MAX_BYTES = 4 << 20
-#: Most levels, and most values and keys, with aliases written out; a text counts once more for each
-#: _COUNTED_CHARS of its characters.
+#: Most nesting levels, and most values and keys with all aliases expanded. A scalar counts as one value, plus
+#: one for each _COUNTED_CHARS of its characters.
 MAX_DEPTH, MAX_VALUES = 64, 200_000
 _COUNTED_CHARS = 64
-#: Digits of a number, at most: the time to read one grows with the square of its digits.
+#: Most digits of a number, since the time to parse it grows with their square.
 _MAX_DIGITS = 400
-#: Text of more digits that YAML may take for a number.
+#: A text with more digits that YAML may interpret as a number.
 _LONG_NUMBER = re.compile(rf"[-+]?[0-9a-fA-FxobE_:.+-]{{{_MAX_DIGITS + 1},}}")
-#: Tags that have any text read as a number.
+#: Tags by which any text is parsed as a number.
 _NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-#: Whole numbers of 2**61 and more: Python gives the same hash to as many of them as one likes, and a mapping
-#: with such keys takes time that grows with the square.
+#: Integers of 2**61 and more. Any number of them can have the same hash in Python, so that the time to build
+#: a mapping with such keys grows with the square of their number.
 _LARGE_NUMBER = re.compile(r"[-+]?[0-9a-fA-Fxob_:]{18,}")
 _MAX_LARGE_NUMBERS = 1000
 
 
 class YamlError(ValueError):
-    """A YAML text cannot be read; the message says why, in one line."""
+    """A YAML text cannot be read; the message gives the reason on one line."""
 
 
 class YamlLimitError(YamlError):
-    """A YAML text is longer, deeper or larger than the limits of this module."""
+    """A YAML text exceeds a limit of this module."""
 
 
-#: The same as yaml.SafeLoader, in C where PyYAML was built with it: several times as fast.
+#: yaml.SafeLoader, or its equivalent in C if PyYAML was built with it, which is several times as fast.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _UniqueKeys(_LOADER):
-    """Refuses a key that a mapping has twice, of which PyYAML would take the last."""
+    """Refuses duplicate keys of a mapping, of which PyYAML would take the last."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
@@ -60,7 +60,7 @@ class _UniqueKeys(_LOADER):
 
 
 def read_yaml(path: Path) -> Any:
-    """Returns the value in a YAML file. Raises YamlError, and OSError."""
+    """Returns the value in a YAML file. Raises YamlError and OSError."""
     with open_ordinary(path) as stream:
         data = stream.read(MAX_BYTES + 1)
     _check_length(data)
@@ -81,7 +81,7 @@ def load_yaml(text: str) -> Any:
     except YamlError:
         raise
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError, OverflowError) as error:
-        # Dates, numbers and truth values that there are not, keys that cannot be keys.
+        # Invalid dates, numbers and truth values, and keys that are not hashable.
         raise YamlError(f"a value cannot be read ({type(error).__name__}: {str(error)[:200]})") from None
 
 
@@ -91,33 +91,33 @@ def _check_length(text: str | bytes) -> None:
 
 
 def _check_values(text: str) -> None:
-    """Raises YamlLimitError for a text that is too deep, has too many values or too large numbers, and
-    PyYAML's errors for a text that is not YAML."""
-    sizes: dict[str, int] = {}  # of the values that have names, with aliases written out
-    open_names: list[str | None] = []
-    counts = [0]  # of the values in each list and mapping that is open
+    """Raises YamlLimitError if a text has too much nesting, too many values or too large numbers, and
+    PyYAML's errors if it is not YAML."""
+    anchor_sizes: dict[str, int] = {}  # number of values below each anchor, with aliases expanded
+    open_anchors: list[str | None] = []  # anchors of the open lists and mappings, None for those without
+    counts = [0]  # number of values in the document and in each open list and mapping
     large_numbers = 0
     for event in yaml.parse(text, Loader=_LOADER):
         line = event.start_mark.line + 1
         if isinstance(event, yaml.CollectionStartEvent):
-            open_names.append(event.anchor)
+            open_anchors.append(event.anchor)
             counts.append(1)
-            if len(open_names) > MAX_DEPTH:
+            if len(open_anchors) > MAX_DEPTH:
                 raise YamlLimitError(f"it is nested more than {MAX_DEPTH} deep (line {line})")
         elif isinstance(event, yaml.CollectionEndEvent):
-            size, name = counts.pop(), open_names.pop()
+            size, anchor = counts.pop(), open_anchors.pop()
             counts[-1] += size
-            if name is not None:
-                sizes[name] = size
+            if anchor is not None:
+                anchor_sizes[anchor] = size
         elif isinstance(event, yaml.AliasEvent):
-            if event.anchor in open_names:
+            if event.anchor in open_anchors:
                 raise YamlLimitError(f"*{event.anchor} stands inside itself (line {line})")
-            counts[-1] += sizes.get(event.anchor, 1)
+            counts[-1] += anchor_sizes.get(event.anchor, 1)
         elif isinstance(event, yaml.ScalarEvent):
             size = 1 + len(event.value) // _COUNTED_CHARS
             counts[-1] += size
             if event.anchor is not None:
-                sizes[event.anchor] = size
+                anchor_sizes[event.anchor] = size
             large_numbers += _is_large_number(event)
             if large_numbers > _MAX_LARGE_NUMBERS:
                 raise YamlLimitError(
@@ -129,10 +129,10 @@ def _check_values(text: str) -> None:
 
 
 def _is_large_number(event: yaml.ScalarEvent) -> bool:
-    """Whether a scalar is a whole number of 18 digits or more. Raises YamlLimitError if it has more than
-    _MAX_DIGITS."""
+    """Returns whether a scalar is an integer of 18 digits or more. Raises YamlLimitError if it is a number of
+    more than _MAX_DIGITS."""
     is_tagged = event.tag in _NUMBER_TAGS
-    if not is_tagged and event.style not in (None, ""):  # a quoted text
+    if not is_tagged and event.style not in (None, ""):  # a quoted text is no number
         return False
     if (is_tagged and len(event.value) > _MAX_DIGITS) or _LONG_NUMBER.fullmatch(event.value):
         line = event.start_mark.line + 1

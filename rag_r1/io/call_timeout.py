@@ -1,6 +1,6 @@
 """Limits the time of an asynchronous call.
 
-A call that blocks the event loop is not ended by its time limit: as long as it blocks, nothing else runs.
+The limit cannot end a call that blocks the event loop, since nothing else runs until it returns.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ class CallTimeoutError(Exception):
 
 
 async def with_timeout(limit_s: float | None, call: Awaitable[T]) -> T:
-    """Returns the result of a call. Raises CallTimeoutError after `limit_s` seconds (None: no limit), and
-    what the call raises.
+    """Returns the result of a call. Raises CallTimeoutError after `limit_s` seconds (None for no limit), and
+    whatever the call raises.
 
-    The call runs in a task of its own: if it ignores its cancellation, it is abandoned; if it is cancelled
-    from elsewhere, that is a failure of the call and not a cancellation of the episode.
+    The call runs in a separate task. If it ignores its cancellation, it is abandoned. If something else
+    cancels it, this is a failure of the call (RuntimeError) and not a cancellation of the episode.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(call, loop=loop)
-    # Awaiting the task itself would make its cancellation from elsewhere one of this coroutine.
+    # If the task were awaited itself, cancelling it from elsewhere would also cancel this coroutine.
     done_or_late = loop.create_future()
     resolve = partial(_resolve, done_or_late)
     task.add_done_callback(resolve)
@@ -47,12 +47,12 @@ async def with_timeout(limit_s: float | None, call: Awaitable[T]) -> T:
 
 
 def _resolve(future: asyncio.Future[None], task: Any = None) -> None:
-    """Wake up who awaits the future. `task` is passed by `add_done_callback`, and is not used."""
+    """Wake up the coroutine that awaits the future. `add_done_callback` passes `task`, which is not used."""
     if not future.done():
         future.set_result(None)
 
 
 def _retrieve_exception(task: asyncio.Future[Any]) -> None:
-    """Retrieve the exception of an abandoned call, which asyncio would otherwise log."""
+    """Retrieve the exception of an abandoned call, which asyncio would log otherwise."""
     if not task.cancelled():
         task.exception()

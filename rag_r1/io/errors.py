@@ -1,11 +1,11 @@
-"""The errors of data from elsewhere, for all packages."""
+"""The errors about untrusted input that all packages share."""
 
 from __future__ import annotations
 
 
 class DataError(ValueError):
-    """A file, a row or an answer that cannot be used; the message says which, why, and what to do."""
+    """A file, row or answer that cannot be used; the message says which one, why, and what to do."""
 
 
 class TooLargeError(ValueError):
-    """A text or a body has more bytes, values or levels than are read; the message says which."""
+    """A text or body exceeds the limit of bytes, values or nesting; the message says which limit."""

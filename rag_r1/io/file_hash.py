@@ -1,4 +1,4 @@
-"""Hashes of files, which may be larger than the memory: by content, and by names and sizes alone."""
+"""Hashes files that may be larger than memory, by their content or only by their names and sizes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 def sha256_of_file(path: Path, progress: Callable[[int], object] = lambda count: None) -> str:
-    """Returns the SHA-256 of a file, in hex. `progress` is called with the number of bytes of each block that
-    was read. Raises OSError."""
+    """Returns the SHA-256 of a file in hexadecimal. `progress` is called after each block with the number of
+    bytes read. Raises OSError."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -20,8 +20,8 @@ def sha256_of_file(path: Path, progress: Callable[[int], object] = lambda count:
 
 
 def names_and_sizes_hash(path: Path) -> str:
-    """Returns a hash of the names and sizes of a file, or of all files of a folder, in 16 hex digits: for
-    what takes minutes to read, such as the weights of a large model. Raises OSError."""
+    """Returns a hash, of 16 hexadecimal digits, of the names and sizes of a file or of all files in a folder.
+    It is meant for files that take minutes to read, such as the weights of a large model. Raises OSError."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     sizes = json.dumps([[str(file.relative_to(path.parent)), file.stat().st_size] for file in files])
     return hashlib.sha256(sizes.encode()).hexdigest()[:16]

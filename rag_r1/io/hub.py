@@ -1,4 +1,8 @@
-"""Asks whether the Hugging Face Hub can be reached, before a package tries it for a minute."""
+"""Checks whether the Hugging Face Hub can be reached.
+
+transformers repeats failing requests for a minute before it looks into the cache. Callers check first, and
+restrict transformers to the cache if the Hub does not answer.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,7 @@ _TIMEOUT_S = 5.0
 
 
 def hub_answers() -> bool:
-    """Whether the Hub can be reached; asks it by one request, unless HF_HUB_OFFLINE is set. transformers
-    repeats its own requests for a minute before it looks into the cache."""
+    """Returns whether the Hub answers one request; False without a request if HF_HUB_OFFLINE is set."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
@@ -16,6 +19,6 @@ def hub_answers() -> bool:
         return False
     try:
         get_session().head(constants.ENDPOINT, timeout=_TIMEOUT_S)
-    except Exception:  # of httpx or of requests, by its version
+    except Exception:  # raised by httpx or requests, depending on the version of huggingface_hub
         return False
     return True

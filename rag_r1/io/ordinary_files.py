@@ -1,4 +1,4 @@
-"""Opens the files that a user names: a pipe without a writer would keep a command waiting for ever."""
+"""Opens a file that the user named, unless it is a pipe or a device, which could block a command forever."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 
 def open_ordinary(path: str | Path) -> BinaryIO:
-    """Opens a file to read its bytes. Raises OSError, also for a pipe or a device."""
+    """Opens a file for reading bytes. Raises OSError, also for a pipe or a device."""
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "not an ordinary file", str(path))

@@ -1,9 +1,8 @@
-"""When a request that failed is sent again: the one policy of all HTTP clients.
+"""The retry policy of all HTTP clients.
 
-A client raises `TransientError` for a failure that may pass and leaves the rest to `with_retries`, which
-waits between the attempts for as long as `RetryPolicy` says: exponential back-off with jitter, or what the
-server has asked for (`Retry-After`) if that is longer. The search client, which retries each turn by itself,
-uses `RetryPolicy.delay` directly.
+A client raises `TransientError` for a failure that may pass, and calls `with_retries`. Between attempts it
+waits as long as `RetryPolicy` says: exponential back-off with jitter, or the server's `Retry-After` if that
+is longer. The search client has a retry loop of its own and uses `RetryPolicy.delay` directly.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-#: Statuses below 500 that may pass.
+#: Statuses below 500 after which a retry may succeed.
 _TRANSIENT_STATUSES = {408, 409, 425, 429}
-#: After so many doublings the back-off stays as it is: 2**1024 is too large for a float.
+#: Number of doublings after which the back-off stays constant: 2**1024 would be too large for a float.
 _MAX_DOUBLINGS = 32
-#: Longest number in a Retry-After, in characters: three years. A longer one counts as unreadable.
+#: Length of the longest number accepted in Retry-After, which is about three years.
 _MAX_DIGITS = 8
 
 
 class TransientError(Exception):
-    """A failure that may pass, for the reason in its message. `wait_s`: seconds that the server asks a client
-    to wait."""
+    """A failure that may pass; the message gives the reason. `wait_s` is the number of seconds that the
+    server asks the client to wait."""
 
     def __init__(self, reason: str, wait_s: float = 0.0):
         super().__init__(reason)
@@ -38,28 +37,30 @@ class TransientError(Exception):
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """`retries`: attempts after the first; `backoff_s`: seconds before the first of them, doubled each time,
-    with jitter; `longest_wait_s`: most seconds between two attempts, whatever the server asks for."""
+    """How often and after which waits a request is repeated."""
 
+    #: Number of attempts after the first.
     retries: int
+    #: Seconds before the first retry; doubled for each further one, and jittered.
     backoff_s: float
+    #: Most seconds between two attempts, whatever the server asks for.
     longest_wait_s: float
 
     def delay(self, attempt: int, wait_s: float = 0.0) -> float:
-        """Seconds before the next attempt, after `attempt` (from 0) has failed and the server has asked for
-        `wait_s`."""
+        """Returns the number of seconds to wait after the failure of `attempt` (counted from 0), if the
+        server asks for `wait_s`."""
         jittered = backoff(self.backoff_s, attempt) * random.uniform(0.5, 1.5)
         return min(max(wait_s, jittered), self.longest_wait_s)
 
 
 def backoff(first_s: float, attempt: int) -> float:
-    """Seconds of exponential back-off after `attempt` (from 0), without jitter."""
+    """Returns the seconds of exponential back-off after `attempt` (counted from 0), without jitter."""
     return first_s * 2 ** min(attempt, _MAX_DOUBLINGS)
 
 
 async def with_retries(policy: RetryPolicy, send: Callable[[], Awaitable[Result]]) -> Result:
-    """Calls `send` until it does not raise TransientError, and returns its result. After the last attempt
-    raises its TransientError, with the number of attempts in the message and the same cause."""
+    """Returns the result of `send`, which is repeated as long as it raises TransientError. After the last
+    attempt, raises its TransientError with the number of attempts in the message."""
     for attempt in itertools.count():
         try:
             return await send()
@@ -72,12 +73,13 @@ async def with_retries(policy: RetryPolicy, send: Callable[[], Awaitable[Result]
 
 
 def is_transient(status: int) -> bool:
-    """Whether a request that was answered with this HTTP status may succeed later."""
+    """Returns whether a request that received this HTTP status may succeed later."""
     return status in _TRANSIENT_STATUSES or status >= 500
 
 
 def retry_after(headers: Mapping[str, str] | None) -> float:
-    """Seconds to wait by the header Retry-After, a number or a date; 0 if it is missing or unreadable."""
+    """Returns the seconds to wait according to the header Retry-After, which is a number or a date; 0 if the
+    header is missing or unreadable."""
     value = (headers or {}).get("Retry-After", "").strip()
     if value.isascii() and value.replace(".", "", 1).isdigit() and len(value) <= _MAX_DIGITS:
         return float(value)

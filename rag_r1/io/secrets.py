@@ -1,7 +1,7 @@
-"""Removes secrets from what is stored with a run: keys, tokens, and the credentials of addresses.
+"""Removes secrets from what is stored with a run: keys, tokens, and credentials in addresses.
 
-A value counts as secret by the name of its key, or as the part of an address that may hold a password or a
-token. So secrets belong in environment variables, whose names may be stored.
+A value counts as secret if its key has the name of a secret. Of an address, the parts that may contain a
+password or a token are removed. Secrets therefore belong in environment variables, whose names may be stored.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 from rag_r1.io.bounded_yaml import YamlError, load_yaml
 
-#: A key whose value is a secret, in files of ours.
+#: Names of keys whose values are secrets, in files written by this project.
 _SECRET = re.compile(
     r"(^|[_-])(api_?key|key|token|secret|password|passwd|authorization|credentials?|cookie)$", re.IGNORECASE
 )
-#: A setting whose value is a secret: ordinary settings also end in `key`, such as veRL's data.prompt_key.
+#: Names of settings whose values are secrets. A bare `key` is not among them, since the names of ordinary
+#: settings end in it, too, such as veRL's data.prompt_key.
 _SECRET_SETTING = re.compile(
     r"(^|[._-])((api|access|auth|private|secret)_?-?key|token|secret|password|passwd|authorization|"
     r"credentials?|cookie)$",
@@ -29,8 +30,8 @@ _FLAG = re.compile(r"(?:^|\s)--?([\w-]+)")
 
 
 def public_address(url: str) -> str:
-    """Returns an address without user, password, parameters and fragment; `(removed)` for a text that cannot
-    be read as an address."""
+    """Returns an address without its user, password, query and fragment; `(removed)` if the text cannot be
+    parsed as an address."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -39,8 +40,8 @@ def public_address(url: str) -> str:
 
 
 def without_secrets(value: Any) -> Any:
-    """Returns a copy of JSON values without the values of keys that name a secret, and without credentials
-    and parameters of addresses."""
+    """Returns a copy of a JSON value without secrets. The values of keys that name a secret are replaced, and
+    addresses lose their credentials, queries and fragments."""
     if isinstance(value, Mapping):
         return {
             str(key): _REMOVED if item is not None and _SECRET.search(str(key)) else without_secrets(item)
@@ -54,8 +55,11 @@ def without_secrets(value: Any) -> Any:
 
 
 def holds_secret(text: str) -> bool:
-    """Whether a setting that is a text holds a secret: `key=value` with the key of a secret, YAML or JSON
-    with such a key, flags of another program with the name of a secret, or an address with credentials."""
+    """Returns whether the text of a setting contains a secret.
+
+    This is the case for `key=value` whose key names a secret, for YAML or JSON with such a key, for another
+    program's flag with such a name, and for an address with credentials.
+    """
     key, equals, value = text.partition("=")
     if any(_SECRET_SETTING.search(name) for name in (*([key] if equals else ()), *_FLAG.findall(text))):
         return True
@@ -67,8 +71,8 @@ def holds_secret(text: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A copy of the value as `without_secrets` returns it when there is no secret in it: texts as keys, lists
-    for tuples."""
+    """Returns a copy of a value in the form in which `without_secrets` returns it: keys become texts, and
+    tuples lists."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

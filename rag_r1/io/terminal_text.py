@@ -1,4 +1,4 @@
-"""Makes foreign text safe to print on a terminal."""
+"""Makes untrusted text safe to print on a terminal."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import unicodedata
 
 from rag_r1.io.atomic_files import error_text
 
-#: Unicode's categories of characters that are not shown: control and formatting characters (escape sequences,
-#: changes of direction), private and surrogate ones, and line and paragraph separators.
+#: Unicode categories of characters that are replaced: control and formatting characters (escape sequences,
+#: changes of direction), private and surrogate characters, and line and paragraph separators.
 _HIDDEN = ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
 
 
 def terminal_text(text: str, max_chars: int = 200) -> str:
-    """Returns a text from outside for a terminal: on one line of at most `max_chars`, without control and
-    formatting characters."""
+    """Returns an untrusted text on one line of at most `max_chars` characters, without control and formatting
+    characters."""
     plain = _plain(" ".join(text[: 4 * max_chars].split()))
     return plain if len(plain) <= max_chars else plain[: max_chars - 3] + "..."
 
 
 def terminal_lines(text: str, max_chars: int = 2000) -> str:
-    """Returns a message of ours with several lines, such as a list of files, for a terminal: without control
-    and formatting characters, but with its lines and their spaces. `max_chars`: of a line."""
+    """Returns a message without control and formatting characters. Its lines and their spaces are kept, and
+    each line is cut to `max_chars` characters."""
     lines = (_plain(line.expandtabs(4)) for line in text.split("\n"))
     return "\n".join(line if len(line) <= max_chars else line[: max_chars - 3] + "..." for line in lines)
 
 
 def print_error(error: BaseException | str) -> None:
-    """Print `error: ...` to stderr, made safe by `terminal_lines`; a disk error with its file and the
-    remedy."""
+    """Print `error: ...` to stderr, made safe by `terminal_lines`. For a disk error the message includes the
+    file and the remedy."""
     message = error if isinstance(error, str) else error_text(error)
     print(f"error: {terminal_lines(message)}", file=sys.stderr)
 
 
 def has_control_characters(text: str) -> bool:
-    """Whether a text has characters, other than line breaks, that a terminal would obey instead of
-    showing."""
+    """Returns whether a text contains characters, other than line breaks, that a terminal would interpret
+    instead of showing them."""
     return any(unicodedata.category(character) in _HIDDEN for character in text if character != "\n")
 
 
 def _plain(line: str) -> str:
-    """The line with a replacement character for each character that is not shown."""
+    """Returns the line with a replacement character for each hidden character."""
     return "".join("\ufffd" if unicodedata.category(char) in _HIDDEN else char for char in line)

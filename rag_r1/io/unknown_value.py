@@ -1,8 +1,8 @@
-"""`UNKNOWN` stands for a value that is missing or wrong, so that the checks of other values can be made.
+"""`UNKNOWN` stands for a missing or wrong value, so that other values can still be checked.
 
-It can be passed on, and nothing else: any use raises UnknownValueError, which `needs_unknown` finds in the
-errors that are raised from it. So a command reports all problems at once (`listed`), without those that
-follow from another.
+It can only be passed on: any other use raises UnknownValueError. `needs_unknown` recognises this error in a
+chain of exceptions. A command can therefore report all independent problems at once (`listed`), and omit
+those that follow from another one.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, Never
 
 
 class UnknownValueError(ValueError):
-    """A value is needed that is missing or wrong."""
+    """An operation needs a value that is missing or wrong."""
 
 
 class _Unknown:
-    """Raises UnknownValueError whenever an attribute, a path, a text, a truth value, ... is needed of it."""
+    """Raises UnknownValueError for any use as an attribute, path, text, truth value and so on."""
 
     def _refuse(self, *unused: Any) -> Never:
         raise UnknownValueError("a value is needed that is missing or wrong")
@@ -28,14 +28,15 @@ UNKNOWN: Any = _Unknown()
 
 
 def needs_unknown(error: BaseException | None) -> bool:
-    """Whether this error, or one that it was raised from, is about a value that is UNKNOWN."""
+    """Returns whether this error, or one that caused it, is an UnknownValueError."""
     while error is not None and not isinstance(error, UnknownValueError):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def listed(problems: Iterable[str]) -> str:
-    """A message with the problem, or with all of them, each once, below their number."""
+    """Returns a single problem as it is, or a list of all problems, without duplicates, below their
+    number."""
     lines = list(dict.fromkeys(problems))
     if len(lines) > 1:
         lines = [f"{len(lines)} problems:", *(f"  - {problem}" for problem in lines)]

@@ -1,14 +1,14 @@
-"""Validates a plan and reports all problems together.
+"""Validates a plan and reports all its problems together.
 
-The arguments of each command are made by its own declaration, so what it would refuse after a day of training
-is refused now. The recipe of the agent is checked in full by the preflight of its training; here it
-must be there, and its overrides must not touch what the loop sets itself. The options of `rag-r1 index build`
-are that program's, and are checked when it runs.
+The arguments of each command are built with the command's own declaration, so that an option which it would
+refuse after a day of training is refused at the start. The agent's recipe must exist, and its overrides must
+not change keys that the loop sets; the preflight of its training checks the rest. The options of `rag-r1
+index build` are checked by that program when it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,16 @@ from rag_r1.training.composition import check_composition
 
 #: Stands for the retrieval server's address, which is not known yet.
 _PLACEHOLDER_URL = "http://127.0.0.1:8000"
-#: Options that the loop sets itself, by section of the plan.
+#: Options that the loop sets for each command that plays the agent.
 _SET_FOR_AGENT = {"data", "questions", "model", "protocol", "retriever_url", "out", "overrides"}
+#: Options that the loop sets, by section of the plan.
 _RESERVED_OPTIONS = {
     "data": _SET_FOR_AGENT | {"trajectories", "estimate"},
     "evaluation": _SET_FOR_AGENT | {"card", "corpus", "baseline"},
     "retriever": {"rows", "corpus", "out", "recipe", "mode"},
     "index": {"corpus", "out", "backend", "encoder", "overwrite", "of"},
 }
+#: Keys of a training that the loop sets.
 _RESERVED_KEYS = (
     "actor_rollout_ref.actor.checkpoint.save_contents",
     "actor_rollout_ref.model.path",
@@ -49,12 +51,12 @@ _RESERVED_KEYS = (
 
 
 def find_problems(plan: LoopPlan) -> list[str]:
-    """All problems of a plan, each with its key and the remedy; [] if there are none."""
+    """Returns all problems of a plan, each with its key and remedy; [] if there are none."""
     return [*_missing_files(plan), *_reserved_keys(plan), *_recipe_problems(plan), *_refused_options(plan)]
 
 
 def _missing_files(plan: LoopPlan) -> Iterator[str]:
-    """Yields the problems of files and folders that are missing, or that cannot be read."""
+    """Yields a problem for each file or folder that is missing or cannot be read."""
     paths = [("evaluation.questions", path) for path in plan.evaluation.questions]
     if plan.data is not None:
         paths += [("data.questions", path) for path in plan.data.questions]
@@ -64,23 +66,27 @@ def _missing_files(plan: LoopPlan) -> Iterator[str]:
             yield f"{key}: {path} does not exist: give another path"
         elif key != "index.corpus" and not Path(path).is_file():
             yield f"{key}: {path} is a folder: give a file"
-    try:
-        manifest_facts(Path(plan.index.first))
-    except RunError as error:
-        yield f"index.first: {error}"
+    yield from _failures("index.first", RunError, manifest_facts, Path(plan.index.first))
     if plan.has_fixed_served_agent:
         return
-    if not Path(plan.agent.model).is_dir():
+    if Path(plan.agent.model).is_dir():
+        yield from _failures("agent.model", RunError, check_weights, Path(plan.agent.model))
+    else:
         yield f"agent.model: {plan.agent.model} is not a folder: give that of a model (hf download makes it)"
-        return
+
+
+def _failures(
+    key: str, error_type: type[Exception], check: Callable[..., object], *arguments: Any
+) -> Iterator[str]:
+    """Yields the error of a check, if it raises one, as a problem of this key."""
     try:
-        check_weights(Path(plan.agent.model))
-    except RunError as error:
-        yield f"agent.model: {error}"
+        check(*arguments)
+    except error_type as error:
+        yield f"{key}: {error}"
 
 
 def _reserved_keys(plan: LoopPlan) -> Iterator[str]:
-    """Yields the problems of options and keys that the loop sets itself."""
+    """Yields a problem for each option or key that the loop sets itself."""
     sections: Mapping[str, Any] = {
         "data": plan.data,
         "evaluation": plan.evaluation,
@@ -98,7 +104,7 @@ def _reserved_keys(plan: LoopPlan) -> Iterator[str]:
 
 
 def _refusal(section: str, override: str) -> str | None:
-    """The problem of an override in this section; None if it has none."""
+    """Returns the problem of an override in this section; None if it is correct."""
     key, equals, _ = override.partition("=")
     if not (equals or (section == "agent.overrides" and is_override(override))):
         return f"{section}: {override} is not key=value"
@@ -110,7 +116,7 @@ def _refusal(section: str, override: str) -> str | None:
 
 
 def _recipe_problems(plan: LoopPlan) -> Iterator[str]:
-    """Yields the problems of the agent's recipe: it does not exist, or does not compose with its
+    """Yields the problems of the agent's recipe, if it does not exist or cannot be composed with its
     overrides."""
     if plan.agent.recipe is None:
         return
@@ -125,7 +131,7 @@ def _recipe_problems(plan: LoopPlan) -> Iterator[str]:
             check_composition(recipe, overrides)
         except StartError as error:
             yield from (f"agent.overrides: {problem}" for problem in error.problems)
-        except ModuleNotFoundError:  # veRL may be on the machine of the trainings only
+        except ModuleNotFoundError:  # veRL may be installed on the machine of the trainings only
             return
         except RunError as error:
             yield f"agent.recipe: {error}"
@@ -144,10 +150,7 @@ def _refused_options(plan: LoopPlan) -> Iterator[str]:
         yield f"agent.protocol or agent.keys: {error}"
     if plan.data is None or plan.retriever is None:
         return
-    try:
-        commands.data_arguments(model, query, folder)
-    except ArgumentsError as error:
-        yield f"data.options: {error}"
+    yield from _failures("data.options", ArgumentsError, commands.data_arguments, model, query, folder)
     try:
         commands.retriever_options(folder, None, folder)
     except RecipeError as error:

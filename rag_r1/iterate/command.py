@@ -1,14 +1,13 @@
 """`rag-r1 iterate`: runs the unfinished steps of a loop.
 
-    OUT/<step>/      the step's files, its markers (rag_r1/runs/steps.py), and the output of its command
-                     in log.txt
-    OUT/state.json   the status of each step, for people and other programs; the loop does not read it
+    OUT/<step>/      the step's files, its markers (rag_r1/runs/steps.py), and its command's output in log.txt
+    OUT/state.json   the status of each step for people and other programs; the loop does not read it
     OUT/rounds.*     the table of rounds (table.py)
     OUT/server.log   the output of the retrieval server, if it was started here
 
-The markers alone decide which steps are done, so the same command can be killed at any time and run again. A
-step that was cut off is resumed by its own command; processes that a killed start has left running on this
-machine are ended first.
+Only the markers determine which steps are done, so the command can be killed at any time and run again.
+Processes that a killed invocation left on this machine are ended first. A step that was interrupted is
+resumed by its own command.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ deletes one.
 
 
 class IterateArguments(Arguments):
-    """The loop, its length and its folder."""
+    """The recipe of a loop, its folder and its number of rounds."""
 
     recipe: Path = argument("YAML file of the loop, or a shipped one, e.g. agentic_r/iterate", "RECIPE")
     out: Path = argument("folder of the loop; run again, the command goes on where it was interrupted", "DIR")
@@ -71,7 +70,8 @@ class IterateArguments(Arguments):
 
 @command_main(RunError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the steps that are not done; returns 0 when all are, 1 with the reason if not, 130 after Ctrl-C."""
+    """Run the steps that are not done. Returns 0 when all are done, 1 after an error, and 130 after
+    Ctrl-C."""
     args = read_arguments(
         IterateArguments, arguments, prog="rag-r1 iterate", description=_DESCRIPTION, check=_checked_plan
     )
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _checked_plan(args: IterateArguments) -> LoopPlan:
-    """The plan in the recipe, once all checks have passed. Raises StartError with all problems."""
+    """Returns the plan in the recipe after all checks. Raises StartError with all problems."""
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 iterate")
         plan = checks.run(_plan_of, args.recipe, args.overrides)
@@ -109,7 +109,7 @@ def _checked_plan(args: IterateArguments) -> LoopPlan:
 
 
 def _plan_of(recipe: Path, overrides: Sequence[str]) -> LoopPlan:
-    """Read the plan and check it. Raises StartError with all problems."""
+    """Returns the plan in a recipe after checking it. Raises StartError with all problems."""
     try:
         plan = read_plan(find_file(recipe, ".yaml"), overrides)
     except PlanError as error:
@@ -120,7 +120,7 @@ def _plan_of(recipe: Path, overrides: Sequence[str]) -> LoopPlan:
 
 
 def _run_steps(steps: Sequence[LoopStep], folder: PipelineFolder, service: LoopServer) -> None:
-    """Run the steps one after the other, and write the table of rounds after each new evaluation."""
+    """Run the steps in order, and write the table of rounds after each new evaluation."""
     names = [step.name for step in steps]
     runnable = [replace(step, work=partial(_run_step, step, service)) for step in steps]
 
@@ -130,12 +130,12 @@ def _run_steps(steps: Sequence[LoopStep], folder: PipelineFolder, service: LoopS
 
     run_steps(folder, runnable, lambda step: _write_state(folder, steps, step.name), show_result)
     _write_state(folder, steps, None)
-    write_table(folder.out, rows_of(folder, names))  # a kill may have come between a step and its row
+    write_table(folder.out, rows_of(folder, names))  # a kill may have happened between a step and its row
     print(f"{len(steps)} steps are done: {folder.out / MARKDOWN}")
 
 
 def _run_step(step: LoopStep, service: LoopServer, folder: Path) -> Mapping[str, Any]:
-    """Run a step in its folder; returns its facts. Raises RunError, which names the step's log."""
+    """Run a step in its folder, and return its facts. Raises RunError, which names the step's log."""
     url = service.serve(step.index) if step.index is not None else ""
     if step.command is None:
         write_json(folder / SERVED, service.index_facts(), private=True)
@@ -157,7 +157,7 @@ def _write_state(folder: PipelineFolder, steps: Sequence[LoopStep], current: str
 
 
 def _print_steps(steps: Sequence[LoopStep], folder: PipelineFolder, url: str) -> None:
-    """Print each step with its command; `url`: the address of the retrieval server."""
+    """Print each step with its command. `url` is the address of the retrieval server."""
     for number, step in enumerate(steps, 1):
         print(f"{number}/{len(steps)} {step.name}{' (done)' if folder.status(step) == 'done' else ''}")
         if step.command is None:

@@ -1,13 +1,14 @@
 """Builds the command line of each step of a loop.
 
-A command runs on the machine of the agent or of the retriever. Its `launcher` is a list of words. If one of
-them contains `{command}`, the command stands there, quoted for a shell; otherwise its words follow:
+A command runs on the machine of the agent or on that of the retriever. The machine's `launcher` is a list of
+words. If one of them contains `{command}`, the command is inserted there, quoted for a shell. Otherwise its
+words are appended:
 
     [ssh, gpu1, "cd /rag-r1 && {command}"]    ssh gpu1 'cd /rag-r1 && python -m rag_r1.cli stages ...'
     [srun, --gres=gpu:8]                      srun --gres=gpu:8 python -m rag_r1.cli stages ...
 
-All machines see the folder OUT and the files of the plan under the same paths; for the retrieval server's
-machine `server.paths` can say otherwise.
+All machines must see the folder OUT and the files of the plan under the same paths. Only the machine of the
+retrieval server may have other paths, given by `server.paths`.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan
+from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan, Machine
 from rag_r1.options.command_line import hydra_quoted
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.retriever.training.options import TrainOptions, read_recipe
 from rag_r1.training.stages import StagesArguments
 
-#: The module of the command `rag-r1`: so it belongs to the Python that is named, also on another machine.
+#: The module of the command `rag-r1`. Commands name it, so that they use the chosen Python on any machine.
 _CLI = "rag_r1.cli"
-#: Overrides by which every checkpoint has a model for the next step, and a training goes on after a kill.
+#: Overrides that add an exported model to every checkpoint, for the next step, and resume a killed training.
 _TRAINING_KEYS = (
     "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
     "trainer.resume_mode=auto",
 )
 
 
-def launch_words(machine: tuple[Sequence[str], str], module: str, words: Sequence[str]) -> list[str]:
-    """The command `python -m module words` on a machine, which is (words of its launcher, path of Python)."""
+def launch_words(machine: Machine, module: str, words: Sequence[str]) -> list[str]:
+    """Returns the words that run `python -m MODULE WORDS` on a machine."""
     launcher, python = machine
     command = [python, "-m", module, *words]
     if any("{command}" in word for word in launcher):
@@ -45,8 +46,9 @@ def launch_words(machine: tuple[Sequence[str], str], module: str, words: Sequenc
 
 
 def flag_words(values: Mapping[str, Any]) -> list[str]:
-    """Options of the retrieval server's programs, which check them, as words: `{"bits": 4}` is `--bits=4`; a
-    list repeats its flag; null and false are left out."""
+    """Returns options of the retrieval server's programs as words of their command line: `{"bits": 4}`
+    becomes `--bits=4`, and a list repeats its flag. Null and false are left out. The programs check the
+    options themselves."""
     words = []
     for name, value in values.items():
         flag = f"--{name.replace('_', '-')}"
@@ -59,7 +61,7 @@ def flag_words(values: Mapping[str, Any]) -> list[str]:
 
 
 def query_keys(query: Mode) -> list[str]:
-    """The overrides of the block rag_r1 by which queries are sent in this mode."""
+    """Returns the overrides of the block rag_r1 that make an agent send its queries in this mode."""
     if query == "plain":
         return ["rag_r1.retriever.agentic_input=false"]
     keys = ["rag_r1.retriever.agentic_input=true"]
@@ -68,14 +70,18 @@ def query_keys(query: Mode) -> list[str]:
 
 @dataclass(frozen=True)
 class StepCommands:
-    """Builds the commands of a plan's steps. `url`: the retrieval server's address. In the methods `out` is
-    the folder that the command writes, `model` the agent's model, and `query` the mode of its queries."""
+    """Builds the commands of a plan's steps. `url` is the address of the retrieval server.
+
+    In all methods `out` is the folder that the command writes, `model` the agent's model, and `query` the
+    mode of the agent's queries.
+    """
 
     plan: LoopPlan
     url: str
 
     def agent(self, model: str, query: Mode, number: int, out: Path) -> list[str]:
-        """The command that trains the agent of round `number` from a model into `out`/stage1."""
+        """Returns the command that trains the agent of round `number`, starting from `model`. The result is
+        in `out`/stage1."""
         agent = self.plan.agent
         assert agent.recipe is not None  # else the loop has no such step
         overrides = [override.replace("{round}", str(number)) for override in agent.overrides]
@@ -86,26 +92,27 @@ class StepCommands:
         return launch_words(agent.machine, _CLI, ["stages", *stage.to_argv()])
 
     def data(self, model: str, query: Mode, out: Path) -> list[str]:
-        """The command that makes the retriever's training data of a round."""
+        """Returns the command that creates the training data of the retriever."""
         words = ["retriever", "data", *self.data_arguments(model, query, out).to_argv()]
         return launch_words(self.plan.agent.machine, _CLI, words)
 
     def data_arguments(self, model: str, query: Mode, out: Path) -> DataArguments:
-        """The arguments of `data`. Raises ArgumentsError for options that the command would refuse."""
+        """Returns the arguments of the command `data`. Raises ArgumentsError if it would refuse them."""
         return DataArguments.from_plain(self._play_arguments(self.plan.data, model, query, out))
 
     def evaluation(self, model: str, query: Mode, out: Path) -> list[str]:
-        """The command that evaluates an agent with the served index."""
+        """Returns the command that evaluates an agent with the served index."""
         words = ["eval", *self.evaluation_arguments(model, query, out).to_argv()]
         return launch_words(self.plan.agent.machine, _CLI, words)
 
     def evaluation_arguments(self, model: str, query: Mode, out: Path) -> EvalArguments:
-        """The arguments of `evaluation`. Raises ArgumentsError for options that the command would refuse."""
+        """Returns the arguments of the command `evaluation`. Raises ArgumentsError if it would refuse
+        them."""
         return EvalArguments.from_plain(self._play_arguments(self.plan.evaluation, model, query, out))
 
     def retriever(self, rows: Path, start: Path | None, out: Path) -> list[str]:
-        """The command that trains a retriever on the data in the folder `rows`, from the model `start` (None:
-        the recipe's)."""
+        """Returns the command that trains a retriever on the data in the folder `rows`, starting from the
+        model `start` (None for the model of the recipe)."""
         assert self.plan.retriever is not None  # else the loop has no such step
         words = ["retriever", "train", *self.retriever_options(rows, start, out).to_argv()]
         machine, processes = self.plan.retriever.machine, self.plan.retriever.processes
@@ -115,8 +122,8 @@ class StepCommands:
         return launch_words(machine, "torch.distributed.run", [*torchrun, *words])
 
     def retriever_options(self, rows: Path, start: Path | None, out: Path) -> TrainOptions:
-        """The arguments of `retriever`, those of the recipe included. Raises RecipeError for a recipe that
-        cannot be used, and ArgumentsError for options that the command would refuse."""
+        """Returns the arguments of the command `retriever`, including those of the recipe. Raises RecipeError
+        if the recipe cannot be used, and ArgumentsError if the command would refuse the arguments."""
         retriever = self.plan.retriever
         assert retriever is not None  # else the loop has no such step
         options = {
@@ -130,7 +137,7 @@ class StepCommands:
         return TrainOptions.from_plain({**options, "model": start} if start else options)
 
     def index(self, encoder: Path, out: Path) -> list[str]:
-        """The command that builds the index of a retriever's encoder."""
+        """Returns the command that builds the index for a retriever's encoder."""
         index, retriever = self.plan.index, self.plan.retriever
         assert retriever is not None  # else the loop has no such step
         words = ["--corpus", *index.corpus, "--out", str(out), "--backend", "dense"]
@@ -140,7 +147,8 @@ class StepCommands:
     def _play_arguments(
         self, section: DataSpec | EvaluationSpec | None, model: str, query: Mode, out: Path
     ) -> dict[str, Any]:
-        """The arguments of a command that plays a section's questions with this agent and this search."""
+        """Returns the arguments of a command that plays a section's questions with this agent and its
+        search."""
         assert section is not None  # else the loop has no such step
         agent = self.plan.agent
         return {

@@ -1,4 +1,4 @@
-"""The plan of a loop, read from YAML: agent, retriever, questions and machines.
+"""Reads the plan of a loop from YAML: its agent, retriever, questions and machines.
 
     agent:       {model: models/Qwen2.5-7B, recipe: rag_r1/ppo_sq, protocol: rag_r1_sq}
     data:        {questions: [data/train.parquet], options: {judge_url: ..., judge_model: ...}}
@@ -7,8 +7,8 @@
     server:      {url: http://127.0.0.1:8000}
     evaluation:  {questions: [data/test.parquet]}
 
-Each `options` holds flags of the command of that step, with underscores: `judge_url` is `--judge-url`. The
-classes below say what each key is. Words on the command line change a key of the file, or delete it:
+Each `options` contains flags of the step's command, with underscores: `judge_url` is `--judge-url`. The
+classes below document each key. Words on the command line change or delete a key of the file:
 `agent.model=models/other`, `data.options.candidates=10`, `~agent.keys`.
 """
 
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -33,6 +33,15 @@ Flags = Annotated[dict[Text, Any], Constraint("a mapping of options")]
 Start = Literal["base", "previous"]
 
 
+class Machine(NamedTuple):
+    """A machine on which commands run."""
+
+    #: The words that start a command there (commands.py); empty for this machine.
+    launcher: Sequence[str]
+    #: The path of its Python.
+    python: str
+
+
 class _OnMachine:
     """A section that names the machine on which its commands run."""
 
@@ -40,36 +49,36 @@ class _OnMachine:
     python: Text | None
 
     @property
-    def machine(self) -> tuple[tuple[str, ...], str]:
-        """The words of its launcher, and the path of its Python."""
-        return self.launcher, self.python or sys.executable
+    def machine(self) -> Machine:
+        """The machine of the section; its Python is by default that of this process."""
+        return Machine(self.launcher, self.python or sys.executable)
 
 
 @options("agent")
 class AgentSpec(_OnMachine):
-    """The agent, and the machine on which it is trained, plays and is evaluated."""
+    """The agent, and the machine on which it is trained, played and evaluated."""
 
-    #: Folder of the Hugging Face model with which the first training starts; it may be trained already.
+    #: Folder of the Hugging Face model from which the first training starts; it may be trained already.
     model: Text
-    #: A recipe of `rag-r1 train`; null: the agent stays as it is.
+    #: A recipe of `rag-r1 train`; null if the agent is not trained.
     recipe: Text | None = None
     #: Hydra overrides for its trainings; {round} is replaced by the number of the round.
     overrides: Texts = ()
-    #: The model with which a later round's training starts: `model` (base, as published), or the agent of the
-    #: round before (previous).
+    #: The model from which the trainings of later rounds start: `model` (base, as published), or the agent of
+    #: the previous round (previous).
     start: Start = "base"
     protocol: Text = "rag_r1_mq"
-    #: Keys of the block rag_r1, wherever the agent plays: rag_r1.agent.max_turns=5.
+    #: Overrides of the block rag_r1 for all commands that play the agent: rag_r1.agent.max_turns=5.
     keys: Texts = ()
     #: Words that start its commands on that machine: [ssh, gpu1, "cd /rag-r1 && {command}"] (commands.py).
     launcher: Texts = ()
-    #: Path of Python on that machine; null: the Python of this process.
+    #: Path of Python on that machine; null for the Python of this process.
     python: Text | None = None
 
 
 @options("data")
 class DataSpec:
-    """The source of the retriever's training data, made by `rag-r1 retriever data`."""
+    """The source of the retriever's training data, which `rag-r1 retriever data` creates."""
 
     questions: Paths
     options: Flags = field(default_factory=dict)
@@ -77,17 +86,17 @@ class DataSpec:
 
 @options("retriever")
 class RetrieverSpec(_OnMachine):
-    """The retriever, and the machine on which it is trained and its index built."""
+    """The retriever, and the machine on which it is trained and its index is built."""
 
     #: A recipe of `rag-r1 retriever train`.
     recipe: Text
     options: Flags = field(default_factory=dict)
-    #: The model with which a later round's training starts: the recipe's (base), or the retriever of the
-    #: round before (previous).
+    #: The model from which the trainings of later rounds start: that of the recipe (base), or the retriever
+    #: of the previous round (previous).
     start: Start = "base"
-    #: What its queries consist of (rag_r1/protocols/retriever_query.py).
+    #: The form of its queries (rag_r1/protocols/retriever_query.py).
     query: Mode = "agentic"
-    #: Number of processes, each with a GPU; above 1 they are started with torchrun.
+    #: Number of processes, each with one GPU; several are started with torchrun.
     processes: PositiveCount = 1
     launcher: Texts = ()
     python: Text | None = None
@@ -95,11 +104,12 @@ class RetrieverSpec(_OnMachine):
 
 @options("index")
 class IndexSpec:
-    """The index of the first round, and how `rag-r1 index build` makes those of later rounds."""
+    """The index of the first round, and the inputs from which `rag-r1 index build` makes the indexes of later
+    rounds."""
 
     #: Folder of the first round's index.
     first: Text
-    #: What its queries consist of, as in `retriever.query`.
+    #: The form of its queries, as in `retriever.query`.
     first_query: Mode = "plain"
     corpus: Texts = ()
     options: Flags = field(default_factory=dict)
@@ -109,11 +119,11 @@ class IndexSpec:
 class ServerSpec:
     """The retrieval server."""
 
-    #: Its address; null: the loop starts a server on this machine and stops it at its end.
+    #: Its address; null if the loop starts a server on this machine, and stops it at its end.
     url: Address | None = None
     #: Further arguments of start_retrieval.py for a server that the loop starts.
     options: Texts = ()
-    #: Paths on the server's machine of folders of this one: {/data/loop: /mnt/loop}.
+    #: Folders of this machine, and their paths on the server's machine: {/data/loop: /mnt/loop}.
     paths: Annotated[dict[Text, Text], Constraint("a mapping of folders")] = field(default_factory=dict)
 
 
@@ -123,13 +133,14 @@ class EvaluationSpec:
 
     #: Held-out questions.
     questions: Paths
-    #: Options of `rag-r1 eval`; with `supporting` the recall of gold passages is measured, too.
+    #: Options of `rag-r1 eval`. With `supporting`, the recall of gold passages is measured, too.
     options: Flags = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class LoopPlan:
-    """A loop. Without `retriever` and `data` it is a control: the same agent steps with the first index."""
+    """The plan of a loop. Without `retriever` and `data` it describes a control experiment: the same
+    trainings of the agent, with the first index in all rounds."""
 
     agent: AgentSpec
     index: IndexSpec
@@ -140,7 +151,7 @@ class LoopPlan:
 
     @property
     def has_fixed_served_agent(self) -> bool:
-        """Whether the agent is never trained and all its steps reach it at a `base_url`."""
+        """Whether the agent is never trained and all steps use the model served at a `base_url`."""
         sections = [self.evaluation, *([self.data] if self.data else [])]
         return self.agent.recipe is None and all("base_url" in section.options for section in sections)
 
@@ -153,8 +164,8 @@ _OPTIONAL = ("data", "retriever")
 
 
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
-    """Read the plan in a YAML file, changed by the words of the command line. Raises PlanError with all
-    problems."""
+    """Read the plan in a YAML file, with the changes given by words of the command line. Raises PlanError
+    with all problems."""
     sections = load_sections(path, _SECTIONS)
     problems = [problem for override in overrides if (problem := change_key(sections, override))]
     specs, faults = read_sections(path, sections, _SECTIONS, _OPTIONAL)
@@ -167,7 +178,7 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
 
 
 def _contradictions(sections: Mapping[str, Any]) -> list[str]:
-    """The problems of sections that do not go together."""
+    """Returns the problems of sections that contradict each other."""
     problems = []
     if (sections["data"] is None) != (sections["retriever"] is None):
         problems.append("data and retriever are given together: give both, or neither for a fixed retriever")

@@ -1,11 +1,11 @@
-"""Reads the metrics and the usage of a finished step from the files that its command left in STEP/run.
+"""Reads the metrics and the usage of a finished step from the files that its command wrote to STEP/run.
 
-    report.json        of `rag-r1 eval`: figures, each with its mean and interval, and counts of questions
-    journal/, judge/   of `rag-r1 eval`: its requests to the policy and to a judge, with their usage
-    summary.json       of `rag-r1 retriever data`: counts of searches and rows, and the usage of its steps
+    report.json        from `rag-r1 eval`: figures, each with its mean and interval, and counts of questions
+    journal/, judge/   from `rag-r1 eval`: the requests to the policy and to a judge, with their usage
+    summary.json       from `rag-r1 retriever data`: counts of searches and rows, and the usage of its steps
 
-Usage is requests and their tokens, as an endpoint counts them. A step's row in the table of the rounds
-(table.py) is what is read here.
+Usage is the number of requests and of their tokens, as an endpoint counts them. The values become the step's
+facts, from which the table of rounds is made (table.py).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import JOURNAL
 from rag_r1.runs.response_cache import EXCHANGES, ResponseCache, Usage
 
-#: Name of a metric here -> its name in report.json.
+#: Name of a metric in a step's facts -> its name in report.json.
 METRICS = {"em": "em", "f1": "f1", "searches": "queries", "recall": "recall"}
 
 
 def evaluation_metrics(step: Path) -> dict[str, Any]:
-    """Read the results of `rag-r1 eval`: each metric's mean over the sources with its interval (`value`,
-    `low`, `high`; None if it is not known), the counts `questions`, `episodes` and `failed`, and `usage`.
-    Raises RunError for a report that cannot be read."""
+    """Returns the results of `rag-r1 eval`: for each metric its mean over the data sources and its interval
+    (`value`, `low`, `high`; None if unknown), the counts `questions`, `episodes` and `failed`, and the
+    `usage`. Raises RunError if the report cannot be read."""
     path = step / "run" / "report.json"
     report = _read_object(path)
     try:
@@ -43,14 +43,14 @@ def evaluation_metrics(step: Path) -> dict[str, Any]:
 
 
 def data_metrics(step: Path) -> dict[str, Any]:
-    """Read the results of `rag-r1 retriever data`: the numbers of `searches` and of training `rows`, and
-    `usage`. Raises RunError for a summary that cannot be read."""
+    """Returns the results of `rag-r1 retriever data`: the number of `searches` and of training `rows`, and
+    the `usage`. Raises RunError if the summary cannot be read."""
     path = step / "run" / "summary.json"
     summary = _read_object(path)
     usage = Usage()
     try:
         usage.add(summary["trajectories"]["usage"])
-        for scores in ("correctness", "relevance"):  # a score may be left out, or be made without a model
+        for scores in ("correctness", "relevance"):  # a score may be missing, or computed without a model
             usage.add(summary.get(scores, {}).get("usage", {}))
         searches, rows = summary["candidates"]["searches"], summary["selection"]["rows"]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -59,11 +59,12 @@ def data_metrics(step: Path) -> dict[str, Any]:
 
 
 def _evaluation_usage(run: Path) -> dict[str, int]:
-    """The usage of the policy's requests and of the judge's, if there is one, over all starts of the run."""
+    """Returns the usage of the requests to the policy and to the judge, if there is one, over all invocations
+    of the run."""
     usage = Usage()
     try:
         for folder in (run / JOURNAL, run / JUDGE_FOLDER):
-            if (folder / EXCHANGES).is_file():  # opening it as its own run does appends nothing
+            if (folder / EXCHANGES).is_file():  # a missing cache would be created by opening it
                 with closing(ResponseCache.open(folder)) as cache:
                     usage.add(cache.usage)
     except OSError as error:
@@ -72,12 +73,8 @@ def _evaluation_usage(run: Path) -> dict[str, int]:
 
 
 def _usage_dict(usage: Usage) -> dict[str, int]:
-    """A usage as it stands in the facts of a step."""
-    return {
-        "requests": usage.requests,
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-    }
+    """Returns a usage in the form it has in the facts of a step."""
+    return {name: getattr(usage, name) for name in ("requests", "prompt_tokens", "completion_tokens")}
 
 
 def _read_object(path: Path) -> dict[str, Any]:

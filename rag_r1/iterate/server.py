@@ -1,14 +1,14 @@
-"""The retrieval server of a loop, which serves the index of the current step.
+"""Controls the retrieval server of a loop, so that it serves the index of the current step.
 
-Which index a server serves is in its memory, not among the files of the loop. So nothing is taken for
-granted: the first step of a start that needs the server, and each one that needs another index, sends `POST
-/reload` with the folder of the index, and then compares `/ready` with the manifest in that folder. The server
-answers with the old index until the new one is loaded, and keeps it if the new one does not load, as when the
-encoder does not match its index; that is an error here.
+Which index a server serves cannot be seen from the loop's files, so it is always verified. Before the first
+step that searches, and before each step with another index, the folder of the index is sent with `POST
+/reload`. Then `/ready` is compared with the manifest in that folder. The server answers with the old index
+until the new one is loaded, and keeps the old one if loading fails, for example because the encoder does not
+match the index. The comparison turns this into an error.
 
-The server runs already, at `server.url`, or it is started here and runs for as long as the loop does. It must
-be allowed to open the folder OUT: `--reload-root`, which is by default the folder that contains the index
-with which it was started.
+Either the server runs already at `server.url`, or it is started here and runs as long as the loop. It must be
+allowed to open the folder OUT (`--reload-root`). By default it may open the folder that contains its first
+index.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ from rag_r1.tools.retrieval.query_format import ready_address
 
 #: The file in OUT for the output of a server that is started here.
 LOG = "server.log"
-#: The address in a printed command, while no server is started yet.
+#: Placeholder for the server's address in printed commands, as long as no server has been started.
 UNKNOWN_URL = "http://127.0.0.1:PORT"
-#: Most seconds that the loading of an index may take; one of many gigabytes takes minutes.
+#: Most seconds for loading an index. Loading many gigabytes takes minutes.
 _LOADING_S = 3600.0
 #: Seconds before a refused reload is requested again.
 _RETRY_S = 1.0
-#: Keys that `/ready` and a manifest have in common.
+#: Facts about an index that both `/ready` and its manifest state.
 _COMPARED_KEYS = ("passages", "corpus_sha256", "encoder", "separator", "max_length", "query_prefix")
 
 
 class LoopServer(ExitStack):
-    """The server of a loop in the folder `out`; a context manager. `url`: its address, once it is known."""
+    """The retrieval server of the loop in the folder `out`; a context manager. `url` is its address, or ""
+    until it is started."""
 
     def __init__(self, server: ServerSpec, out: Path):
         super().__init__()
@@ -59,7 +60,7 @@ class LoopServer(ExitStack):
         self._request("GET", ready_address(self.url)[0])
 
     def serve(self, index: Path) -> str:
-        """Make the server serve the index in this folder; returns its address. Raises RunError if it does
+        """Make the server serve the index in this folder, and return its address. Raises RunError if it does
         not."""
         if self._served_index == index:
             return self.url
@@ -72,8 +73,8 @@ class LoopServer(ExitStack):
         return self.url
 
     def index_facts(self) -> dict[str, Any]:
-        """The facts about the served index, by the names that `/ready` and a manifest share. Raises RunError
-        if the server does not answer, or is not ready."""
+        """Returns the facts about the served index that a manifest states, too. Raises RunError if the server
+        does not answer or is not ready."""
         is_named = ready_address(self.url)[1] is not None
         ready = self._named_index_facts() if is_named else describe_server(self.url)["ready"]
         if ready is None:
@@ -81,8 +82,8 @@ class LoopServer(ExitStack):
         return {name: ready.get(name) for name in _COMPARED_KEYS}
 
     def _named_index_facts(self) -> dict[str, Any] | None:
-        """The part of `/ready` about the index that the address names; None if the server is not ready, or
-        has no such index."""
+        """Returns the part of `/ready` about the index that the address names; None if the server is not
+        ready or has no such index."""
         address, name = ready_address(self.url)
         answer = self._request("GET", address)
         indexes = answer.json().get("indexes") if answer.status_code == 200 else None
@@ -105,7 +106,7 @@ class LoopServer(ExitStack):
         deadline = time.monotonic() + _LOADING_S
         while True:
             answer = self._request("POST", f"{address.removesuffix('/ready')}/reload", body)
-            # 409: another reload is under way, perhaps one that an earlier start has requested.
+            # 409: another reload is in progress, perhaps one requested by an earlier invocation.
             if answer.status_code != 409 or time.monotonic() > deadline:
                 break
             time.sleep(_RETRY_S)
@@ -119,7 +120,7 @@ class LoopServer(ExitStack):
             )
 
     def path_on_server(self, index: Path) -> str:
-        """The path of a folder on the server's machine."""
+        """Returns the path that a folder of this machine has on the server's machine."""
         for local, remote in self.server.paths.items():
             if index.is_relative_to(Path(local).resolve()):
                 return str(Path(remote) / index.relative_to(Path(local).resolve()))
@@ -141,7 +142,7 @@ class LoopServer(ExitStack):
             )
 
     def _request(self, method: str, address: str, body: Any = None) -> httpx.Response:
-        """The server's answer. Raises RunError if there is none."""
+        """Returns the server's response. Raises RunError if there is none."""
         try:
             with bounded_http_client(_LOADING_S, token_header()) as client:
                 return client.request(method, address, json=body)
@@ -151,8 +152,8 @@ class LoopServer(ExitStack):
 
 
 def manifest_facts(index: Path) -> dict[str, Any]:
-    """The facts in the manifest of an index that `/ready` shares, by the names there. Raises RunError if the
-    manifest cannot be read."""
+    """Returns the facts in an index's manifest that `/ready` states, too, under the names used there. Raises
+    RunError if the manifest cannot be read."""
     path = index / "manifest.json"
     try:
         manifest = read_json_file(path)

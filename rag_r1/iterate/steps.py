@@ -1,19 +1,20 @@
-"""Defines the steps of a loop, each with a folder in OUT.
+"""Defines the steps of a loop. Each step has its own folder in OUT.
 
-    start/evaluation           the first agent with the first index
-    round1/agent               the agent, trained with the index of the round before    rag-r1 stages
-    round1/agent_evaluation    this agent with the same index                           rag-r1 eval
-    round1/data                which passages help this agent                           rag-r1 retriever data
-    round1/retriever           the retriever, trained on that                           rag-r1 retriever train
-    round1/index               its index                                                rag-r1 index build
-    round1/reload              the server serves it from now on                         POST /reload
-    round1/evaluation          the same agent with the new index                        rag-r1 eval
+    start/evaluation           evaluates the first agent with the first index
+    round1/agent               trains the agent with the current index               rag-r1 stages
+    round1/agent_evaluation    evaluates this agent with the same index              rag-r1 eval
+    round1/data                determines which passages help this agent             rag-r1 retriever data
+    round1/retriever           trains the retriever on these passages                rag-r1 retriever train
+    round1/index               builds the retriever's index                          rag-r1 index build
+    round1/reload              makes the server serve that index                     POST /reload
+    round1/evaluation          evaluates the same agent with the new index           rag-r1 eval
     ...
-    round3/agent               after two rounds: the agent, trained with the last index
+    round3/agent               after two rounds: trains the agent with the last index
     round3/agent_evaluation
 
-The last agent step is `agent_evaluation`, so a loop with one more round goes on where this one has ended. An
-agent that stays as it is has no steps of its own, and a control without a retriever has only the agent's.
+The last step evaluates the last agent, so that a loop with one more round continues exactly where this one
+ends. An agent that is not trained has no steps of its own, and a control experiment without a retriever has
+only the agent's steps.
 """
 
 from __future__ import annotations
@@ -35,34 +36,31 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import Step
 from rag_r1.training.stages import finished_model
 
-#: Options that decide how fast a step is, what it costs or which server it uses, and not what its result is.
+#: Options that affect the speed or cost of a step, or the server it uses, but not its result.
 _SPEED_KEYS = frozenset(
-    {
-        *("in_flight", "rpm", "tpm", "timeout_s", "retries", "backoff_s", "tries", "max_cost", "trust_env"),
-        *("price_in", "price_out", "base_url", "api_key_env", "vllm_options"),
-        *("judge_url", "judge_api_key_env", "judge_in_flight", "judge_rpm", "judge_max_cost"),
-        *("judge_price_in", "judge_price_out"),
-        *("save_steps", "logging_steps", "logger", "project_name", "experiment_name", "no_progress"),
-        "device",
-    }
+    "in_flight rpm tpm timeout_s retries backoff_s tries max_cost trust_env price_in price_out base_url "
+    "api_key_env vllm_options judge_url judge_api_key_env judge_in_flight judge_rpm judge_max_cost "
+    "judge_price_in judge_price_out save_steps logging_steps logger project_name experiment_name "
+    "no_progress device".split()
 )
 
 
 @dataclass(frozen=True)
 class LoopStep(Step):
-    """A step whose `work` follows its command. `index`: the folder of the index that must be served, if the
-    step searches. `command`: returns its command for a server's address; None: the step only serves the
-    index. `product`: a file in its folder; if that exists, the command is done."""
+    """A step of a loop, whose `work` is called after its command has ended."""
 
+    #: The folder of the index that must be served during the step; None if the step does not search.
     index: Path | None = None
+    #: Returns the step's command for a server's address; None for a step that only has its index served.
     command: Callable[[str], list[str]] | None = None
+    #: A file in the step's folder whose existence shows that the command has succeeded.
     product: str | None = None
 
 
 @dataclass
 class _LoopState:
-    """The agent's model, the served index and the retriever after the steps so far, and for each the names of
-    the steps that made it, () for one that was given."""
+    """The agent's model, the served index and the retriever after the steps so far. For each of them there
+    are the names of the steps that produced it, or () if it was given."""
 
     model: str
     index: Path
@@ -74,7 +72,7 @@ class _LoopState:
 
 
 class Loop:
-    """The steps of a plan for `rounds` rounds in the folder `out`."""
+    """Builds the steps of a plan with `rounds` rounds in the folder `out`."""
 
     def __init__(self, plan: LoopPlan, out: Path, rounds: int):
         self.plan, self.out, self.rounds = plan, out, rounds
@@ -86,14 +84,14 @@ class Loop:
         )
 
     def steps(self) -> list[LoopStep]:
-        """All steps, in order. Raises RunError if a file of the plan cannot be read."""
+        """Returns all steps in order. Raises RunError if a file of the plan cannot be read."""
         try:
             return self._steps()
         except OSError as error:
             raise RunError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def _steps(self) -> list[LoopStep]:
-        """All steps, in order. Raises OSError for a file that cannot be read."""
+        """Returns all steps in order. Raises OSError if a file cannot be read."""
         state = replace(self._initial)  # a copy, which the steps change
         steps = [self._evaluation("start/evaluation", state)]
         trains_agent = self.plan.agent.recipe is not None
@@ -109,7 +107,7 @@ class Loop:
         return steps
 
     def _agent(self, number: int, state: _LoopState) -> LoopStep:
-        """The training of a round's agent; `state` then has its model."""
+        """Returns the step that trains a round's agent, and puts the new model into `state`."""
         plan, agent, name = self.plan, self.plan.agent, f"round{number}/agent"
         assert agent.recipe is not None  # else there is no such step
         continues = agent.start == "previous"
@@ -134,7 +132,7 @@ class Loop:
         )
 
     def _evaluation(self, name: str, state: _LoopState) -> LoopStep:
-        """The evaluation of the present agent with the present index."""
+        """Returns the step that evaluates the current agent with the current index."""
         section, results = self.plan.evaluation, ("run/report.json",)
         return self._play(name, section, evaluation_metrics, results, state, StepCommands.evaluation)
 
@@ -147,8 +145,10 @@ class Loop:
         state: _LoopState,
         command: Callable[[StepCommands, str, Mode, Path], list[str]],
     ) -> LoopStep:
-        """A step in which the present agent plays a section's questions. `work`: reads its metrics;
-        `command`: the method of StepCommands."""
+        """Returns a step in which the current agent plays a section's questions.
+
+        `work` reads the step's metrics, and `command` is the method of StepCommands that builds the command.
+        """
         plan, model, query, run = self.plan, state.model, state.query, self.out / name / "run"
         settings = {
             "questions": [_file_hash(path) for path in section.questions],
@@ -167,50 +167,60 @@ class Loop:
         )
 
     def _new_retriever(self, number: int, state: _LoopState) -> list[LoopStep]:
-        """The steps data, retriever, index and reload of a round; `state` then has the new retriever and
-        index."""
+        """Returns the steps data, retriever, index and reload of a round, and puts the new retriever and its
+        index into `state`."""
         plan, spec = self.plan, self.plan.retriever
         assert plan.data is not None and spec is not None  # else there are no such steps
-        data, retriever, index, reload = (
-            f"round{number}/{name}" for name in ("data", "retriever", "index", "reload")
-        )
+        data, retriever = f"round{number}/data", f"round{number}/retriever"
         results = ("run/train.jsonl", "run/passages.jsonl")
         data_step = self._play(data, plan.data, data_metrics, results, state, StepCommands.data)
         start = state.retriever if spec.start == "previous" else None
         needs = (data, *(state.retriever_steps if start else ()))
         rows, run = self.out / data / "run", self.out / retriever / "run"
-        model, folder = run / "model", self.out / index / "index"
-        state.retriever, state.retriever_steps = model, (retriever,)
-        state.index, state.index_steps, state.query = folder, (index,), spec.query
+        state.retriever, state.retriever_steps = run / "model", (retriever,)
+        training_step = LoopStep(
+            retriever,
+            _retriever_settings(spec),
+            work=_no_facts,
+            results=("run/model",),
+            needs=needs,
+            command=lambda url: StepCommands(plan, url).retriever(rows, start, run),
+        )
+        return [data_step, training_step, *self._new_index(number, run / "model", spec.query, state)]
+
+    def _new_index(self, number: int, encoder: Path, query: Mode, state: _LoopState) -> list[LoopStep]:
+        """Returns the steps index and reload of a round, and puts the new index into `state`."""
+        plan, name = self.plan, f"round{number}/index"
+        folder = self.out / name / "index"
+        state.index, state.index_steps, state.query = folder, (name,), query
         return [
-            data_step,
             LoopStep(
-                retriever,
-                _retriever_settings(spec),
-                work=_no_facts,
-                results=("run/model",),
-                needs=needs,
-                command=lambda url: StepCommands(plan, url).retriever(rows, start, run),
-            ),
-            LoopStep(
-                index,
+                name,
                 _index_settings(plan.index),
                 work=_no_facts,
                 results=("index/manifest.json",),
-                needs=(retriever,),
-                command=lambda url: StepCommands(plan, url).index(model, folder),
+                needs=state.retriever_steps,
+                command=lambda url: StepCommands(plan, url).index(encoder, folder),
                 product="index/manifest.json",  # the command refuses to write over a finished index
             ),
-            LoopStep(reload, {}, work=_no_facts, results=("served.json",), needs=(index,), index=folder),
+            LoopStep(
+                f"round{number}/reload",
+                settings={},
+                work=_no_facts,
+                results=("served.json",),
+                needs=(name,),
+                index=folder,
+            ),
         ]
 
     @property
     def _initial_agent(self) -> str:
-        """The first agent as a setting: the name of a served model, else a hash of its files."""
+        """The first agent as a setting: the name of a served model, or a hash of the files of a local one."""
         return self._initial.model if self.plan.has_fixed_served_agent else _files_hash(self._initial.model)
 
     def _play_settings(self, state: _LoopState) -> dict[str, Any]:
-        """The settings of a step that plays: the agent's, and the index if no other step has made it."""
+        """Returns the settings of a step that plays the agent: those of the agent, and a hash of the index
+        unless a step built it."""
         agent = self.plan.agent
         settings = {"protocol": agent.protocol, "keys": list(agent.keys), "query": state.query}
         if state.index_steps:
@@ -232,8 +242,8 @@ def _no_facts(folder: Path) -> dict[str, Any]:
 
 
 def _link_model(folder: Path) -> dict[str, Any]:
-    """Make `model` in a step's folder a link to the model of its training; returns the facts of the step.
-    Raises RunError if the training names none."""
+    """Create the link `model` in a step's folder, which points to the model of its training. Returns the
+    facts of the step. Raises RunError if the training did not record a model."""
     stage = folder / "training" / "stage1"
     try:
         model = finished_model(stage)
@@ -247,17 +257,17 @@ def _link_model(folder: Path) -> dict[str, Any]:
 
 
 def _decisive(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options on which a step's result depends, in the order of their names."""
+    """Returns the options that a step's result depends on, sorted by name."""
     return {name: value for name, value in sorted(options.items()) if name not in _SPEED_KEYS}
 
 
 def _file_hash(path: str | Path) -> str:
-    """The first 16 digits of a hash of a file's content; for files that are read in moments."""
+    """Returns the first 16 digits of the hash of a small file's content."""
     return sha256_of_file(Path(path))[:16]
 
 
 def _files_hash(name: str) -> str:
-    """A hash of the names and sizes of a large file, or of the files in a folder; for a path that does not
-    exist, the path."""
+    """Returns a hash of the names and sizes of a large file, or of the files in a folder; the name itself if
+    there is no such path."""
     path = Path(name)
     return names_and_sizes_hash(path) if path.exists() else name

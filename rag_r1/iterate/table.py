@@ -1,9 +1,9 @@
 """Writes the table of rounds as `rounds.json`, `rounds.md` and `rounds.png`.
 
-A row is an evaluation on the held-out questions: of the first agent, and then after each training of the
-agent and after each new retriever. The figures are those of `rag-r1 eval`, as the mean over the data sources
-with their intervals. The usage of a row is all that was asked of models since the row before: the making of
-training data and the evaluation itself. What a training generates in its rollouts is not in it.
+Each row is an evaluation on the held-out questions: of the first agent, then of each newly trained agent, and
+of the agent with each new retriever. The figures are those of `rag-r1 eval`: means over the data sources,
+with intervals. The usage in a row covers all requests to models since the previous row, for creating training
+data and for the evaluation, but not the rollouts of trainings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rag_r1.runs.steps import PipelineFolder
 
 JSON, MARKDOWN, PICTURE = "rounds.json", "rounds.md", "rounds.png"
 _EVALUATION_STEP = re.compile(r"round(\d+)/(agent_)?evaluation")
-#: Key of a row's usage -> its column in the table.
+#: Key of a row's usage -> heading of its column.
 _USAGE_COLUMNS = {
     "requests": "requests",
     "prompt_tokens": "prompt tokens",
@@ -36,8 +36,8 @@ tokens are those of training data and evaluation since the row above, without th
 
 
 def rows_of(folder: PipelineFolder, names: Sequence[str]) -> list[dict[str, Any]]:
-    """A row for each evaluation among the steps of these names, in order, up to the first step that is not
-    done."""
+    """Returns a row for each evaluation among the steps with these names, in order, up to the first
+    unfinished step."""
     rows: list[dict[str, Any]] = []
     usage: dict[str, int] = {}
     for name in names:
@@ -54,7 +54,8 @@ def rows_of(folder: PipelineFolder, names: Sequence[str]) -> list[dict[str, Any]
 
 
 def training_before(name: str) -> str:
-    """What was trained last before an evaluation step: `round 1, agent`, or `start` before any training."""
+    """Returns what was trained last before an evaluation step, such as `round 1, agent`, or `start` before
+    the first training."""
     match = _EVALUATION_STEP.fullmatch(name)
     if match is None:
         return "start"
@@ -62,7 +63,7 @@ def training_before(name: str) -> str:
 
 
 def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Write the three files (the picture if matplotlib is installed); returns the lines of the table."""
+    """Write the three files (the picture only if matplotlib is installed). Returns the lines of the table."""
     columns = ("after", "EM", "searches a question", "recall", "F1", *_USAGE_COLUMNS.values())
     cells = [
         (
@@ -83,8 +84,8 @@ def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def draw(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
-    """Draw EM and recall with their intervals, and searches a question; returns the paths of the pictures, []
-    without matplotlib."""
+    """Draw EM and recall with their intervals, and the searches per question. Returns the paths of the
+    pictures; [] without matplotlib."""
 
     def curves(scores: Any, searches: Any) -> None:
         """Draw EM and recall in one panel, and searches in the other."""
@@ -102,7 +103,7 @@ def draw(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
 
 
 def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str, title: str) -> None:
-    """Draw a metric of the rows that have it, with its intervals."""
+    """Draw a metric with its intervals, for all rows that have it."""
     positions = [position for position, row in enumerate(rows) if row[name]["value"] is not None]
     if not positions:
         return

@@ -1,4 +1,4 @@
-"""Options and command lines: declared once with type, limits and default; problems and import paths."""
+"""Options and command lines, declared once with type, limits and default; also problems and import paths."""
 
 from rag_r1.system.renamed_modules import forwarding_getattr
 

@@ -1,6 +1,7 @@
-"""Reads the values of declared arguments from YAML, writes them as words of a command line, and names faults.
+"""Converts values of declared arguments from YAML and to words of a command line, and words messages about
+them.
 
-These functions serve `Arguments` (command_line.py), whose fields they take by name.
+These functions serve the class `Arguments` (command_line.py), whose fields they receive by name.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from rag_r1.options.declare import describe_type, is_safe_to_show
 
 #: The fields of a declaration by the names of their flags (`field_names`).
 Fields = Mapping[Any, FieldInfo]
-#: Types of errors that say nothing but a name, with the message that is followed by all such names.
+#: Types of pydantic errors that consist of a name only, with the message that precedes all such names.
 _NAME_TEXTS = {"extra_forbidden": "unrecognized arguments", "missing": "the following arguments are required"}
 
 
 class ArgumentsError(ValueError):
-    """Arguments that a command would refuse; the message names their flags, as `flags` does."""
+    """A command would refuse these arguments. The message names their flags, which `flags` contains."""
 
     def __init__(self, message: str, flags: Iterable[str] = ()):
         super().__init__(message)
@@ -30,7 +31,7 @@ class ArgumentsError(ValueError):
 
     @classmethod
     def of(cls, error: ValidationError, fields: Fields) -> ArgumentsError:
-        """pydantic's error about some of the fields, with messages about their flags."""
+        """Returns pydantic's error about fields as an ArgumentsError with messages about their flags."""
         errors = error.errors(include_url=False)
         flags = [flag_of(item["loc"][0]) for item in errors if item["loc"]]
         messages = [sentence(item, fields) for item in errors if item["type"] not in _NAME_TEXTS]
@@ -41,17 +42,18 @@ class ArgumentsError(ValueError):
 
 
 def flag_of(name: Any) -> str:
-    """The flag of a field: `--two-words`."""
+    """Returns the flag of a field, such as `--two-words`."""
     return f"--{str(name).replace('_', '-')}"
 
 
 def field_names(cls: Any) -> dict[Any, FieldInfo]:
-    """The fields of a declaration by the names under which their values are given."""
+    """Returns the fields of a declaration by the names under which values are passed."""
     return {field.validation_alias or name: field for name, field in cls.model_fields.items()}
 
 
 def sentence(error: Any, fields: Fields) -> str:
-    """The message about a wrong value, in argparse's style or from the validator that refused it."""
+    """Returns the message about a wrong value: that of the validator that refused it, or one in the style of
+    argparse."""
     cause = error.get("ctx", {}).get("error")
     if cause and not error["loc"]:
         return str(cause)
@@ -65,17 +67,20 @@ def sentence(error: Any, fields: Fields) -> str:
 
 
 def _refusal(name: Any, annotation: Any, metadata: Any, value: Any) -> str:
-    """The message about a wrong value, without the value if it might be secret."""
+    """Returns the message about a wrong value; the value is omitted if it might be secret."""
     requirement = describe_type(annotation, metadata).removesuffix(" or null")
     shown = f", not {value!r}" if is_safe_to_show(annotation, metadata) else ""
     return f"argument {flag_of(name)}: must be {requirement}{shown}"
 
 
 def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
-    """Returns values from YAML or JSON as the fields take them. A number or path is read as the word that it
-    is on a command line; a single item of a list becomes a list; null is left out, for the default. Keys may
-    have hyphens, and be former names. Raises ArgumentsError for a value that no command line can have, such
-    as true for a text or a text for a switch, and for one that is given twice."""
+    """Returns values from YAML or JSON in the form that the fields accept.
+
+    A number or path becomes the word that it is on a command line, and a single item of a list becomes a
+    list. Null is left out, so that the default applies. Keys may contain hyphens, and be former names. Raises
+    ArgumentsError for a value that no command line could express, such as true for a text or a text for a
+    switch, and for a key that is given twice.
+    """
     names = {flag_of(field.json_schema_extra["old"]): name for name, field in fields.items()}
     names |= {flag_of(name): name for name in fields}
     parsed: dict[str, Any] = {}
@@ -101,14 +106,14 @@ def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
 
 
 def values_of(arguments: Any) -> Iterator[tuple[str, FieldInfo, Any]]:
-    """Yields the values of an Arguments in declared order, each as (name of its flag, field, value)."""
+    """Yields the values of an Arguments in declared order, each with the name of its flag and its field."""
     for attribute, field in type(arguments).model_fields.items():
         yield str(field.validation_alias or attribute), field, getattr(arguments, attribute)
 
 
 def words_of(arguments: Any) -> list[str]:
-    """The words that give an Arguments to its command (`Arguments.to_argv`). Raises ValueError for a value
-    that has no words."""
+    """Returns the words that pass an Arguments to its command (see `Arguments.to_argv`). Raises ValueError
+    for a value that a command line cannot express."""
     flags: list[str] = []
     positional: list[str] = []
     for name, field, value in values_of(arguments):
@@ -124,7 +129,7 @@ def words_of(arguments: Any) -> list[str]:
         elif isinstance(value, tuple):
             flags += [flag, *map(str, value)]
         else:
-            # Such a flag takes all words that follow, so each value stands with a flag of its own.
+            # A flag with several values takes all words that follow it, so each value gets its own flag.
             takes_several = isinstance(field.json_schema_extra["metavar"], tuple)
             for text in map(str, value if isinstance(value, list) else [value]):
                 joined = takes_several or text.startswith("-")
@@ -133,13 +138,13 @@ def words_of(arguments: Any) -> list[str]:
 
 
 def is_positional(field: FieldInfo) -> bool:
-    """Whether the argument is given without a flag."""
+    """Returns whether an argument is given without a flag."""
     return _CliPositionalArg in field.metadata
 
 
 def no_empty_path(cls: Any, value: Any, info: ValidationInfo) -> Any:
-    """A validator of all fields that refuses an empty path, as `--out "$UNSET"` gives: it would be the
-    working directory."""
+    """Validates all fields, and refuses an empty path, as `--out "$UNSET"` gives, since it would mean the
+    working directory. Returns the value unchanged."""
     field = cls.model_fields[str(info.field_name)]
     kinds = [field.annotation, *get_args(field.annotation)]
     takes_paths = any(kind is Path or Path in get_args(kind) for kind in kinds)
@@ -150,6 +155,6 @@ def no_empty_path(cls: Any, value: Any, info: ValidationInfo) -> Any:
 
 
 def _is_list(field: FieldInfo) -> bool:
-    """Whether the flag takes several values, or may be repeated."""
+    """Returns whether a flag takes several values or may be repeated."""
     kinds = [field.annotation, *get_args(field.annotation)]
     return any(get_origin(kind) in (list, tuple) for kind in kinds)

@@ -1,19 +1,20 @@
-"""How every command ends: `command_main` goes around its `main`.
+"""Defines how every command ends, with the decorator `command_main` for its `main`.
 
     @command_main(RunError, OSError)
     def main(arguments: Sequence[str] | None = None) -> int: ...
 
-What happens: what is printed; the status.
+The exit status and the output depend on the reason:
 
-    `main` returns: nothing; what it returns
-    one of the named errors, or CommandError: `error: ...`; 1, or that of the CommandError
-    a disk that is full or cannot be written to: the file and the remedy; 1
-    Ctrl-C: with `resumable`, that the same command goes on; 130
-    SIGTERM: nothing; 143, after the child processes are ended
-    the reader of the output has gone (`| head`): nothing; 1
+    `main` returns                               its return value; prints nothing
+    one of the named errors                      1; prints `error: ...`
+    CommandError                                 its own status; prints `error: ...`
+    the disk is full or not writable             1; prints the file and the remedy
+    Ctrl-C                                       130; if `resumable`, prints that the same command resumes
+    SIGTERM                                      143, after ending the child processes; prints nothing
+    stdout is closed by its reader (`| head`)    1; prints nothing
 
-Any other error is a bug, and keeps its traceback. A command may call the `main` of another: that one returns
-its status for its errors, and leaves signals to the outer one.
+Any other error is a bug and keeps its traceback. A command may call the `main` of another one. The inner
+`main` then returns a status for its own errors, and leaves signals to the outer one.
 """
 
 from __future__ import annotations
@@ -37,17 +38,18 @@ _is_within_command: ContextVar[bool] = ContextVar("is_within_command", default=F
 
 
 class ExitStatus(IntEnum):
-    """The status with which a command ends. STOPPED: before its end, for a reason that it printed; the same
-    command goes on. INTERRUPTED: by Ctrl-C."""
+    """The exit status of a command."""
 
     DONE = 0
     FAILED = 1
+    #: The command ended early for a reason that it printed, and the same command resumes.
     STOPPED = 3
+    #: Ctrl-C.
     INTERRUPTED = 130
 
 
 class CommandError(Exception):
-    """Ends a command with this message and status."""
+    """Ends a command with this message and exit status."""
 
     def __init__(self, message: object, status: int = ExitStatus.FAILED):
         super().__init__(str(message))
@@ -57,9 +59,12 @@ class CommandError(Exception):
 def command_main(
     *errors: type[BaseException], resumable: bool = False
 ) -> Callable[[Callable[_P, int]], Callable[_P, int]]:
-    """A decorator that makes a function the `main` of a command, which ends as the top of the module says.
-    `errors`: those that a user can mend; only their message is printed. `resumable`: the same command goes on
-    after Ctrl-C."""
+    """Returns a decorator that makes a function the `main` of a command, which ends as described at the top
+    of the module.
+
+    `errors` are the errors that a user can correct, for which only the message is printed. `resumable` says
+    that the same command resumes after Ctrl-C.
+    """
 
     def decorate(main: Callable[_P, int]) -> Callable[_P, int]:
         @wraps(main)
@@ -92,22 +97,22 @@ def command_main(
 
 
 def _run_outermost(main: Callable[[], int]) -> int:
-    """Run the `main` of the command of this process, with its signals and its output; returns its status."""
+    """Run the `main` of this process's command, handle its signals and its output, and return its status."""
     token = _is_within_command.set(True)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 gets escapes
+        sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that are not UTF-8
     try:
         with exit_on_sigterm():
             try:
                 return main()
-            finally:  # also after --help, which ends the process
+            finally:  # also after --help, which raises SystemExit
                 _flush_output()
     except KeyboardInterrupt:
         return ExitStatus.INTERRUPTED
     except BrokenPipeError:
         if not _is_output_broken():
             raise
-        # Python flushes again at its end, and would print a traceback.
+        # Python flushes stdout again when it exits, and would print a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitStatus.FAILED
     finally:
@@ -120,10 +125,10 @@ def _flush_output() -> None:
 
 
 def _is_output_broken() -> bool:
-    """Whether nobody can read what this process prints: a pipe's other end is closed."""
+    """Returns whether stdout is a pipe whose other end is closed."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
         return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
-    except (AttributeError, OSError, ValueError):  # no stdout, or one without a file descriptor
+    except (AttributeError, OSError, ValueError):  # stdout is missing or has no file descriptor
         return False

@@ -8,17 +8,21 @@
     args = read_arguments(Greet, arguments, prog="greet", description="Greet somebody.")
 
 Here `--name NAME` is required, the help shows the default of `--times`, and `--loudly` is a flag.
-pydantic-settings makes the parser, and pydantic checks the values. Of the sources of pydantic-settings only
-the command line is used, not environment variables. This module adds four things. Lists are kept item by
-item: pydantic-settings would split them at commas, which Hydra's overrides may contain. The help has a line
-for each argument, without Python's type names; `rare` flags are shown by `--help-all`. A wrong value ends the
-command like a wrong flag, with status 2 and a line that names the flag, the value and what it must be; with a
-`check`, all that is wrong with files and servers is named too (wrong_arguments.py). And `@FILE.yaml` among
-the arguments stands for the settings in that file (settings_file.py).
+pydantic-settings builds the parser, and pydantic validates the values. The command line is the only source of
+values; environment variables are not used. This module adds four things to pydantic-settings:
 
-A declaration is also how one part of the program tells another what to do: `Greet(name="you")` checks its
-values as the command line does, but raises ArgumentsError, and `to_argv()` gives the words for a child
-process or for a person (argument_values.py).
+- Lists are kept item by item. pydantic-settings would split them at commas, which Hydra overrides may
+  contain.
+- The help has one line for each argument, without Python's type names. `rare` flags are shown by `--help-all`
+  only.
+- A wrong value ends the command like a wrong flag, with status 2 and a line that names the flag, the value
+  and the requirement. If the command passes a `check`, the same message includes all problems with files and
+  servers (wrong_arguments.py).
+- `@FILE.yaml` among the arguments stands for the settings in that file (settings_file.py).
+
+Other parts of the program use a declaration, too, to start a command: `Greet(name="you")` validates its
+values like the command line but raises ArgumentsError, and `to_argv()` returns the words for a child process
+or a person (argument_values.py).
 """
 
 from __future__ import annotations
@@ -51,10 +55,10 @@ from rag_r1.options.settings_file import split_files
 from rag_r1.options.wrong_arguments import problems_beside, right_arguments
 
 ArgumentsType = TypeVar("ArgumentsType", bound="Arguments")
-#: A command's check of files and servers, which raises for what is wrong.
+#: A command's check of files and servers, which raises an error about all problems.
 Check = Callable[[ArgumentsType], object]
 
-#: In the help of each command, before its own epilogue.
+#: Precedes the command's own epilogue in the help of each command.
 _FILES = (
     "@FILE.yaml (or .json) among the arguments stands for the settings in that file, by the names of the\n"
     "flags; flags on the command line replace them."
@@ -65,31 +69,31 @@ Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]
 
 
 def is_override(word: str) -> bool:
-    """Whether a word is `key=value`, or `~key`, which deletes a key."""
+    """Returns whether a word has the form `key=value`, or `~key`, which deletes a key."""
     return "=" in word or (word.startswith("~") and len(word) > 1)
 
 
 def _checked_override(word: str) -> str:
-    """A validator: the word itself. Raises ValueError if it is not an override."""
+    """Validates a word as an override, and returns it unchanged. Raises ValueError if it is not one."""
     if not is_override(word):
         hint = ": repeat the flag for each file" if Path(word).exists() else ""
         raise ValueError(f"{word!r} is not key=value or ~key{hint}")
     return word
 
 
-#: Hydra's overrides, which may stand between the flags.
+#: Hydra overrides, which may stand between the flags.
 Overrides = CliPositionalArg[list[str]]
 CheckedOverrides = CliPositionalArg[list[Annotated[str, AfterValidator(_checked_override)]]]
 
 
 def hydra_quoted(path: Path | str) -> str:
-    """A path as the value of a Hydra override, in quotes that Hydra removes."""
+    """Returns a path as the value of a Hydra override, in quotes that Hydra removes."""
     return "'" + str(path).replace("'", "\\'") + "'"
 
 
 class Arguments(BaseSettings):
-    """Base class of the declarations. A field is a flag, `two_words` is `--two-words`. A validator refuses a
-    value by raising ValueError with a message that names the flag."""
+    """The base class of all declarations. A field is a flag, and `two_words` becomes `--two-words`. A
+    validator refuses a value by raising ValueError with a message that names the flag."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -97,19 +101,20 @@ class Arguments(BaseSettings):
         cli_implicit_flags="toggle",
         cli_enforce_required=True,
         cli_avoid_json=True,
-        cli_parse_none_str="\0",  # cannot occur on a command line: "None" is an ordinary word
+        cli_parse_none_str="\0",  # cannot occur on a command line, so that "None" is an ordinary word
     )
 
-    #: Whether wrong arguments are left out, for the checks (wrong_arguments.py).
+    #: Whether wrong arguments were left out, so that the others could be checked (wrong_arguments.py).
     _is_partial: bool = PrivateAttr(False)
 
     @classmethod
     def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **others: Any) -> tuple:
-        """Reads nothing but the values passed in (pydantic-settings puts the command line before them)."""
+        """Restricts the sources to the values that are passed in. pydantic-settings adds the command line
+        itself."""
         return (init_settings,)
 
     def __init__(self, **values: Any) -> None:
-        """Raises ArgumentsError for wrong values, in the words of the command line."""
+        """Raises ArgumentsError for wrong values, with messages in the words of the command line."""
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -121,21 +126,21 @@ class Arguments(BaseSettings):
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Self:
-        """Returns the arguments from values as YAML has them: a number may be given for a text and one item
-        for a list; null is the default. Raises ArgumentsError."""
+        """Returns the arguments with values read from YAML. A number may stand for a text, and a single item
+        for a list; null selects the default. Raises ArgumentsError."""
         return cls(**from_plain(values, field_names(cls)))
 
     def changed(self, **values: Any) -> Self:
-        """A copy with other values, which are checked. Raises ArgumentsError."""
+        """Returns a copy with other values, which are validated. Raises ArgumentsError."""
         if self._is_partial:
             return self.model_copy(update=values)
         values_set = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**values_set | values)
 
     def to_argv(self) -> list[str]:
-        """The words that give these arguments to the command: flags in declared order, then the positional
-        ones, without values that are the defaults. Raises ValueError for a value that has no words: a null or
-        an empty list where that is not the default."""
+        """Returns the words that pass these arguments to the command: flags in declared order, then
+        positional arguments. Values equal to the default are left out. Raises ValueError for a value that a
+        command line cannot express: null or an empty list where that is not the default."""
         return words_of(self)
 
 
@@ -148,16 +153,21 @@ def argument(
     old: str | None = None,
     rare: str | None = None,
 ) -> Any:
-    """A field of Arguments; required if it has no default. `metavar`: placeholder of the value in the help,
-    or a tuple if the flag takes several: two for `("TRAIN", "TEST")`, one or more for `("FILE", ...)`.
-    `flag`: its name, if that is not a valid name in Python. `old`: a former name of the field, which goes on
-    working and is not shown. `rare`: shown by `--help-all` only, under this heading."""
+    """Returns a field of Arguments, which is required unless it has a default.
+
+    - `metavar`: placeholder for the value in the help. A tuple declares several values: two for `("TRAIN",
+      "TEST")`, one or more for `("FILE", ...)`.
+    - `flag`: the name of the flag, if it is not a valid name in Python
+    - `old`: a former name of the field, which still works and is not shown
+    - `rare`: a heading; the flag is only shown by `--help-all`, under this heading
+    """
     extra = {"metavar": metavar, "old": old, "rare": rare}
     return Field(default, description=help, validation_alias=flag, json_schema_extra=extra)
 
 
 def with_defaults(cls: type[ArgumentsType], **defaults: Any) -> type[ArgumentsType]:
-    """A subclass of the declaration with other defaults for some fields; a default of None is ignored."""
+    """Returns a subclass of the declaration in which some fields have other defaults. Defaults of None are
+    ignored."""
     changed = {}
     for name, value in defaults.items():
         if value is not None:
@@ -178,12 +188,16 @@ def read_arguments(
     check: Check[ArgumentsType] | None = None,
     faults: Sequence[str] = (),
 ) -> ArgumentsType:
-    """Returns the parsed arguments, by default those of the process. Ends the process after `--help` (status
-    0) and, with a message, if an argument is wrong (status 2). `settings`: values by name, checked already,
-    which arguments of the command line replace. `check`: the command's check of files and servers, which
-    raises for what is wrong; called here only if an argument is wrong, so that one message has all problems
-    (wrong_arguments.py). `faults`: messages about wrong settings; with any, no argument is required, since it
-    may be among the settings that could not be read."""
+    """Returns the parsed arguments, by default those of the process.
+
+    Ends the process with status 0 after `--help`, and with status 2 and a message if an argument is wrong.
+
+    - `settings`: validated values by name; arguments on the command line replace them
+    - `check`: the command's check of files and servers. It is only called here if an argument is wrong, so
+      that one message contains all problems (wrong_arguments.py).
+    - `faults`: messages about wrong settings. If there are any, no argument is required, since it may be
+      among the settings that could not be read.
+    """
     epilog = "\n\n".join(filter(None, [_FILES, epilog]))
     layout = argparse.RawDescriptionHelpFormatter
     parser = CommandParser(prog=prog, description=description, epilog=epilog, formatter_class=layout)
@@ -213,7 +227,7 @@ def _other_faults(
     errors: Sequence[Any],
     check: Check[ArgumentsType] | None,
 ) -> list[str]:
-    """Returns the faults that the class's validators and `check` find beside these errors of single
+    """Returns the faults that the class's validators and `check` find in addition to these errors of single
     values."""
     wrong_names = {item["loc"][0] for item in errors if item["loc"]}
     args, faults = right_arguments(cls, values, wrong_names)
@@ -223,7 +237,7 @@ def _other_faults(
 def _words_and_settings(
     cls: type[Arguments], arguments: Sequence[str] | None, settings: Mapping[str, Any], fields: Fields
 ) -> tuple[list[str], dict[str, Any], list[str]]:
-    """Returns the words without files of settings, the settings with those of the files, and the faults of
+    """Returns the words without settings files, the settings including those of the files, and the faults of
     these files."""
     words, file_settings, faults = split_files(sys.argv[1:] if arguments is None else arguments, cls)
     merged = {**settings, **file_settings}

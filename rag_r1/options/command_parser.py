@@ -1,7 +1,7 @@
-"""The parser of command lines, and how it gets the arguments of a declaration.
+"""The parser of command lines, and the class that adds a declaration's arguments to it.
 
-Its errors are short, and it goes on past unknown and missing arguments: `parse_all` adds them to `faults` and
-parses the other arguments, which are then checked too, so that one message has all that is wrong
+The parser's errors are short. `parse_all` does not stop at unknown or missing arguments: it adds them to
+`faults` and parses the others, which are then checked, too, so that one message contains all problems
 (wrong_arguments.py).
 """
 
@@ -21,38 +21,39 @@ from rag_r1.options.suggestions import did_you_mean
 
 
 class _MissingError(Exception):
-    """Required arguments are missing; the others can be parsed."""
+    """Required arguments are missing; the other arguments can be parsed."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors are one sentence and the command that prints the help. `faults`: sentences about
-    unknown and missing arguments."""
+    """A parser whose errors are one sentence and the command that prints the help. `faults` has messages
+    about unknown and missing arguments."""
 
     def __init__(self, **keywords: Any):
         super().__init__(**keywords)
         self.faults: list[str] = []
-        self._goes_on = False
+        self._tolerates_missing = False
 
     def parse_all(self, words: Sequence[str]) -> argparse.Namespace:
-        """Returns the arguments that can be read; positional ones may stand among the flags."""
-        self._goes_on = True
+        """Returns the arguments that can be parsed. Positional arguments may stand between flags."""
+        self._tolerates_missing = True
         try:
             parsed, unknown = self.parse_known_intermixed_args(words)
         except _MissingError as missing:
-            # argparse looks for unknown flags only if none is missing.
+            # argparse reports unknown flags only if no argument is missing.
             self.faults.append("; ".join([str(missing), *self._unknown_flags(words)]))
             for action in self._actions:
                 action.required = False
             return self.parse_known_intermixed_args(words)[0]
         finally:
-            self._goes_on = False
+            self._tolerates_missing = False
         if unknown:
             self.faults.append(self._with_hint(f"unrecognized arguments: {' '.join(unknown)}", unknown[0]))
         return parsed
 
     def error(self, message: str) -> NoReturn:
-        """End the process with status 2. Raises _MissingError for missing arguments within `parse_all`."""
-        if self._goes_on and "arguments are required" in message:
+        """End the process with status 2. While `parse_all` runs, raises _MissingError for missing arguments
+        instead."""
+        if self._tolerates_missing and "arguments are required" in message:
             raise _MissingError(message)
         message = message.replace("ignored explicit argument", "it takes no value: leave out")
         if message.endswith("expected one argument"):
@@ -63,26 +64,29 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
 
     def _unknown_flags(self, words: Sequence[str]) -> list[str]:
-        """A message for each flag that is unknown."""
+        """Returns a message for each unknown flag."""
         names = self._option_string_actions
         flags = [word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2]
         unknown = [flag for flag in flags if not any(name.startswith(flag) for name in names)]
         return [self._with_hint(f"unrecognized: {flag}", flag, ", ") for flag in unknown]
 
     def _with_hint(self, message: str, unknown: str, separator: str = "; ") -> str:
-        """The message, followed by the known flag that is most like `unknown`, if there is one."""
+        """Returns the message, followed by the known flag that is most similar to `unknown`, if there is
+        one."""
         hint = did_you_mean(unknown.split()[0].partition("=")[0], self._option_string_actions)
         return message + (f"{separator}{hint}" if hint else "")
 
 
 @dataclasses.dataclass
 class ArgumentAdder:
-    """Adds the arguments of pydantic-settings to argparse's parser, with our help and our lists. `optional`:
-    names of arguments that are not required, since settings have their values."""
+    """Adds the arguments that pydantic-settings derives from a declaration to argparse's parser, with this
+    project's help texts and list handling."""
 
     parser: argparse.ArgumentParser
     fields: Mapping[str, FieldInfo]
+    #: Names of arguments that are not required, since the settings contain their values.
     optional: Container[Any]
+    #: Whether the help includes the rare flags.
     with_rare: bool
     groups: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
 
@@ -91,7 +95,7 @@ class ArgumentAdder:
             self.parser.add_argument("--help-all", action="help", help="show all flags, also rare ones")
 
     def __call__(self, group: Any, *names: str, **kwargs: Any) -> Any:
-        """Add one argument, as pydantic-settings passes it, and return argparse's action."""
+        """Add one argument as pydantic-settings passes it, and return argparse's action."""
         name = kwargs.get("dest", names[0])
         field = self.fields[name]
         kwargs = _with_our_help(field, kwargs)
@@ -105,9 +109,9 @@ class ArgumentAdder:
                 self.groups[title] = self.parser.add_argument_group(title)
             group = self.groups[title]
         action = group.add_argument(*names, **kwargs)
-        if former_name:  # added to the parser alone, so that help and messages have the present name only
+        if former_name:  # known to the parser alone, so that help and messages show only the current name
             group._option_string_actions[flag_of(former_name)] = action
-        if kwargs.get("action") == "store_true":  # its opposite, for what a file of settings switches on
+        if kwargs.get("action") == "store_true":  # its opposite overrides a flag set by a settings file
             group.add_argument(
                 f"--no-{flag_of(name)[2:]}",
                 action="store_const",
@@ -120,7 +124,7 @@ class ArgumentAdder:
 
 
 class _JsonListAction(argparse.Action):
-    """Collects a list as JSON, which pydantic-settings does not split."""
+    """Collects the values of a list as JSON, which pydantic-settings does not split at commas."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         items = json.loads(getattr(namespace, self.dest, None) or "[]")
@@ -129,7 +133,8 @@ class _JsonListAction(argparse.Action):
 
 
 def _with_our_help(field: FieldInfo, keywords: dict[str, Any]) -> dict[str, Any]:
-    """The keywords that pydantic-settings gives to argparse for an argument, with our help and our lists."""
+    """Returns the keywords of an argument that pydantic-settings passes to argparse, with this project's help
+    text, metavar and list handling."""
     help_text = field.description or ""
     metavar = field.json_schema_extra["metavar"]
     default = field.default

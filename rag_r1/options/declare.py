@@ -1,4 +1,4 @@
-"""Declares typed options with limits and defaults, as frozen classes.
+"""Declares typed options with limits and defaults, as frozen dataclasses.
 
     @options("rag_r1.agent")
     class Limits:
@@ -9,9 +9,9 @@
         unknown key rag_r1.agent.max_turn: use one of max_turns; did you mean max_turns?
         rag_r1.agent.max_turns must be a whole number of at least 0, not True
 
-Such a class is a dataclass whose objects pydantic validates when they are made (also by
-`dataclasses.replace`). The types below are strict: `true` is not a number, and "3" is not 3. All faults are
-found at once and reported with the full key, the value and what it must be.
+pydantic validates the objects of such a class when they are created, including by `dataclasses.replace`. The
+types below are strict: `true` is not a number, and "3" is not 3. All faults are reported at once, each with
+the full key, the value and the requirement.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ OptionsType = TypeVar("OptionsType")
 
 @dataclass(frozen=True)
 class Constraint:
-    """In an annotation: what a value must be, in the words of error messages. `is_shown`: whether they repeat
-    a wrong value, which might be secret."""
+    """States, in an annotation, what a value must be."""
 
-    be: str
+    #: The requirement in the words of an error message, such as `a number above 0`.
+    requirement: str
+    #: Whether messages repeat a wrong value, which might be secret.
     is_shown: bool = True
 
 
-#: What a value of a type without a Constraint must be.
+#: The requirement for a value whose type has no Constraint.
 _REQUIREMENTS = {
     NoneType: "null",
     bool: "true or false",
@@ -63,7 +64,7 @@ PositiveSeconds = Annotated[
 
 
 class OptionFault(ValueError):
-    """One wrong option. `key`: its full path, which is also in the message."""
+    """One wrong option. `key` is its full key, which is also in the message."""
 
     def __init__(self, key: str, message: str):
         super().__init__(key, message)
@@ -74,7 +75,7 @@ class OptionFault(ValueError):
 
 
 class OptionsError(ValueError):
-    """Wrong options; `faults` lists each separately."""
+    """One or more options are wrong; `faults` contains each of them."""
 
     def __init__(self, faults: list[OptionFault]):
         super().__init__(faults)
@@ -87,11 +88,11 @@ class OptionsError(ValueError):
 def options(
     key: str, *, others: Literal["forbid", "ignore"] = "forbid"
 ) -> Callable[[type[OptionsType]], type[OptionsType]]:
-    """A decorator of classes: makes one a frozen dataclass of options that are read from the keys under
-    `key`.
+    """Returns a class decorator that makes a class a frozen dataclass of options, which are read from the
+    keys under `key`.
 
-    `others`: how undeclared keys are treated; `ignore` is for blocks of other programs. Making an object
-    with wrong values raises OptionsError.
+    `others` says how undeclared keys are treated; `ignore` is for the configuration of other programs.
+    Creating an object with wrong values raises OptionsError.
     """
 
     def declare(cls: type[OptionsType]) -> type[OptionsType]:
@@ -117,13 +118,13 @@ def options(
 
 
 def option_names(cls: type) -> list[str]:
-    """The names of the declared options, in order."""
+    """Returns the names of the declared options in order."""
     return list(cls.__pydantic_fields__)
 
 
 def options_from(cls: type[OptionsType], config: Mapping[str, Any], key: str | None = None) -> OptionsType:
-    """Returns the options from the values in `config`. `key`: what they stand under, for messages; by default
-    the declared one. Raises OptionsError with every fault."""
+    """Returns the options with the values in `config`. `key` is the key of the options in messages, by
+    default the declared one. Raises OptionsError with all faults."""
     key = key or cls.options_key
     values, faults = _by_name(cls, config, key)
     try:
@@ -138,9 +139,11 @@ def options_from(cls: type[OptionsType], config: Mapping[str, Any], key: str | N
 def read_options(
     cls: type[OptionsType], config: Mapping[str, Any], key: str | None = None
 ) -> tuple[OptionsType, list[OptionFault]]:
-    """Returns the options as `options_from` does, and every fault instead of raising. Wrong values are
-    replaced by the defaults; of options that are wrong in combination, only the one with which the message
-    begins. All options must have defaults."""
+    """Returns the options like `options_from`, together with all faults instead of raising an error.
+
+    Wrong values are replaced by their defaults. If a combination of options is wrong, only the option with
+    which the message begins is replaced. All options must have defaults.
+    """
     key = key or cls.options_key
     values, faults = _by_name(cls, config, key)
     try:
@@ -155,26 +158,26 @@ def read_options(
 
 
 def _by_name(cls: type, config: Mapping[str, Any], key: str) -> tuple[dict[str, Any], list[OptionFault]]:
-    """Returns the values whose keys are texts, as names of Python's arguments must be, and a fault for each
-    other one."""
+    """Returns the values whose keys are texts, as names of Python arguments must be, and a fault for each
+    other key."""
     values = {name: value for name, value in config.items() if isinstance(name, str)}
     return values, [_unknown(name, cls, key) for name in config if not isinstance(name, str)]
 
 
 def _under(fault: OptionFault, declared: str, key: str) -> OptionFault:
-    """The fault with the actual key of the options instead of the declared one."""
+    """Returns the fault with the actual key of the options in place of the declared key."""
     if key == declared:
         return fault
     return OptionFault(fault.key.replace(declared, key, 1), str(fault).replace(f"{declared}.", f"{key}.", 1))
 
 
 def _faults(error: ValidationError, cls: type, values: Mapping[str, Any], key: str) -> list[OptionFault]:
-    """pydantic's errors as ours, one for each wrong option; unknown keys come first."""
+    """Returns pydantic's errors as faults, one for each wrong option. Unknown keys come first."""
     declared = cls.__pydantic_fields__
     faults: dict[str, OptionFault] = {}
     for item in error.errors(include_url=False, include_input=False):
         cause = item.get("ctx", {}).get("error")
-        if not item["loc"]:  # a check of several options; its message begins with the name of one
+        if not item["loc"]:  # raised by a check of several options; its message begins with the name of one
             message = f"{key}.{cause}"
             return [OptionFault(message.split()[0], message)]
         name = item["loc"][0]
@@ -196,25 +199,26 @@ def _faults(error: ValidationError, cls: type, values: Mapping[str, Any], key: s
 
 
 def _text_of(value: Any) -> str:
-    """A value in a message; the user and password of an address are left out."""
+    """Returns the representation of a value for a message, without the user and password of an address."""
     return re.sub(r"//[^/\s]*@", "//...@", repr(value))
 
 
 def _unknown(name: Any, cls: type, key: str) -> OptionFault:
-    """The fault of a key that is not declared, with the nearest declared one."""
+    """Returns the fault for an undeclared key, with a suggestion of the most similar declared one."""
     names = option_names(cls)
     parts = [f"unknown key {key}.{name}: use one of {', '.join(names)}", did_you_mean(str(name), names)]
     return OptionFault(f"{key}.{name}", "; ".join(filter(None, parts)))
 
 
 def must_be(annotation: Any, metadata: Any, value: Any) -> str:
-    """The message `must be ..., not VALUE` about a wrong value, without the value if it might be secret."""
+    """Returns the message `must be ..., not VALUE` about a wrong value; the value is omitted if it might be
+    secret."""
     requirement = f"must be {describe_type(annotation, metadata)}"
     return f"{requirement}, not {_text_of(value)}" if is_safe_to_show(annotation, metadata) else requirement
 
 
 def is_safe_to_show(annotation: Any, metadata: Any = ()) -> bool:
-    """Whether a wrong value of this type may be repeated in a message."""
+    """Returns whether messages may repeat a wrong value of this type."""
     inner = get_args(annotation)
     if get_origin(annotation) is Annotated:
         return is_safe_to_show(inner[0], (*inner[1:], *metadata))
@@ -224,10 +228,11 @@ def is_safe_to_show(annotation: Any, metadata: Any = ()) -> bool:
 
 
 def describe_type(annotation: Any, metadata: Any = ()) -> str:
-    """What a value of this type must be: the text of its `Constraint`, or one that follows from the type."""
-    for item in reversed(tuple(metadata)):  # the last is the outermost
+    """Returns the requirement for values of this type: that of its `Constraint`, or one derived from the
+    type."""
+    for item in reversed(tuple(metadata)):  # the last one is the outermost
         if isinstance(item, Constraint):
-            return item.be
+            return item.requirement
     arguments = get_args(annotation)
     if get_origin(annotation) is Annotated:
         return describe_type(arguments[0], arguments[1:])

@@ -1,9 +1,9 @@
 """Resolves import paths in the configuration, such as `package.module:function`.
 
-The module is searched for where Python searches: in what is installed, on PYTHONPATH, and in the folder from
-which the command was started (`add_working_directory`). Importing runs the module's code, so name only
-modules that you trust; whatever the import raises becomes one sentence that says where the module was
-searched for and what to do.
+The module is searched for where Python searches: among the installed packages, on PYTHONPATH, and in the
+folder from which the command was started (`add_working_directory`). Importing a module runs its code, so only
+trusted modules should be named. An error raised by the import becomes one sentence that says where the module
+was searched for and what to do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 class ImportPathError(ValueError):
-    """An import path that cannot be resolved. The message says why; `remedy` says what to do."""
+    """An import path cannot be resolved. The message gives the reason, and `remedy` what to do."""
 
     def __init__(self, message: str, remedy: str):
         super().__init__(message)
@@ -25,9 +25,9 @@ class ImportPathError(ValueError):
 
 
 def add_working_directory() -> None:
-    """Add the working directory to the end of this process's module search path.
+    """Append the working directory to this process's module search path.
 
-    veRL's processes do not need this: `python -m` searches there, and so do Ray's workers.
+    veRL's processes do not need this, since `python -m` and Ray's workers search there anyway.
     """
     folder = str(Path.cwd())
     if folder not in sys.path:
@@ -35,7 +35,7 @@ def add_working_directory() -> None:
 
 
 def import_object(path: str) -> Any:
-    """Imports the module of `module:name` and returns the object. Raises ImportPathError."""
+    """Returns the object at `module:name`, after importing its module. Raises ImportPathError."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         remedy = "write it as package.module:name, for example my_rewards:brevity"
@@ -60,7 +60,7 @@ def import_object(path: str) -> Any:
 
 
 def _not_found(path: str, module_name: str) -> ImportPathError:
-    """The error about a module that does not exist."""
+    """Returns the error for a module that does not exist."""
     package, dot, _ = module_name.partition(".")
     file = f"{module_name.replace('.', os.sep)}.py"
     python_path = os.environ.get("PYTHONPATH") or "which is not set"
@@ -72,7 +72,7 @@ def _not_found(path: str, module_name: str) -> ImportPathError:
 
 
 def _broken(path: str, module_name: str, error: Exception) -> ImportPathError:
-    """The error about a module whose import has raised `error`."""
+    """Returns the error for a module whose import raised `error`."""
     try:
         spec = importlib.util.find_spec(module_name)
     except Exception:  # raised for a package that cannot be imported

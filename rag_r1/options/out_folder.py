@@ -1,6 +1,7 @@
 """Checks that the folder of a command's `--out` can be written to, before any work is done.
 
-A file without a name is made in the folder or, if it does not exist yet, in the nearest folder above it.
+For that, a nameless temporary file is created in the folder or, if the folder does not exist yet, in its
+nearest existing parent.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from tempfile import TemporaryFile
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.options.settings_file import owner_of
 
-#: The file of an index that has its passages: by it, an index of the retrieval server is recognised.
+#: The file with the passages of an index, by which the folder of an index is recognised.
 INDEX_FILE = "passages.arrow"
 
 
 def check_out(folder: Path, command: str | None = None, flag: str = "--out") -> None:
-    """Raises ValueError, which names `flag`, unless the folder can be made and written to and, with
-    `command`, is neither an index nor the folder of a run of another command."""
+    """Raises ValueError, which names `flag`, unless the folder can be created and written to. With `command`,
+    also raises it if the folder is an index, or contains a run of another command."""
     parent = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not parent.is_dir():
         kind = "is a file" if parent.exists() else "is a link to nothing"
         fault = kind if parent == folder else f"cannot be made, because {parent} {kind}"
         raise ValueError(f"{flag} {folder} {fault}: give a folder")
     try:
-        with TemporaryFile(dir=parent):  # rights do not say enough: root has them in /proc, too
+        with TemporaryFile(dir=parent):  # permissions are not enough: root has them even in /proc
             pass
     except OSError as error:
         raise ValueError(

@@ -1,14 +1,14 @@
-"""The problems and notes that checks report, and functions that read a configuration.
+"""Problems and notes that checks report, and functions that read a configuration.
 
-Commands of the base installation, which has no OmegaConf, report problems too, so the functions that need it
-import it.
+Commands of the base installation, which does not include OmegaConf, report problems, too. So the functions
+that need OmegaConf import it themselves.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a check has found to be wrong. `level`: error or warning; `where`: a key, a file or a row;
-    `remedy`: what to do."""
+    """A problem that a check found."""
 
-    level: str
+    #: A run must not start with an error; it can start with a warning.
+    level: Literal["error", "warning"]
+    #: The key, file or row that has the problem.
     where: str
     what: str
+    #: What the user can do.
     remedy: str
 
     def __str__(self) -> str:
@@ -29,18 +31,18 @@ class Problem:
 
 
 def error(where: str, what: str, remedy: str) -> Problem:
-    """A Problem with which a run must not start."""
+    """Returns a Problem with which a run must not start."""
     return Problem("error", where, what, remedy)
 
 
 def warning(where: str, what: str, remedy: str) -> Problem:
-    """A Problem with which a run can start."""
+    """Returns a Problem with which a run can start."""
     return Problem("warning", where, what, remedy)
 
 
 def problem_of_fault(fault: Exception) -> Problem:
-    """The Problem for a wrong option, whose message begins with the key, as in `rag_r1.retriever.topk must be
-    ...`, or with `unknown key` and the key."""
+    """Returns the Problem for a fault of an option. The fault's message begins with the key, as in
+    `rag_r1.retriever.topk must be ...`, or with `unknown key` and the key."""
     what = str(fault)
     keys = [word.rstrip(":,") for word in what.split() if word.startswith("rag_r1")]
     where = getattr(fault, "key", None) or (keys[0] if keys else "rag_r1")
@@ -56,11 +58,12 @@ def problem_of_fault(fault: Exception) -> Problem:
 
 @dataclass
 class PreflightReport:
-    """The results of all checks: problems, notes that say what was checked, and tables of estimates, which
-    `--check-only` prints."""
+    """The results of all checks."""
 
     problems: list[Problem] = field(default_factory=list)
+    #: Sentences about what was checked.
     notes: list[str] = field(default_factory=list)
+    #: Tables of estimates, which `--check-only` prints.
     tables: list[str] = field(default_factory=list)
 
     @property
@@ -70,13 +73,13 @@ class PreflightReport:
 
     @property
     def sentences(self) -> list[str]:
-        """The errors, a line for each."""
+        """The errors, one sentence for each."""
         return [f"{problem.where}: {problem.what}: {problem.remedy}" for problem in self.errors]
 
 
 def print_report(report: PreflightReport, *, tables: bool = False) -> bool:
-    """Print what was checked and what is wrong, with `tables` also the estimates. Returns whether there is no
-    error, so that the run may start."""
+    """Print what was checked and what is wrong, and with `tables` also the estimates. Returns whether there
+    is no error, so that the run may start."""
     for note in report.notes:
         print(f"checked: {note}")
     for problem in report.problems:
@@ -91,7 +94,7 @@ def print_report(report: PreflightReport, *, tables: bool = False) -> bool:
 
 
 def is_unset(config: DictConfig, key: str) -> bool:
-    """Whether a key is null, missing (`???`) or absent."""
+    """Returns whether a key is null, missing (`???`) or absent."""
     from omegaconf import OmegaConf
 
     parent, _, name = key.rpartition(".")
@@ -100,13 +103,13 @@ def is_unset(config: DictConfig, key: str) -> bool:
 
 
 def plain(node: Any) -> Any:
-    """The node of a configuration as plain Python types, with all interpolations resolved."""
+    """Returns a node of a configuration as plain Python values, with all interpolations resolved."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
 def first_line(text: Any) -> str:
-    """The first line of a text, for messages of one line."""
+    """Returns the first line of a text, for messages on one line."""
     lines = str(text).strip().splitlines()
     return lines[0] if lines else "no message"

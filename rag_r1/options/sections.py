@@ -1,9 +1,9 @@
-"""Reads a YAML file of several sections, each with declared options, and changes single keys of it.
+"""Reads a YAML file that consists of sections with declared options, and changes single keys of it.
 
     agent: {model: models/7b}                     a section, read by the class that declares it (declare.py)
-    agent.model=models/other  ~agent.keys         words that change a key, or delete it
+    agent.model=models/other  ~agent.keys         words that change or delete a key
 
-All faults are found at once, each with its key and the remedy.
+All faults are reported at once, each with its key and the remedy.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, load_yaml, read_yaml
 from rag_r1.options.declare import OptionsError, options_from
 
-#: Name of a section -> the class that declares it.
+#: Name of a section -> the class that declares its options.
 Declared = Mapping[str, Any]
 
 
 class PlanError(ValueError):
-    """A plan with wrong sections or keys; the message has all problems, one a line. `readable`: the plan with
-    the defaults of those sections, for further checks; None if there is none."""
+    """A plan has wrong sections or keys; the message has one problem per line.
+
+    `readable` is the plan with defaults in place of those sections, for further checks; None if it cannot be
+    built.
+    """
 
     def __init__(self, problems: Sequence[str], readable: Any = None):
         super().__init__("\n".join(problems))
@@ -31,7 +34,8 @@ class PlanError(ValueError):
 
 
 def load_sections(path: Path, declared: Declared) -> dict[str, Any]:
-    """The sections in a YAML file. Raises PlanError if it cannot be read, or is not a mapping."""
+    """Returns the sections in a YAML file. Raises PlanError if the file cannot be read or is not a
+    mapping."""
     try:
         sections = read_yaml(path)
     except (OSError, YamlError) as error:
@@ -45,8 +49,10 @@ def load_sections(path: Path, declared: Declared) -> dict[str, Any]:
 def read_sections(
     where: object, sections: Mapping[str, Any], declared: Declared, may_be_absent: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns the declared sections by name (None for one of `may_be_absent` that is absent), and messages
-    about the sections that are wrong, which are left out. `where`: the file, for the messages."""
+    """Returns the declared sections by name, and messages about wrong sections, which are left out.
+
+    A section in `may_be_absent` is None if the file does not have it. `where` is the file named in messages.
+    """
     names = ", ".join(declared)
     problems = [f"{where}: unknown section {name}: use {names}" for name in sections if name not in declared]
     specs: dict[str, Any] = {}
@@ -65,7 +71,7 @@ def read_sections(
 
 
 def change_key(sections: dict[str, Any], word: str) -> str | None:
-    """Put `section.key=value` into `sections`, or delete the key of `~section.key`. Returns a message if the
+    """Set `section.key=value` in `sections`, or delete the key of `~section.key`. Returns a message if the
     word is wrong, else None."""
     key, separator, text = word.partition("=")
     *parents, last_key = key.lstrip("~").split(".")

@@ -1,8 +1,8 @@
-"""Validates addresses of servers, and words the messages about a server that does not answer.
+"""Validates addresses of servers, and words messages about servers that do not answer.
 
-An address is logged, stored with a run and shown in messages. So it must not hold a password or a key: one
-with a user, a query or a fragment is refused, wherever it is given, and no message repeats it.
-Keys come from environment variables.
+Addresses are logged, stored with runs and shown in messages, so they must not contain a password or key. An
+address with a user, query or fragment is refused wherever it is given, and no message repeats it. Keys come
+from environment variables.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from pydantic import AfterValidator
 
 from rag_r1.options.declare import Constraint, Text
 
-#: Most seconds for the first request of a command to a server, also if later ones may take longer, so that
-#: one that hangs is named before any work. The first search in a large index takes some of them.
+#: Most seconds for the first request of a command to a server, even if later requests may take longer, so
+#: that a hanging server is reported before any work. The first search in a large index takes several seconds.
 FIRST_ANSWER_S = 12.0
 
-#: In the error of a search: what was answered, if it is HTML.
+#: Part of a search error about a response in HTML.
 WEB_PAGE = "a web page instead of JSON"
-#: In the error of a search: what was answered, if it is JSON but not the result of a search.
+#: Part of a search error about a JSON response that is not a search result.
 OTHER_JSON = "JSON of another shape"
 
-#: What an address must be, in the words of error messages.
+#: The requirement for an address, in the words of error messages.
 AN_ADDRESS = (
     "an http(s) address such as http://127.0.0.1:8000, without user, password, query and fragment (keys and "
     "tokens come from environment variables)"
 )
 
-#: A user with a password behind a slash, as in one address within another.
+#: A user with a password after a slash, as in an address that contains another one.
 _PASSWORD_IN_PATH = re.compile(r":[^/]*@")
 
 
 def server_address(url: str) -> str:
-    """The address itself. Raises ValueError, whose message does not repeat it, unless it is AN_ADDRESS."""
+    """Validates an address, and returns it unchanged. Raises ValueError, whose message does not repeat the
+    address, unless it is AN_ADDRESS."""
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018  (raises ValueError if it is not a number)
@@ -56,8 +57,8 @@ def server_address(url: str) -> str:
 
 
 def model_server_base(url: str) -> str:
-    """The address of an OpenAI-compatible server without the route with which it may end, and with `/v1` if
-    it has no path. Raises ValueError as `server_address`."""
+    """Returns the address of an OpenAI-compatible server without the route at its end, and with `/v1` if it
+    has no path. Raises ValueError like `server_address`."""
     parts = urlsplit(server_address(url))
     path = parts.path.rstrip("/")
     for route in ("/chat/completions", "/completions"):
@@ -66,7 +67,7 @@ def model_server_base(url: str) -> str:
 
 
 def is_server_address(url: object) -> bool:
-    """Whether `server_address` accepts it."""
+    """Returns whether `server_address` accepts a value."""
     try:
         return isinstance(url, str) and bool(server_address(url))
     except ValueError:
@@ -74,18 +75,20 @@ def is_server_address(url: object) -> bool:
 
 
 def is_refused(error: str) -> bool:
-    """Whether the text of an error says that no server listens at the address."""
+    """Returns whether an error message says that no server listens at the address."""
     return any(words in error for words in ("Connect call failed", "Connection refused", "ConnectorError"))
 
 
 def is_other_server(error: str) -> bool:
-    """Whether the text of a search's error says that something else than a retrieval server has answered."""
+    """Returns whether the error message of a search says that something other than a retrieval server
+    answered."""
     return any(words in error for words in (WEB_PAGE, OTHER_JSON, "JSONDecodeError"))
 
 
 def server_fault(server: str, url: str, error: str, start: str, flag: str) -> str:
-    """The sentence for a server that does not answer: address, cause, the command that starts one, and the
-    flag that names it. `{port}` in `start` is that of the address."""
+    """Returns the sentence about a server that does not answer: the address, the cause, the command that
+    starts a server, and the flag for another address. `{port}` in the command `start` is replaced by the port
+    of the address."""
     cause = "connection refused" if is_refused(error) else error
     try:
         port = urlsplit(url).port or 80
@@ -96,18 +99,20 @@ def server_fault(server: str, url: str, error: str, start: str, flag: str) -> st
 
 
 def web_page_fault(server: str, url: str, flag: str) -> str:
-    """The sentence for an address at which something answers with a web page, as `server_fault`."""
+    """Returns the sentence about an address that answers with a web page. The arguments are those of
+    `server_fault`."""
     return f"{url} answers with a web page, so it is not a {server}: correct {flag}"
 
 
 def other_answer_fault(server: str, url: str, answer: str, flag: str) -> str:
-    """The sentence for an address at which something answers with `answer`, which the server would not, as
-    `server_fault`."""
+    """Returns the sentence about an address that gives an `answer` which no working server of this kind
+    gives. The other arguments are those of `server_fault`."""
     return f"{url} answers with {answer}, as no working {server} does: see its log, or correct {flag}"
 
 
 def search_fault(url: str, error: str, flag: str) -> str:
-    """The sentence for a search that fails at a retrieval server, as `server_fault`."""
+    """Returns the sentence about a search that fails at a retrieval server. The arguments are those of
+    `server_fault`."""
     if not is_refused(error):
         reason = error
         if OTHER_JSON in error:

@@ -1,4 +1,4 @@
-"""Reads settings of a command from files: `rag-r1 eval @run.yaml --samples 4`.
+"""Reads settings of a command from files, as in `rag-r1 eval @run.yaml --samples 4`.
 
     # run.yaml
     model: models/policy
@@ -7,13 +7,13 @@
     card: true
     overrides: [rag_r1.agent.max_turns=3]
 
-The keys are the names of the flags, with hyphens or underscores; `overrides` are the arguments without a
-flag. A flag on the command line replaces the file's, `--no-card` switches `card` off, and overrides follow
-those of the file. Of several files, the later ones replace what the earlier ones say. A value that begins
-with @ and ends like a file of settings is written `--prompt=@mine.yaml`.
+The keys are the names of the flags, with hyphens or underscores; `overrides` contains the positional
+arguments. A flag on the command line replaces the value in the file, `--no-card` switches `card` off, and
+overrides are appended to those of the file. If there are several files, later ones take precedence. A value
+that begins with @ and ends like the name of a settings file is written as `--prompt=@mine.yaml`.
 
-Each command that fills the folder of a run writes such a file into it, `settings.yaml`, with all its settings
-(`recorded_settings`), so that the run can be repeated: `rag-r1 eval @RUN/settings.yaml --out OTHER`.
+Each command that fills the folder of a run writes such a file, `settings.yaml`, with all its settings
+(`recorded_settings`). The run can then be repeated: `rag-r1 eval @RUN/settings.yaml --out OTHER`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from rag_r1.options.argument_values import (
 from rag_r1.options.command_exit import CommandError
 from rag_r1.options.suggestions import did_you_mean
 
-#: The name of the file in the folder of a run, and how each begins.
+#: The name of the settings file in the folder of a run, and the beginning of its first line.
 SETTINGS = "settings.yaml"
 _HEAD = "# rag-r1 "
 _EXAMPLES = f"@RUN/{SETTINGS} or one of your own (@mine.yaml)"
@@ -51,15 +51,17 @@ _FILE = re.compile(r"@(.+\.(?:ya?ml|json))", re.DOTALL)
 
 
 def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, Any], list[str]]:
-    """Returns the words of a command line without files of settings, and with the positional arguments of
-    these files before them; the other settings of the files; and messages about the files that are wrong.
-    `cls`: the declaration of the arguments."""
+    """Separates the words of a command line from settings files.
+
+    Returns the other words, preceded by the positional arguments of the files; the remaining settings of the
+    files; and messages about wrong files. `cls` is the declaration of the arguments.
+    """
     others: list[str] = []
     positional: list[str] = []
     settings: dict[str, Any] = {}
     faults: list[str] = []
     fields = field_names(cls)
-    n_values = 0  # how many more words the last flag takes as its values
+    n_values = 0  # number of following words that are values of the last flag
     for word in words:
         is_value = n_values > 0
         n_values = max(n_values - 1, 0)
@@ -85,7 +87,7 @@ def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, An
 
 
 def _value_count(flag: str, fields: Any) -> int:
-    """The number of following words that are values of this flag."""
+    """Returns how many of the following words are values of this flag."""
     if "=" in flag:
         return 0
     kinds = {flag_of(name): field.annotation for name, field in fields.items()}
@@ -96,7 +98,7 @@ def _value_count(flag: str, fields: Any) -> int:
 
 
 def _no_settings_fault(word: str) -> str:
-    """The message about a word that begins with @ and does not name a file of settings."""
+    """Returns the message about a word that begins with @ and is not a settings file."""
     path = Path(word[1:])
     if (path / SETTINGS).is_file():
         return f"{word} is a folder: give its file of settings, {word}/{SETTINGS}"
@@ -109,14 +111,13 @@ def _no_settings_fault(word: str) -> str:
 
 
 def read_settings(path: Path, cls: Any) -> dict[str, Any]:
-    """Returns the settings in a file, by the names of the fields of `cls`, an Arguments; required ones may be
-    absent. Raises ArgumentsError, with the file's name and the key."""
+    """Returns the settings in a file, by the names of the fields of `cls`, a subclass of Arguments. Required
+    settings may be absent. Raises ArgumentsError, with the file's name and the key."""
     try:
         values = read_yaml(path)
     except (OSError, YamlError) as error:
-        remedy = (
-            "correct its YAML" if isinstance(error, YamlError) else f"give a file of settings, {_EXAMPLES}"
-        )
+        is_malformed = isinstance(error, YamlError)
+        remedy = "correct its YAML" if is_malformed else f"give a file of settings, {_EXAMPLES}"
         raise ArgumentsError(f"{path} cannot be read: {reason_of(error)}: {remedy}") from error
     if not isinstance(values, dict):
         raise ArgumentsError(f"{path}: must be a mapping of settings")
@@ -138,8 +139,8 @@ def read_settings(path: Path, cls: Any) -> dict[str, Any]:
 
 
 def _wrong_values(settings: Mapping[str, Any], cls: Any, fields: Any) -> dict[str, str]:
-    """Returns the messages about wrong values, by flag. Absent values are not wrong, nor are contradictions
-    between values: the command line may change either."""
+    """Returns messages about wrong values, by flag. Absent and contradictory values are accepted here, since
+    the command line may change them."""
     try:
         cls(**settings)
     except ArgumentsError as error:
@@ -153,7 +154,7 @@ def _wrong_values(settings: Mapping[str, Any], cls: Any, fields: Any) -> dict[st
 
 
 def _by_key(message: str, flag: str) -> str:
-    """A message about a flag as one about a key of a file."""
+    """Returns a message about a flag as a message about a key of a file."""
     return f"{flag[2:].replace('-', '_')}: {message.removeprefix(f'argument {flag}: ')}"
 
 
@@ -161,12 +162,18 @@ def _by_key(message: str, flag: str) -> str:
 def recorded_settings(
     command: str, args: Any, folder: Path | None = None, *, other: str = "--out OTHER"
 ) -> Iterator[None]:
-    """Write `settings.yaml` into the folder of a run, by default `args.out`, for the block that does the run.
+    """Write `settings.yaml` into the folder of a run, by default `args.out`, and keep it if the block
+    succeeds.
 
-    If the block raises an error, the start was refused or has failed: the file of an earlier start is put
-    back; else, if the folder has nothing else, the new file is removed, and the folder too if it is new.
-    `args`: an Arguments; `command`: with its subcommand, as in `rag-r1 eval modes`; `other`: the argument
-    that names another folder. Raises CommandError if a file of that name is not of a run, and OSError."""
+    If the block raises an error, the settings file of an earlier invocation is restored. If there was none
+    and the folder contains nothing else, the new file is removed, and so is the folder if it is new.
+
+    - `command`: the command with its subcommand, such as `rag-r1 eval modes`
+    - `args`: the command's Arguments
+    - `other`: the argument that selects another folder
+
+    Raises CommandError if the folder contains a file of that name that is not from a run, and OSError.
+    """
     folder = folder or args.out
     path = folder / SETTINGS
     is_new = not folder.exists()
@@ -189,7 +196,8 @@ def recorded_settings(
 
 
 def owner_of(folder: Path) -> str | None:
-    """The command that wrote the settings in a folder, such as `rag-r1 eval`; None if there are none."""
+    """Returns the command that wrote the settings file in a folder, such as `rag-r1 eval`; None if there is
+    none."""
     try:
         with (folder / SETTINGS).open(encoding="utf-8", errors="replace") as file:
             head = file.readline(1000)
@@ -199,7 +207,8 @@ def owner_of(folder: Path) -> str | None:
 
 
 def settings_text(args: Any, command: str) -> str:
-    """The settings of `args`, an Arguments, as the text of a file that `command` reads, without secrets."""
+    """Returns the settings of `args`, without secrets, as the text of a settings file that `command`
+    reads."""
     settings: dict[str, Any] = {}
     secret: list[str] = []
     for name, field, value in values_of(args):

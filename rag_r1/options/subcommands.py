@@ -1,8 +1,8 @@
-"""Runs commands that have only subcommands, such as `rag-r1` and `rag-r1 retriever`.
+"""Runs commands that consist of subcommands, such as `rag-r1` and `rag-r1 retriever`.
 
-Each subcommand is a module with `main(arguments) -> exit status`, or another such function of a module, and
-has its own `--help`. It is imported when it is called, so that `--help` is fast. If a package is missing that
-it imports, the command ends with one sentence that names the pip command of the extra with that package.
+A subcommand is a module with `main(arguments) -> exit status`, or another such function of a module, and has
+its own `--help`. It is imported only when it is called, so that `--help` is fast. If it imports a package
+that is not installed, the command ends with a sentence that names the pip command for the right extra.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.system.installation import remedy_for
 
-#: Subcommand -> the module with its `main` (or `module:function`), and what it does.
+#: Subcommand -> the module with its `main` (or `module:function`), and its description.
 Commands = Mapping[str, tuple[str, str]]
 
 
 def usage(prog: str, summary: str, commands: Commands) -> str:
-    """The text of `--help`."""
+    """Returns the text of `--help`."""
     lines = [f"  {name:17} {description}" for name, (_, description) in commands.items()]
     header = [f"usage: {prog} COMMAND [arguments]", "", summary, ""]
     return "\n".join([*header, *lines, "", f"{prog} COMMAND --help describes each command."])
@@ -28,8 +28,8 @@ def usage(prog: str, summary: str, commands: Commands) -> str:
 
 @command_main()
 def run(prog: str, summary: str, commands: Commands, arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; returns its exit status, 2 for one that does not exist. `arguments`: None for those
-    of the process."""
+    """Run a subcommand and return its exit status, which is 2 for an unknown subcommand. `arguments` are by
+    default those of the process."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage(prog, summary, commands))

@@ -1,4 +1,4 @@
-"""Suggests the nearest known name for one that is unknown: `did you mean ...?`"""
+"""Suggests the known name that is most similar to an unknown one: `did you mean ...?`"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 def did_you_mean(name: str, known_names: Iterable[str], cutoff: float = 0.6) -> str:
-    """`did you mean NAME?` with the most similar known name; empty if none is similar. `cutoff`: the least
-    similarity, from 0 to 1."""
+    """Returns `did you mean NAME?` with the most similar known name; "" if none is similar. `cutoff` is the
+    least similarity, from 0 to 1."""
     matches = get_close_matches(name, list(known_names), n=1, cutoff=cutoff)
     return f"did you mean {matches[0]}?" if matches else ""

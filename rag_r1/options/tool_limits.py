@@ -1,7 +1,7 @@
-"""The limits of one tool, which the tool executor applies.
+"""The limits of a single tool, which the tool executor applies.
 
-They are declared where tools are made (tools/registry.py) and applied where they are called; so this module
-stands below both.
+The limits are declared where tools are created (tools/registry.py) and applied where they are called. This
+module is separate so that both can import it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from rag_r1.options.declare import Count, PositiveCount, PositiveSeconds, option
 
 @options("rag_r1.tools.NAME.limits")
 class ToolLimits:
-    """The keys under `rag_r1.tools.NAME.limits`. null: what `rag_r1.failures` says for all tools, or, of
-    `max_calls`, no limit."""
+    """The keys under `rag_r1.tools.NAME.limits`. A null selects the value in `rag_r1.failures`, which applies
+    to all tools; for `max_calls` it means no limit."""
 
-    #: Seconds that a call may take, its retries inside the tool included, before it counts as failed.
+    #: Seconds after which a call counts as failed, including retries inside the tool.
     timeout_s: PositiveSeconds | None = None
-    #: How often a call that failed is repeated.
+    #: How often a failed call is repeated.
     retries: Count | None = None
-    #: Most calls of an episode; those that the tool did not accept do not count.
+    #: Most calls in an episode. Calls that the tool did not accept do not count.
     max_calls: PositiveCount | None = None
-    #: Most results that a process remembers: calls with the same arguments get the same result. 0: none.
+    #: Most results that a process caches, so that a repeated call gets the same result. 0 disables the cache.
     cache_size: Count = 0

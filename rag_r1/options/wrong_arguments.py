@@ -1,9 +1,10 @@
-"""Reports wrong arguments together with the other problems of a command.
+"""Reports wrong arguments together with all other problems of a command.
 
-A command gives `read_arguments` the function that checks its files and servers. If arguments are wrong, that
-function is called with those that are right. A wrong or missing one has its default; a list is empty; and a
-required one is UNKNOWN: a check that needs it is left out (`StartChecks`, rag_r1/runs/start_checks.py), and
-any other use of it raises UnknownValueError. So a missing file is named together with a wrong flag.
+A command passes `read_arguments` the function that checks its files and servers. If arguments are wrong, this
+function is called with the correct ones, so that one message can name a wrong flag and a missing file. In
+place of a wrong or missing argument it gets the default. A required argument has no default and becomes an
+empty list, or UNKNOWN. A check that needs an UNKNOWN value is skipped (`StartChecks`,
+rag_r1/runs/start_checks.py), and any other use of it raises UnknownValueError.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from rag_r1.options.argument_values import field_names, flag_of
 
 def right_arguments(cls: Any, values: Mapping[str, Any], wrong_names: set[str]) -> tuple[Any, list[str]]:
     """Returns the arguments without the wrong ones, and the messages of the class's own validators about
-    them. `values`: by the names of their flags. Adds the names of further wrong values, and of missing ones,
-    to `wrong_names`."""
+    them. `values` has the values by the names of their flags. The names of further wrong or missing values
+    are added to `wrong_names`."""
     read_values: dict[str, Any] = {}
     for name, field in field_names(cls).items():
         if name in values and name not in wrong_names:
@@ -49,21 +50,21 @@ def right_arguments(cls: Any, values: Mapping[str, Any], wrong_names: set[str]) 
 
 
 def problems_beside(check: Callable[[Any], object], args: Any, wrong_names: Iterable[str]) -> list[str]:
-    """The problems that the check of a command finds in these arguments, without those that follow from the
-    wrong ones."""
+    """Returns the problems that a command's check finds in these arguments, except those that follow from
+    wrong arguments."""
     try:
         check(args)
     except (ValueError, OSError, RuntimeError) as error:
         if needs_unknown(error):
             return []
         return list(_other_problems(getattr(error, "problems", None) or [error_text(error)], wrong_names))
-    except Exception:  # because a value is missing: an error of its own shows when the arguments are right
+    except Exception:  # probably due to a missing value; otherwise it recurs once the arguments are correct
         return []
     return []
 
 
 def _other_problems(problems: Iterable[str], wrong_names: Iterable[str]) -> Iterator[str]:
-    """Yields the problems that name no flag of a wrong argument."""
+    """Yields the problems that do not name the flag of a wrong argument."""
     flags = set(map(flag_of, wrong_names))
     for problem in problems:
         words = {word.strip(".,;:()`'") for word in problem.replace("=", " ").split()}

@@ -1,11 +1,13 @@
-"""Work that can be killed at any time and goes on: run folders, journals, steps, locks, processes.
+"""Work that can be killed at any time and resumed: run folders, journals, steps, locks, processes.
 
-`errors.py` has the error of all of them. `folder.py` is the folder of a run with its records, `json_lines.py`
-an append-only file, `state_file.py` a file from which work goes on, `response_cache.py` the answers of model
-servers; `cancel_token.py` ends a run early. `lock.py` keeps two processes out of one folder, `processes.py`
-starts commands and ends the processes that a killed start has left behind, `steps.py` skips, resumes and
-refuses steps by their markers. `rag-r1 pipeline` and `rag-r1 iterate` use these three; `rag-r1 stages` and
-`rag-r1 sft` only the first two: their markers are older, a file `finished` and veRL's checkpoints.
-`settings.py` refuses changed settings. `markdown.py` writes the pages of results, `pictures.py` draws their
-pictures.
+- `errors` has the exception that all of them raise.
+- `folder` is the folder of a run with its records. `settings` refuses changed settings.
+- `json_lines` is an append-only file, `state_file` a file from which work resumes, and `response_cache` the
+  answers of model servers.
+- `cancel_token` ends a run early.
+- `lock` keeps two processes out of one folder. `processes` starts commands, and ends the processes that a
+  killed command left behind. `steps` and `step_loop` skip, resume or refuse steps according to their markers.
+  `rag-r1 pipeline` and `rag-r1 iterate` use all of these; `rag-r1 stages` and `rag-r1 sft` use only the first
+  two, since they have older markers: a file `finished`, and veRL's checkpoints.
+- `markdown` writes the pages of results, and `pictures` draws their figures.
 """

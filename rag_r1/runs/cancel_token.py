@@ -1,7 +1,7 @@
 """A token that ends a run before its last question.
 
-Once it is cancelled, no further request is sent, those under way are waited for, and the next start goes on
-from there.
+After a cancellation no further request is sent, and those in flight are awaited. The next invocation of the
+command resumes the run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from rag_r1.runs.errors import RunError
 
 
 class CancelToken:
-    """Ends a run when it is called. `reason`: that of the first call; None while the run goes on."""
+    """Ends a run when it is called with a reason. `reason` is that of the first call, or None while the run
+    continues."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
@@ -31,15 +32,15 @@ class CancelToken:
         await self._cancelled.wait()
 
     async def block_if_cancelled(self) -> None:
-        """Return at once while the run goes on; never once it is cancelled (the runner then cancels the
-        episode, which the next start plays to its end)."""
+        """Return at once while the run continues, and never after its cancellation. The runner then cancels
+        the episode, which the next invocation resumes."""
         if self.reason is not None:
             await asyncio.get_running_loop().create_future()
 
 
 async def unless_cancelled(stop: CancelToken, work: Awaitable[Any]) -> Any:
-    """Returns the result of work that does not watch `stop` itself. Raises RunError with the reason if `stop`
-    is cancelled first. The work is cancelled then, and if this call is."""
+    """Returns the result of work that does not check `stop` itself. Raises RunError with the reason if `stop`
+    is cancelled first. The work is then cancelled, and also if this call is cancelled."""
     task = asyncio.ensure_future(work)
     stopped = asyncio.ensure_future(stop.wait())
     try:

@@ -1,11 +1,12 @@
-"""The error of work that is kept in a folder: a run, a pipeline, a training."""
+"""The errors of resumable work in a folder: a run, a pipeline, a training."""
 
 from __future__ import annotations
 
 
 class RunError(RuntimeError):
-    """The work cannot start or go on; the message names the key, the step or the file, and the remedy."""
+    """The work cannot start or continue; the message names the key, step or file concerned, and the
+    remedy."""
 
 
 class OtherServerError(RunError):
-    """A server of another kind answers at the address, so that waiting does not help."""
+    """A server of another kind answers at the address, so that waiting for it is useless."""

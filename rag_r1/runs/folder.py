@@ -1,18 +1,18 @@
-"""The folder of a run: it survives kills, and only one process works in it.
+"""The folder of a run, which survives kills and in which only one process works at a time.
 
-    OUT/settings.yaml               all arguments, for another run (rag_r1/options/settings_file.py)
-    OUT/provenance.json             what the results depend on: the settings, as `settings`, of which other
-                                    values are refused; the rest by rag_r1/rollouts/provenance.py
-    OUT/journal/records.ndjson      a trajectory record for each episode that has ended
+    OUT/settings.yaml               all arguments, for repeating the run (rag_r1/options/settings_file.py)
+    OUT/provenance.json             what the results depend on: `settings`, which must not change when the run
+                                    is resumed, and the keys written by rag_r1/rollouts/provenance.py
+    OUT/journal/records.ndjson      a trajectory record for each finished episode
     OUT/journal/exchanges.ndjson    each answer of the endpoint (response_cache.py)
 
-The journal's files are JSON lines (under a name that readers of trajectory records do not pick up: the
-command writes the records, sorted and each once, to OUT itself when it ends). A line is appended in one write
-before anything is built on it. A process that is killed while it writes leaves a line without an end, which
-the next start removes. Lines are in the order in which things ended, so nothing may depend on that order.
-Runs of earlier versions have their settings in OUT/journal/settings.json, which is still read.
+The journal consists of JSON lines. Its files are named so that readers of trajectory records ignore them: at
+its end the command writes the records to OUT itself, sorted and without duplicates. Each line is appended in
+one write before anything relies on it. If the process is killed meanwhile, an incomplete line remains, which
+the next invocation removes. Lines are in the order in which episodes ended, so nothing may depend on their
+order. Runs of earlier versions have their settings in OUT/journal/settings.json, which is still read.
 
-Memory holds an `EpisodeOutcome` for each request and the position of its record, not the record.
+Memory holds an `EpisodeOutcome` for each request and the position of its record, but not the record.
 """
 
 from __future__ import annotations
@@ -35,18 +35,20 @@ from rag_r1.runs.settings import flatten, json_roundtrip, read_marker, refuse_ch
 
 PROVENANCE = "provenance.json"
 JOURNAL = "journal"
-#: Where runs of earlier versions have their settings.
+#: The file in the journal that has the settings of runs of earlier versions.
 _OLD_SETTINGS = "settings.json"
 
 
 @dataclass(frozen=True)
 class EpisodeOutcome:
-    """How the last episode of a request ended. `right`: None if it was not judged, because the infrastructure
-    `failed`; `tries`: how often the request was played; all tries but the last have failed."""
+    """The outcome of the last episode of a request."""
 
+    #: The id of the request.
     id: str
+    #: Whether the answer was right; None if it was not judged, because the infrastructure failed.
     right: bool | None
     failed: bool
+    #: How often the request was played. All tries before the last one failed.
     tries: int
     status: str
     tool_failures: int = 0
@@ -54,7 +56,7 @@ class EpisodeOutcome:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> EpisodeOutcome:
-        """The outcome in a record of the journal. Raises KeyError or TypeError for anything else."""
+        """Returns the outcome of a record in the journal. Raises KeyError or TypeError for anything else."""
         right = record["right"]
         if right not in (True, False, None):
             raise TypeError(f"`right` is {right!r}")
@@ -69,14 +71,17 @@ class EpisodeOutcome:
         )
 
     def is_open(self, tries: int) -> bool:
-        """Whether the next start, with so many `tries`, plays the request again: if it failed, unless its row
-        cannot be played."""
+        """Returns whether an invocation that allows this many `tries` must play the request again: it failed,
+        has tries left, and its row can be played."""
         return self.failed and self.tries < tries and self.status != "bad_row"
 
 
 class RunFolder:
-    """A run's folder, held by this process; a context manager. `settings`: those on which the results depend,
-    so no addresses. Raises RunError if the folder is in use, or was begun with other settings."""
+    """A run's folder, whose lock this process holds; a context manager.
+
+    `settings` are the settings that determine the results, so they contain no addresses. Raises RunError if
+    another process holds the lock, or the run was started with other settings.
+    """
 
     def __init__(self, out: Path, settings: Mapping[str, Any]):
         self.out = out
@@ -99,26 +104,26 @@ class RunFolder:
         self.close()
 
     def close(self) -> None:
-        """Close the files and release the folder."""
+        """Close the files, and release the lock."""
         self._opened.close()
 
     def outcome(self, request_id: str) -> EpisodeOutcome | None:
-        """Returns how a request ended; None if it was not played to its end."""
+        """Returns the outcome of a request; None if it was not played to its end."""
         return self._outcomes.get(request_id)
 
     def write(self, record: Mapping[str, Any]) -> EpisodeOutcome:
-        """Append the record of an episode: a trajectory with `right` and `try`. Raises RunError."""
-        outcome = EpisodeOutcome.of(record)  # before anything is written
+        """Append the record of an episode: its trajectory with `right` and `try`. Raises RunError."""
+        outcome = EpisodeOutcome.of(record)  # may raise, so this is done before writing
         self._records.append(dict(record))
         return outcome
 
     def record(self, request_id: str) -> dict[str, Any] | None:
-        """Returns the last record of a request; None without one."""
+        """Returns the last record of a request; None if there is none."""
         position = self._positions.get(request_id)
         return None if position is None else self._records.at(position)
 
     def records(self, request_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yields the last record of each request that has one, in this order."""
+        """Yields the last record of each request that has one, in the order of `request_ids`."""
         return (record for request_id in request_ids if (record := self.record(request_id)) is not None)
 
     def _index(self, record: dict[str, Any], position: LinePosition) -> None:
@@ -126,7 +131,8 @@ class RunFolder:
         self._outcomes[outcome.id], self._positions[outcome.id] = outcome, position
 
     def _check(self, settings: dict[str, Any]) -> None:
-        """Compare the settings with those of an earlier start, and write them. Raises RunError for others."""
+        """Compare the settings with those of earlier invocations, and write them. Raises RunError if they
+        differ."""
         try:
             earlier = written = _read_marker(self.out / PROVENANCE).get("settings")
             if earlier is None and (old_settings := _read_marker(self.journal / _OLD_SETTINGS)):
@@ -142,19 +148,19 @@ class RunFolder:
 
 
 def write_provenance(out: Path, parts: Mapping[str, Any]) -> Path:
-    """Write keys of a run's `provenance.json`, and keep its others; returns its path. Raises RunError."""
+    """Set keys of a run's `provenance.json` and keep all others. Returns its path. Raises RunError."""
     path = out / PROVENANCE
     write_json(path, {**_read_marker(path), **parts}, private=True)
     return path
 
 
 def _read_marker(path: Path) -> dict[str, Any]:
-    """Returns the object in a file of a run; {} without the file. Raises RunError."""
+    """Returns the object in a file of the run; {} if there is no file. Raises RunError."""
     return read_marker(path, "choose another --out")
 
 
 def _without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings without their secrets, and with a hash of these."""
+    """Returns the settings without their secrets, and with a hash of the secrets."""
     public = without_secrets(settings)
     public_values = flatten(public)
     if hidden := {key: value for key, value in flatten(settings).items() if public_values.get(key) != value}:

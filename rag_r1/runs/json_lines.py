@@ -1,10 +1,11 @@
-"""Files of JSON lines that are only appended to; a kill in the middle of a line does no harm.
+"""Append-only files of JSON lines, which survive a kill in the middle of a line.
 
-A `JsonLinesFile` belongs to one process: a line that cannot be read is refused, and so is a full disk. A
-`SharedJsonLines` is appended to by several at the same time, each line in one write with O_APPEND. There, a
-line that cannot be read, such as one that was cut off by a kill, is skipped. The next writer begins a new
-line after it; if another process was just writing that line, this leaves an empty one. Without a file, or if
-the disk is full, the lines are kept in memory.
+A `JsonLinesFile` belongs to one process. It raises an error for an unreadable line and for a full disk.
+
+A `SharedJsonLines` is appended to by several processes at once, each line in a single write with O_APPEND. An
+unreadable line, such as one cut off by a kill, is skipped. The next writer starts a new line after it; if
+another process was writing that line just then, an empty line results. Without a file, or if the disk is
+full, lines are kept in memory.
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ from rag_r1.runs.errors import RunError
 
 logger = logging.getLogger(__name__)
 
-#: Offset and length of a line in the file, or the line itself if it is in memory.
+#: Offset and length of a line in the file, or the line itself if it is kept in memory.
 LinePosition = tuple[int, int] | bytes
 OnLine = Callable[[dict[str, Any], LinePosition], None]
-#: What `on_line` raises for a line of something else.
+#: The errors that `on_line` raises for a line of another kind of file.
 _PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _CHUNK_BYTES = 1 << 20
 
 
 class JsonLinesFile:
-    """A file of JSON objects, one a line, that is only appended to. `on_line` is called with each object that
-    is in the file or is appended, and its position. `header`: the first line; a file with another one is
-    emptied. Raises RunError, which names file and line."""
+    """An append-only file with one JSON object per line.
+
+    `on_line` is called with the position of each object that is read or appended. If `header` is given, it is
+    the first line, and a file that begins differently is emptied. Raises RunError, which names the file and
+    the line.
+    """
 
     def __init__(self, path: Path, on_line: OnLine, header: Mapping[str, Any] | None = None):
         self.path, self._on_line = path, on_line
@@ -49,7 +53,7 @@ class JsonLinesFile:
             raise
 
     def append(self, value: dict[str, Any]) -> None:
-        """Append an object. On a full disk RunError is raised, and no part of the line stays."""
+        """Append an object. If the disk is full, raises RunError and leaves no part of the line."""
         data = json_line(value)
         try:
             append_whole(self._file, data, self._end)
@@ -67,21 +71,22 @@ class JsonLinesFile:
         return json.loads(data.decode("utf-8", "surrogatepass"))
 
     def read_on(self) -> None:
-        """Read what other processes have appended. Nobody else appends to this file, so it does nothing."""
+        """Read what other processes have appended. Does nothing, since no other process appends to this
+        file."""
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
     def _begin_with(self, header: bytes) -> None:
-        """Empty a file that has another header, and write this one."""
+        """Write the header, and empty a file that has another one."""
         if os.pread(self._file, len(header), 0) != header:
             os.ftruncate(self._file, 0)
             append_whole(self._file, header, 0)
         self._end = len(header)
 
     def _read(self) -> None:
-        """Read all lines, and remove one that a kill has cut off."""
+        """Read all lines, and remove a last line that was cut off by a kill."""
         with open(os.dup(self._file), "rb") as file:
             file.seek(self._end)
             try:
@@ -97,7 +102,8 @@ class JsonLinesFile:
         os.ftruncate(self._file, self._end)
 
     def _read_line(self, line: bytes, number: int) -> None:
-        """Pass a line on. Raises RunError, with its number, if it was not written by this command."""
+        """Pass a line to `on_line`. Raises RunError, with the line number, if this command did not write
+        it."""
         try:
             self._on_line(read_json_line(line), (self._end, len(line)))
         except _PARSE_ERRORS as error:
@@ -109,23 +115,23 @@ class JsonLinesFile:
 
 
 class SharedJsonLines(JsonLinesFile):
-    """A file of JSON objects to which several processes append. `path`: None to keep the lines in memory.
-    Raises OSError."""
+    """A file of JSON objects to which several processes append; with a `path` of None the lines are kept in
+    memory. Raises OSError."""
 
     def __init__(self, path: Path | None, on_line: OnLine):
         self.path, self._on_line = path, on_line
         self._file = None if path is None else open_to_append(path)
-        #: How far the file has been read; the lines after that are other processes'.
+        #: The offset up to which the file has been read. Other processes wrote the lines after it.
         self._end = 0
         self._has_warned = False
         if skipped_lines := self._read():
             logger.warning("%s: %d lines that cannot be read are skipped", path, skipped_lines)
 
     def append(self, value: dict[str, Any]) -> None:
-        """Append an object. If the disk is full it is kept in memory, and a warning is logged once."""
+        """Append an object. If the disk is full, keeps it in memory and logs a warning once."""
         line = json_line(value)
         if self._file is not None and self._is_written(line if self._ends_whole() else b"\n" + line):
-            self._read()  # with the lines of others before it, so its position is known
+            self._read()  # also reads the lines of other processes before it, which gives its position
         else:
             self._on_line(value, line)
 
@@ -140,7 +146,8 @@ class SharedJsonLines(JsonLinesFile):
             self._file = None
 
     def _is_written(self, data: bytes) -> bool:
-        """Write bytes to the end of the file; returns whether all were written, and warns once if not."""
+        """Write bytes to the end of the file. Returns whether all were written; if not, logs a warning
+        once."""
         try:
             if os.write(self._file, data) == len(data):
                 return True
@@ -153,24 +160,24 @@ class SharedJsonLines(JsonLinesFile):
         return False
 
     def _ends_whole(self) -> bool:
-        """Whether the file is empty or its last line complete."""
+        """Returns whether the file is empty or its last line is complete."""
         size = os.fstat(self._file).st_size
         return size == 0 or os.pread(self._file, 1, size - 1) == b"\n"
 
     def _read(self) -> int:
-        """Read the whole lines that were appended since the last time; returns how many were skipped."""
+        """Read the complete lines that were appended since the last call. Returns how many were skipped."""
         skipped_lines = 0
         while self._file is not None and (data := os.pread(self._file, _CHUNK_BYTES, self._end)):
             end = data.rfind(b"\n") + 1
             if not end and len(data) < _CHUNK_BYTES:
-                break  # the beginning of a line; its end may follow
+                break  # an incomplete line, whose end may still follow
             for line in data[: end or len(data)].splitlines(keepends=True):
                 skipped_lines += not self._accepts(line)
                 self._end += len(line)
         return skipped_lines
 
     def _accepts(self, line: bytes) -> bool:
-        """Pass a line on; returns whether it could be read. An empty line is accepted and not passed on."""
+        """Pass a line to `on_line`, unless it is empty. Returns whether it could be read."""
         try:
             if line != b"\n":
                 self._on_line(read_json_line(line), (self._end, len(line)))

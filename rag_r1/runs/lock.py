@@ -1,10 +1,11 @@
-"""A folder lock: one process at a time works in a folder.
+"""A folder lock, by which only one process at a time works in a folder.
 
-It is an flock on a file in the folder, or on the folder itself, which the system releases when the last
-process ends that has it open, however it ends. With `inherited`, the children of the holder have it open too,
-so that a training that outlives a killed command keeps its folder; without it, the next start gets the lock
-and may end the processes that were left behind (processes.py). (filelock's locks are not inherited, and
-a release by one process releases them for all.)
+The lock is an flock on a file in the folder, or on the folder itself. The operating system releases it when
+the last process that has the file open ends, for whatever reason. With `inherited`, child processes of the
+holder have it open, too, so that a training that outlives a killed command keeps its folder. Without it, the
+next invocation of the command obtains the lock, and may end the processes that were left behind
+(processes.py). The package filelock is not used: its locks are not inherited, and a release by one process
+releases them for all.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from rag_r1.runs.errors import RunError
 def hold_out(
     out: Path, folder: Path | None = None, *, name: str | None = "lock", mode: int = 0o777
 ) -> Iterator[None]:
-    """Hold the folder that a command was given as --out, by its own lock or that of a `folder` in it, for the
-    length of a block. `name`, `mode`: as for `hold_lock`. Raises RunError if another process has the lock, or
-    if the folder cannot be used."""
+    """Hold the lock of a command's --out folder, or of the subfolder `folder`, while the block runs. `name`
+    and `mode` are those of `hold_lock`. Raises RunError if another process holds the lock, or the folder
+    cannot be used."""
     with ExitStack() as stack:
         busy_error = RunError(f"{out} is in use by another process: wait for it, or choose another --out")
         try:
@@ -43,9 +44,15 @@ def hold_lock(
     name: str | None = "lock",
     mode: int = 0o777,
 ) -> Iterator[None]:
-    """Hold the lock of a folder, which is made with this `mode`, for the length of a block. `name`: of the
-    locked file in it; None locks the folder itself. If another process has the lock, raises `busy_error`, or
-    waits if that is None. Raises OSError if the folder cannot be used."""
+    """Hold the lock of a folder while the block runs. The folder is created if it does not exist.
+
+    - `busy_error`: raised if another process holds the lock; None to wait for the lock instead
+    - `inherited`: whether child processes keep the lock
+    - `name`: the name of the locked file; None to lock the folder itself
+    - `mode`: the permissions of a new folder
+
+    Raises OSError if the folder cannot be used.
+    """
     folder.mkdir(mode, parents=True, exist_ok=True)
     if name is None:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -56,7 +63,7 @@ def hold_lock(
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy_error else 0))
         except BlockingIOError as error:
-            assert busy_error is not None  # without it the call has waited
+            assert busy_error is not None  # otherwise flock would have waited
             raise busy_error from error
         yield
     finally:

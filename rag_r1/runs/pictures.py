@@ -1,7 +1,7 @@
-"""Draws all pictures with matplotlib (the extra `report`), in one style and one palette.
+"""Draws all figures with matplotlib (the extra `report`), in one style and with one palette.
 
-Without matplotlib there are no pictures, and nothing else is missing. The colours are those of Okabe and Ito
-(Color Universal Design, 2008), which people with any common form of colour-blindness can tell apart.
+Without matplotlib the figures are omitted, and everything else works. The colours are those of Okabe and Ito
+(Color Universal Design, 2008), which remain distinguishable with any common form of colour blindness.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
-#: The colours of baselines, and of lines that guide the eye.
+#: The colours of baselines and of guide lines.
 GREY, LIGHT = "#999999", "#e5e7eb"
-#: The colours of series without one of their own, in order.
+#: The colours of series for which no colour is chosen, in order.
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-#: The opacity of a line, so that another one below it can be seen.
+#: The opacity of a line, at which another line below it remains visible.
 LINE_OPACITY = 0.8
 
 
@@ -38,11 +38,14 @@ def draw(
     rows: int = 1,
     ratios: Sequence[float] | None = None,
 ) -> list[Path]:
-    """Write a PNG; `paint` is called with the axes of each panel, from left to right, row by row.
+    """Write a figure as PNG. `paint` is called with the axes of all panels, row by row from left to right.
 
-    `size`: width and height in inches; `ratios`: of the widths of a row's panels. Returns the path, in a list
-    that is empty if matplotlib is not installed, which is logged. Raises OSError if the file cannot be
-    written.
+    - `size`: width and height in inches
+    - `panels`, `rows`: the number of panels in total, and of their rows
+    - `ratios`: relative widths of the panels in a row
+
+    Returns the path in a list. If matplotlib is not installed, logs a warning and returns an empty list.
+    Raises OSError if the file cannot be written.
     """
     try:
         import matplotlib
@@ -66,14 +69,14 @@ def draw(
 
 
 def line(axes: Any, points: Iterable[tuple[float, float]], label: str, color: str, style: str = "o-") -> None:
-    """Draw a line through points; of several lines with one label, the legend names the first."""
+    """Draw a line through points. If several lines have the same label, the legend shows it once."""
     new_label = None if label in axes.get_legend_handles_labels()[1] else label
     axes.plot(*zip(*points, strict=True), style, color=color, alpha=LINE_OPACITY, label=new_label)
 
 
 def reach(points: Sequence[Mapping[str, Any]]) -> list[list[float]]:
-    """Returns how far the intervals of figures reach below and above their values, (2, points); 0 without an
-    interval."""
+    """Returns the lengths of the error bars below and above the values of `points`, as matplotlib expects
+    them, with the shape (2, points). A missing end of an interval has length 0."""
     return [
         [0.0 if point[end] is None else max(0.0, sign * (point[end] - point["value"])) for point in points]
         for end, sign in (("low", -1), ("high", 1))
@@ -81,5 +84,5 @@ def reach(points: Sequence[Mapping[str, Any]]) -> list[list[float]]:
 
 
 def whole_steps(axes: Any) -> None:
-    """Put the ticks of the horizontal axis at whole numbers only."""
+    """Put ticks on the horizontal axis at whole numbers only."""
     axes.xaxis.get_major_locator().set_params(integer=True)

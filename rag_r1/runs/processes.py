@@ -1,11 +1,13 @@
-"""Starts and stops the processes of a pipeline, also those that a killed start has left behind.
+"""Starts and stops the processes of a pipeline, including those that a killed invocation left behind.
 
-A command may share the terminal and the lock of the process that starts it (`run_child`), or run in a session
-of its own (`run_and_wait`), which is ended whole when the pipeline is interrupted (Ctrl-C, SIGTERM) or fails.
-SIGKILL gives no chance to do so. Therefore every process that a pipeline starts, and every process that these
-start (Ray's too), inherits the variable `RAG_R1_PIPELINE`, whose value is the folder OUT. The next start in
-OUT, which holds its lock, finds such processes in /proc and ends them by their id before it goes on:
-otherwise an orphaned training would write into the folder in which a new one is started.
+A command either shares the terminal and the lock of the process that starts it (`run_child`), or runs in a
+session of its own (`run_and_wait`). The whole session is ended if the pipeline fails or is interrupted by
+Ctrl-C or SIGTERM.
+
+SIGKILL leaves no opportunity for that. So every process that a pipeline starts directly or indirectly,
+including Ray's, inherits the variable `RAG_R1_PIPELINE`, whose value is the folder OUT. The next invocation
+with the same OUT, which holds its lock, finds such processes in /proc and ends them by their ids. Otherwise
+an orphaned training would write into the folder of a new one.
 """
 
 from __future__ import annotations
@@ -16,27 +18,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from rag_r1.runs.errors import RunError
 from rag_r1.system.child_processes import SAME_GROUP, SESSION, end, last_lines, start
 
-#: The variable that marks the processes of a pipeline.
+#: The environment variable that marks the processes of a pipeline.
 MARK = "RAG_R1_PIPELINE"
-#: Seconds in which a process must end after a signal.
+#: Seconds that a process has to end after a signal.
 _END_S = 20.0
 
 
 def mark_children(out: Path) -> None:
-    """Mark every process that this one starts from now on as one of OUT."""
+    """Mark all processes that this process starts from now on as belonging to OUT."""
     os.environ[MARK] = str(out)
 
 
 def run_module(
     *words: object, log: Path | None = None, watch: Callable[[], None] | None = None, **environment: str
 ) -> None:
-    """Run `python -m WORDS` to its end. `environment`: variables to set; otherwise as `run_and_wait`."""
+    """Run `python -m WORDS` to its end. `environment` sets further variables; all else is as in
+    `run_and_wait`."""
     command = [sys.executable, "-m", *map(str, words)]
     run_and_wait(command, log=log, watch=watch, environment=environment, name=f"python -m {words[0]}")
 
@@ -49,9 +52,14 @@ def run_and_wait(
     environment: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> None:
-    """Run a command to its end in a session of its own; its output goes to this process's, or to the end of
-    `log`. `watch` is called about twice a second; `name`: the command in an error. Raises RunError if
-    it cannot be started, or ends with another status than 0."""
+    """Run a command to its end in a session of its own.
+
+    - `log`: the file to which the command's output is appended; None to print it here
+    - `watch`: called about twice a second
+    - `name`: stands for the command in an error
+
+    Raises RunError if the command cannot be started, or ends with another status than 0.
+    """
     name = name or " ".join(command[:4])
     sys.stdout.flush()
     with nullcontext() if log is None else log.open("ab") as output:
@@ -72,7 +80,7 @@ def run_and_wait(
 
 
 def _wait(process: subprocess.Popen, watch: Callable[[], None] | None) -> None:
-    """Return when a process has ended; calls `watch` about twice a second until then."""
+    """Wait for a process to end, and call `watch` about twice a second."""
     while True:
         try:
             process.wait(0.5)
@@ -83,17 +91,17 @@ def _wait(process: subprocess.Popen, watch: Callable[[], None] | None) -> None:
 
 
 def run_child(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Run a training's command in a process that ends with this one; it inherits the folder's lock. Returns
+    """Run a training's command in a process that ends with this one and inherits the folder's lock. Returns
     its exit status."""
     status = run_child_until(lambda: False, command, environment)
-    assert status is not None  # it is never over
+    assert status is not None  # it is never ended early
     return status
 
 
 def run_child_until(
     is_over: Callable[[], bool], command: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> int | None:
-    """Run a command as `run_child` does, and end it as soon as `is_over`, which is called every second,
+    """Run a command as `run_child` does, but end it as soon as `is_over`, which is called every second,
     returns True. Returns its exit status; None if it was ended."""
     process = start(command, environment=environment, own_session=False, inherits_files=True)
     try:
@@ -108,23 +116,21 @@ def run_child_until(
 
 
 def stop_session(process: subprocess.Popen) -> None:
-    """Stop a process that leads a session, and all processes of that session, with SIGINT first. If it has
-    ended by itself, the others are not stopped."""
+    """Stop a process that leads a session, together with the session's other processes, beginning with
+    SIGINT. If the process has ended by itself, the others are not stopped."""
     if process.poll() is None:
         end(process, SESSION)
 
 
 def stop_leftovers(out: Path) -> int:
-    """End the processes that an earlier start in OUT has left behind; returns how many there were. Only the
-    holder of OUT's lock may call it. Raises RunError if one does not end."""
+    """End the processes that an earlier invocation with the same OUT left behind, and return their number.
+    The caller must hold the lock of OUT. Raises RunError if a process does not end."""
     leftovers = find_leftovers(out)
-    for sign, wait_s in ((signal.SIGTERM, _END_S), (signal.SIGKILL, _END_S)):
+    for sign in (signal.SIGTERM, signal.SIGKILL):
         for process in find_leftovers(out):
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(process, sign)
-            except ProcessLookupError:
-                continue
-        deadline = time.monotonic() + wait_s
+        deadline = time.monotonic() + _END_S
         while find_leftovers(out) and time.monotonic() < deadline:
             time.sleep(0.2)
     if remaining := find_leftovers(out):
@@ -136,17 +142,17 @@ def stop_leftovers(out: Path) -> int:
 
 
 def find_leftovers(out: Path) -> list[int]:
-    """Returns the ids of the running processes with the mark of OUT, without this one; an empty list where
-    there is no /proc."""
+    """Returns the ids of all running processes with the mark of OUT, except this one; [] if there is no
+    /proc."""
     mark = f"{MARK}={out}".encode()
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         if int(folder.name) == os.getpid():
             continue
         try:
-            # What has ended but is not waited for (a zombie) has no environment left.
+            # A zombie, which has ended and is not waited for, has no environment.
             if mark in (folder / "environ").read_bytes().split(b"\0"):
                 pids.append(int(folder.name))
-        except OSError:  # it has ended meanwhile, or belongs to another user
+        except OSError:  # the process has ended meanwhile, or belongs to another user
             continue
     return sorted(pids)

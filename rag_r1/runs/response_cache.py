@@ -1,14 +1,16 @@
-"""The response cache: an interrupted episode resumes without repeating a request, and a judge is asked once.
+"""Caches the responses of model servers, so that an interrupted run resumes without repeating a request.
 
-A line is `{"ask", "turn", "sha256", "answer", "usage"}`. It is appended as soon as the answer has arrived and
-before it is used. An episode that is played again looks into the cache first: an answer counts if it is of
-the same episode, the same turn and the same request, to the byte. So only requests that were in flight at the
-kill are sent again, and those after a search that now has other results, which are other requests. An answer
-that was useless, but has to be paid for, is a line without `answer`: it is counted and never replayed.
+A line of the cache is `{"ask", "turn", "sha256", "answer", "usage"}`. It is appended as soon as the answer
+has arrived, before the answer is used. An episode that is played again looks into the cache first, and uses
+an answer if episode, turn and request are the same, byte by byte. So only two kinds of requests are sent
+again: those that were in flight at the kill, and those that follow a search whose results have changed. A
+malformed answer that has to be paid for is stored as a line without `answer`; its usage is counted, and it is
+never replayed.
 
-The cache of a run belongs to its folder (folder.py). That of the reward's judge is `shared` by the processes
-of a training, and by further runs; its lines in earlier versions, `{"request": sha256, "reply": text}`, are
-still read. It holds neither the texts that were judged nor API keys.
+The cache of a run belongs to the run's folder (folder.py). The cache of the reward's judge is `shared` by the
+processes of a training and by later runs, so that no answer is judged twice. In earlier versions its lines
+were `{"request": sha256, "reply": text}`, which is still read. It contains neither the judged texts nor API
+keys.
 """
 
 from __future__ import annotations
@@ -21,56 +23,58 @@ from typing import Any
 
 from rag_r1.runs.json_lines import JsonLinesFile, LinePosition, SharedJsonLines
 
-#: The cache of a run, in its journal.
+#: The name of a run's cache in its journal.
 EXCHANGES = "exchanges.ndjson"
 
 
 @dataclass
 class Usage:
-    """Requests that were answered, and their tokens as the endpoint counts them."""
+    """The number of answered requests, and of their tokens as the endpoint counts them."""
 
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    #: Requests for which the endpoint named no tokens; theirs are estimated from the texts' lengths.
+    #: Number of requests whose tokens the endpoint did not report, so that they were estimated from lengths.
     estimated: int = 0
 
     def add(self, other: Usage | Mapping[str, int]) -> None:
-        """Count another usage in."""
+        """Add another usage."""
         values = vars(other) if isinstance(other, Usage) else other
         for name in vars(self):
             setattr(self, name, getattr(self, name) + int(values.get(name, 0)))
 
     def cost(self, price_in: float, price_out: float) -> float:
-        """Returns the cost at prices per million tokens."""
+        """Returns the cost at these prices per million tokens."""
         return (self.prompt_tokens * price_in + self.completion_tokens * price_out) / 1e6
 
 
 @dataclass
 class ResponseCache:
-    """The answers of a model's server. Without `lines` nothing is kept (for tests and single questions)."""
+    """The cached answers of a model server. Without `lines` nothing is stored (for tests and single
+    questions)."""
 
     lines: JsonLinesFile | None = None
-    #: The usage of all lines, those of earlier starts too.
+    #: The usage of all lines, including those of earlier invocations.
     usage: Usage = field(default_factory=Usage)
     _positions: dict[bytes, LinePosition] = field(default_factory=dict)
 
     @classmethod
     def open(cls, folder: Path) -> ResponseCache:
-        """Opens the cache in a folder, which belongs to one process. Raises RunError."""
+        """Opens the cache in a folder, for this process only. Raises RunError."""
         cache = cls()
         cache.lines = JsonLinesFile(folder / EXCHANGES, cache.index)
         return cache
 
     @classmethod
     def shared(cls, path: Path | None) -> ResponseCache:
-        """Opens a cache that several processes may have open; None: one in memory. Raises OSError."""
+        """Opens a cache that several processes may use at the same time; None for one in memory. Raises
+        OSError."""
         cache = cls()
         cache.lines = SharedJsonLines(path, cache.index)
         return cache
 
     def get(self, request_id: str, turn: int, request: bytes) -> dict[str, Any] | None:
-        """Returns the answer to a request; None if the cache does not have it."""
+        """Returns the answer to a request; None if it is not in the cache."""
         if self.lines is None:
             return None
         key = _key(request_id, turn, _sha256(request))
@@ -82,8 +86,8 @@ class ResponseCache:
     def put(
         self, request_id: str, turn: int, request: bytes, answer: Mapping[str, Any] | None, usage: Usage
     ) -> None:
-        """Append an answer, None for a useless one, with its usage. On a full disk a run's cache raises
-        RunError."""
+        """Append an answer with its usage; `answer` is None for a malformed one. Raises RunError if the disk
+        is full and the cache is not shared."""
         line = {"ask": request_id, "turn": turn, "sha256": _sha256(request), "usage": vars(usage)}
         if answer is not None:
             line["answer"] = dict(answer)
@@ -93,13 +97,13 @@ class ResponseCache:
             self.usage.add(usage)
 
     def close(self) -> None:
-        """Close its file."""
+        """Close the file."""
         if self.lines is not None:
             self.lines.close()
 
     def index(self, line: Mapping[str, Any], position: LinePosition) -> None:
-        """Remember where a line is, and count its usage. Raises KeyError, TypeError or AttributeError if it
-        is not a line of a cache."""
+        """Record the position of a line, and count its usage. Raises KeyError, TypeError or AttributeError if
+        the line does not belong to a cache."""
         line = _line(line)
         if "answer" in line:
             if not isinstance(line["answer"], dict):
@@ -109,7 +113,8 @@ class ResponseCache:
 
 
 def _line(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a line in the form of today; earlier versions' cache of the reward's judge had another one."""
+    """Returns a line in the current format, also if an earlier version wrote it to the cache of the reward's
+    judge."""
     if "reply" not in line:
         return line
     answer = {"text": line["reply"]}
@@ -121,6 +126,6 @@ def _sha256(request: bytes) -> str:
 
 
 def _key(request_id: str, turn: int, sha256: str) -> bytes:
-    """A short hash that is equal for equal requests of an episode's turn."""
+    """Returns a short key, which is the same for equal requests of the same episode and turn."""
     text = f"{len(request_id)}/{request_id}/{turn}/{sha256}"
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,13 +1,13 @@
-"""Compares the settings with which work was begun with the current ones, and refuses to mix them.
+"""Compares the current settings of resumed work with those it was started with, and refuses changes.
 
-A run's folder (folder.py), a pipeline's step (steps.py) and a `StateFile` (state_file.py) write the settings
-on which their results depend, as JSON, before anything else. A later start compares its own with these, key
-by key, so a refusal names each setting that was changed. Both sides must have the same form: pass them
-through `json_roundtrip`, or a tuple differs from the list that it has become; and nested settings through
-`flatten`, or a whole section is named for one of its keys.
+A run's folder (folder.py), a pipeline's step (steps.py) and a `StateFile` (state_file.py) store the settings
+that determine their results as JSON before anything else. A later invocation compares its own settings with
+these, key by key, so that a refusal names every changed setting. Both sides must have the same form. They are
+therefore passed through `json_roundtrip`, since a tuple would differ from the list that it became, and nested
+settings through `flatten`, so that single keys are named instead of whole sections.
 
-A setting is changed if its values are not equal. None and a missing key are equal: an option that a new
-version adds, and that is not set, does not make it refuse the runs of earlier versions.
+A setting has changed if its values are not equal. None and a missing key count as equal: an option that a new
+version adds and that is not set must not make it refuse the runs of earlier versions.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rag_r1.runs.errors import RunError
 
 
 def read_marker(path: Path, remedy: str) -> dict[str, Any]:
-    """Returns the JSON object of a marker, a file about the work that was begun or done in a folder; {}
-    without the file. Raises RunError, with the remedy."""
+    """Returns the JSON object in a marker file, which describes the work that was started or done in a
+    folder; {} if there is no file. Raises RunError, with the remedy, if it cannot be read."""
     if not path.exists():
         return {}
     try:
@@ -34,13 +34,14 @@ def read_marker(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def json_roundtrip(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings as they come back from JSON; values that JSON cannot hold, such as paths, are
-    texts."""
+    """Returns settings as they are after writing and reading them as JSON. Values that JSON cannot represent,
+    such as paths, become texts."""
     return json.loads(json.dumps(dict(settings), default=str))
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns nested settings by their full key, as in `budget.max_turns`. An empty mapping stays a value."""
+    """Returns nested settings by their full keys, such as `budget.max_turns`. An empty mapping remains a
+    value."""
     values: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
@@ -51,7 +52,7 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def changed_settings(before: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the keys whose values differ, with both values."""
+    """Returns the keys whose values differ, each with its old and new value."""
     pairs = {key: (before.get(key), current.get(key)) for key in dict.fromkeys([*before, *current])}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
@@ -62,8 +63,9 @@ def refuse_changes(
     current: Mapping[str, Any],
     remedy: str = "Give the same ones to go on, or choose another --out",
 ) -> None:
-    """Raises RunError, with both values of each changed setting and the remedy, if `subject` (a folder, or
-    the option that names it) was begun with other settings."""
+    """Raises RunError if settings have changed since the work in `subject` was started. `subject` is a
+    folder, or the option that names it. The message has both values of each changed setting, and the
+    remedy."""
     if changed := changed_settings(before, current):
         changes = "; ".join(f"{key} was {old!r} and is now {new!r}" for key, (old, new) in changed.items())
         raise RunError(f"{subject} was begun with other settings: {changes}. {remedy}")

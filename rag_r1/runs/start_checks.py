@@ -1,13 +1,13 @@
-"""Checks a command before its work: reports all problems at once, and then tries all servers at once.
+"""Checks a command's arguments, files and servers before its work starts, and reports all problems at once.
 
     with StartChecks() as checks:
         protocol = checks.run(load_protocol, args.protocol)
         read = checks.run_on_all(read_questions, args.questions)
         checks.run(check_out, args.out, "rag-r1 data")
 
-A check raises what a user can correct, and its result is used after the block. The block ends with one error
-for all checks that failed. Then the servers are tried with one request each, all of them even if one fails
-(`try_servers`).
+A check raises an error that the user can correct, or returns a result for use after the block. At the end of
+the block one StartError reports all failed checks. After that the servers are tried with one request each,
+all of them even if one fails (`try_servers`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHECK_ONLY = "check arguments, files and servers, report all problems, and stop"
 
 
 class StartError(RunError):
-    """A command that cannot start, for one or several reasons, each with its remedy."""
+    """A command cannot start, for one or more reasons, each with its remedy."""
 
     def __init__(self, problems: Sequence[str]):
         self.problems = list(problems)
@@ -43,14 +43,14 @@ class MissingPackageError(RunError):
 
 
 def check_packages(command: str, *modules: str) -> None:
-    """Raises MissingPackageError for the first of these modules that cannot be found."""
+    """Raises MissingPackageError for the first of these modules that is not installed."""
     if (fault := missing_package(command, *modules)) is not None:
         raise MissingPackageError(fault)
 
 
 class StartChecks:
-    """Runs checks, and collects the problems of those that fail, each once; the block ends with a
-    StartError."""
+    """Runs checks and collects their problems without duplicates. The block ends with a StartError if there
+    are any."""
 
     def __init__(self) -> None:
         self._problems: dict[str, None] = {}  # in order
@@ -58,12 +58,12 @@ class StartChecks:
 
     @property
     def problems(self) -> list[str]:
-        """The problems so far, in order."""
+        """The problems found so far, in order."""
         return list(self._problems)
 
     def run(self, check: Callable[_P, Result], *args: _P.args, **kwargs: _P.kwargs) -> Result | None:
-        """Runs a check and returns its result; None if it failed, if one of its arguments is UNKNOWN, or if
-        it needs a package and one was already reported as missing."""
+        """Runs a check and returns its result. Returns None if the check fails, if one of its arguments is
+        UNKNOWN, or if it needs a package and one was already reported as missing."""
         if any(value is UNKNOWN for value in (*args, *kwargs.values())):
             return None
         try:
@@ -78,16 +78,16 @@ class StartChecks:
             return None
 
     def add(self, error: BaseException) -> None:
-        """Add the problems of an error, as of a check that failed, unless it only follows from an unknown
-        value."""
+        """Add the problems of an error like those of a failed check, unless the error only follows from an
+        unknown value."""
         if needs_unknown(error):
             return
         texts = error.problems if isinstance(error, StartError) else [error_text(error)]
         self._problems |= dict.fromkeys(texts)
 
     def run_on_all(self, read: Callable[[Sequence[Any]], Result], items: Sequence[Any]) -> Result | None:
-        """Reads all items together and returns the result. If that fails, each is read by itself, so that
-        none hides the problems of another, and the result is None."""
+        """Reads all items together and returns the result. If that fails, returns None and reads each item
+        alone, so that no problem hides another."""
         result = self.run(read, items)
         for item in items if result is None and len(items) > 1 else ():
             self.run(read, [item])
@@ -97,8 +97,8 @@ class StartChecks:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, *unused: Any) -> None:
-        """Raises StartError if a check failed, with the error that ended the block if a user can correct that
-        one too; any other error is raised as it is."""
+        """Raises StartError if a check failed. It includes an error that ended the block if the user can
+        correct that one; any other error is passed on."""
         if self._problems and (error is None or isinstance(error, FAULTS)):
             if error is not None:
                 self.add(error)
@@ -106,9 +106,11 @@ class StartChecks:
 
 
 async def try_servers(*attempts: Awaitable[Any]) -> list[Any]:
-    """Awaits all attempts and returns their results. Raises the RunError of one, or StartError with those of
-    several; any other error, and a cancellation, as it is. Logging is off meanwhile: the error says the
-    same."""
+    """Awaits all attempts and returns their results.
+
+    Raises the RunError of a failed attempt, or a StartError if several fail. Any other error and a
+    cancellation are raised unchanged. Logging is switched off meanwhile, since it would repeat the errors.
+    """
     level = logging.root.manager.disable
     logging.disable(max(level, logging.ERROR))
     try:

@@ -1,9 +1,10 @@
-"""The state of work that goes on after a kill, and starts anew when what it is made from has changed.
+"""Stores the state of resumable work, which starts over if its inputs or settings have changed.
 
-A `StateFile` is one JSON object: the values that the work is `made_from`, which identify inputs and settings,
-and beside them its state. A file that was made from other values, is cut off, or is of something else counts
-as no file: the work begins again. That suits work which costs time alone; with `refuses`, other values are
-refused, as in a run's folder (folder.py) or a step (steps.py), which keep what has been paid for.
+A `StateFile` is one JSON object. It contains the state of the work, and the values that the work is
+`made_from`, which identify its inputs and settings. By default a file that was made from other values, is
+truncated, or belongs to something else counts as missing, and the work starts over. This suits work that
+costs only time. With `refuses`, other values are refused instead, as in a run's folder (folder.py) or a step
+(steps.py), whose results have been paid for.
 """
 
 from __future__ import annotations
@@ -24,18 +25,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class StateFile:
-    """The file of one piece of work. A file of more bytes or JSON values than the limits counts as no file,
-    too. `refuses`: raise RunError for work that was made from other values."""
+    """The state file of one piece of work."""
 
     path: Path
+    #: The values that identify the inputs and settings of the work.
     made_from: Mapping[str, Any]
+    #: A file of more bytes or JSON values than these counts as missing.
     max_bytes: int = MAX_FILE_BYTES
     max_values: int = MAX_FILE_VALUES
+    #: Whether work that was made from other values is refused with a RunError.
     refuses: bool = False
 
     def read(self, parse: Callable[[dict[str, Any]], T]) -> T | None:
-        """Returns what `parse` makes of the file's object; None without a file of this work, or if `parse`
-        raises an error of wrong data. Raises RunError if other values are refused."""
+        """Returns the result of `parse` for the object in the file. Returns None if there is no file of this
+        work, or if `parse` raises an error about wrong data. Raises RunError if the work was made from other
+        values and these are refused."""
         try:
             content = read_json_file(self.path, self.max_bytes, self.max_values)
             recorded = flatten({key: content.get(key) for key in self.made_from})
@@ -54,8 +58,9 @@ class StateFile:
         durable: bool = False,
         refuses_too_large: bool = False,
     ) -> None:
-        """Write the state; `private`, `durable`: as in `write_text`. Raises OSError; with `refuses_too_large`
-        also TooLargeError, before anything is written, for a file that `read` would not take."""
+        """Write the state. `private` and `durable` have the meaning they have in `write_text`. Raises
+        OSError; with `refuses_too_large` also TooLargeError, before writing, for a file that `read` would
+        treat as missing."""
         content = json.dumps({**self.made_from, **(state or {})}, ensure_ascii=False, default=str) + "\n"
         if refuses_too_large:
             data = content.encode("utf-8", "surrogatepass")
@@ -66,5 +71,5 @@ class StateFile:
         write_text(self.path, content, private=private, durable=durable)
 
     def remove(self) -> None:
-        """Remove the file, if there is one: the work begins again."""
+        """Remove the file if it exists, so that the work starts over."""
         self.path.unlink(missing_ok=True)

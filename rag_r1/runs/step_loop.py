@@ -1,8 +1,9 @@
-"""Runs the steps of a pipeline one after the other, and prints its progress.
+"""Runs the steps of a pipeline in order, and prints its progress.
 
-The processes that a killed start has left on this machine are ended first (processes.py); the folder decides
-which steps are skipped, continued or refused (steps.py). Each step is printed as `2/9 index`, and at its end
-as `2/9 index: done in 3 s` or `2/9 index: was done before`."""
+First, the processes that a killed invocation left on this machine are ended (processes.py). The pipeline's
+folder then decides for each step whether it is skipped, resumed or refused (steps.py). A step is printed as
+`2/9 index`, and at its end as `2/9 index: done in 3 s` or `2/9 index: was done before`.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ def run_steps(
     before: Callable[[AnyStep], object] = lambda step: None,
     after: Callable[[AnyStep, bool], object] = lambda step, is_new: None,
 ) -> None:
-    """Run the steps that are not done. `folder`: held by this process. `before` is called with each step
-    before it begins, `after` with each step when it is done, and whether it was done now. Raises RunError,
-    and what the steps raise."""
+    """Run the steps that are not done. This process must hold the lock of `folder`.
+
+    `before` is called with each step before it runs. `after` is called with each step when it is done, and
+    with whether this invocation did it. Raises RunError, and whatever the steps raise.
+    """
     mark_children(folder.out)
     if leftovers := stop_leftovers(folder.out):
         print(f"ended {leftovers} processes that an earlier start had left behind")

@@ -1,23 +1,24 @@
-"""The folder of a pipeline: records finished steps, and resumes unfinished ones.
+"""Runs the steps of a pipeline in its folder: skips finished steps, and resumes unfinished ones.
 
-Each step works in a folder of its own, OUT/<step> (a name may be a path, `round1/agent`), with two markers:
+Each step works in a folder of its own, OUT/<step>, where the name may contain a slash (`round1/agent`). The
+folder has two markers:
 
-    begun.json    written before anything else: the step's settings, and the hash of the result of each step
+    begun.json    written before the work starts: the step's settings, and the hash of the result of each step
                   that it builds on
     done.json     written when the step is finished: a hash of begun.json's content, the hash of the step's
                   own result, and facts for the report
 
-What a start finds decides what it does:
+The markers that are found determine what is done:
 
-    no folder                                          make the step
-    begun, the same settings and inputs                go on; how, is up to the step
-    done, the same settings and inputs                 skip it
-    begun or done with other settings                  refuse, naming the key
-    the same settings, but a step that it builds on    the folder is moved to OUT/<step>.old-1 and the step
-      has another result than it had                   is made again (somebody removed an earlier folder)
+    no folder                                          run the step
+    begun, with the same settings and inputs           resume the step, in its own way
+    done, with the same settings and inputs            skip the step
+    begun or done, with other settings                 refuse, and name the key
+    the same settings, but the result of a step that   move the folder to OUT/<step>.old-1 and run the step
+      it builds on has changed                           again (somebody removed an earlier folder)
 
-So a change of settings never mixes two runs, and settings of steps that have not begun may still change. One
-process at a time works in OUT: it holds its lock (lock.py).
+So changed settings never mix with earlier results, and the settings of steps that have not begun can still be
+changed. Only one process at a time, which holds the lock of OUT (lock.py), works in it.
 """
 
 from __future__ import annotations
@@ -38,25 +39,28 @@ from rag_r1.runs.lock import hold_out
 from rag_r1.runs.settings import read_marker, refuse_changes
 
 BEGUN, DONE = "begun.json", "done.json"
-#: What a start finds of a step; `waiting`: a step that it builds on is not done.
+#: The state in which a step is found. `waiting` means that a step it builds on is not done.
 StepState = Literal["waiting", "new", "begun", "outdated", "done"]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step. `settings`: all that its result depends on, besides the results of the steps that it `needs`;
-    `results`: the files and folders in its folder that are its result; `work`: makes them in that folder, or
-    goes on with what is there, and returns facts for the report (plain JSON values)."""
+    """One step of a pipeline."""
 
     name: str
+    #: All settings that determine the result, besides the results of the steps in `needs`.
     settings: Mapping[str, Any]
+    #: Creates the results in the step's folder, or resumes from what is there. Returns facts for the report,
+    #: as plain JSON values.
     work: Callable[[Path], Mapping[str, Any]]
+    #: The files and folders in the step's folder that are its result.
     results: Sequence[str]
+    #: The names of the steps that it builds on.
     needs: Sequence[str] = ()
 
 
 class PipelineFolder:
-    """The folder OUT of a pipeline; `held` makes it, for the process that holds its lock."""
+    """The folder OUT of a pipeline. `held` returns one whose lock this process holds."""
 
     def __init__(self, out: Path):
         self.out = out
@@ -64,13 +68,13 @@ class PipelineFolder:
     @classmethod
     @contextmanager
     def held(cls, out: Path) -> Iterator[PipelineFolder]:
-        """Hold the folder for the length of a block. Raises RunError if another process has it."""
+        """Hold the lock of the folder while the block runs. Raises RunError if another process holds it."""
         with hold_out(out):
             yield cls(out)
 
     def run(self, step: Step) -> StepState:
-        """Make a step if it is not done; returns the state in which it was found. Raises RunError, and what
-        the step's work raises."""
+        """Run a step unless it is done, and return the state in which it was found. Raises RunError, and
+        whatever the step's work raises."""
         folder = self.out / step.name
         plan = self._plan(step)
         state = self._state_of(step, plan)
@@ -88,28 +92,30 @@ class PipelineFolder:
             "hash": _hash(plan),
             "result": fingerprint(folder, step.results),
             "facts": facts,
-            "seconds": round(time.monotonic() - start, 1),  # of the start that finished it
+            "seconds": round(time.monotonic() - start, 1),  # of the invocation that finished the step
         }
         write_json(folder / DONE, record, ensure_ascii=False, private=True)
         return state
 
     def status(self, step: Step) -> StepState:
         """Returns the state in which `run` would find a step; `waiting` if a step that it builds on is not
-        done. Raises RunError for what `run` would refuse."""
+        done. Raises RunError if `run` would refuse the step."""
         if not all(self._record(need) for need in step.needs):
             return "waiting"
         return self._state_of(step, self._plan(step))
 
     def facts(self, name: str) -> dict[str, Any]:
-        """Returns the facts of a step that is done; {} if it is not."""
+        """Returns the facts of a finished step; {} for an unfinished one."""
         return self._record(name).get("facts", {})
 
     def seconds(self, name: str) -> float | None:
-        """Returns how long the start took that finished a step, in seconds; None if it is not done."""
+        """Returns the duration, in seconds, of the invocation that finished the step; None for an unfinished
+        one."""
         return self._record(name).get("seconds")
 
     def _plan(self, step: Step) -> dict[str, Any]:
-        """Returns the content of begun.json. Raises RunError if a step that it builds on is not done."""
+        """Returns the content for begun.json. Raises RunError if a step that this one builds on is not
+        done."""
         inputs = {}
         for need in step.needs:
             record = self._record(need)
@@ -119,16 +125,16 @@ class PipelineFolder:
         return json.loads(json.dumps({"settings": dict(step.settings), "inputs": inputs}))
 
     def _state_of(self, step: Step, plan: Mapping[str, Any]) -> StepState:
-        """Compare the markers of a step with its plan. Raises RunError for other settings, or missing
-        results."""
-        start = _read_marker(self.out / step.name, BEGUN)
-        if not start:
+        """Returns the state of a step by comparing its markers with its plan. Raises RunError if its settings
+        differ or results are missing."""
+        begun = _read_marker(self.out / step.name, BEGUN)
+        if not begun:
             return "new"
-        recorded = {f"{step.name}.{key}": value for key, value in start["settings"].items()}
+        recorded = {f"{step.name}.{key}": value for key, value in begun["settings"].items()}
         current = {f"{step.name}.{key}": value for key, value in plan["settings"].items()}
         remedy = "Give the same ones to go on, choose another --out, or remove this folder to make it again"
         refuse_changes(self.out / step.name, recorded, current, remedy)
-        if start["inputs"] != plan["inputs"]:
+        if begun["inputs"] != plan["inputs"]:
             return "outdated"
         record = self._record(step.name)
         if record.get("hash") != _hash(plan):
@@ -141,13 +147,13 @@ class PipelineFolder:
         return "done"
 
     def _record(self, name: str) -> dict[str, Any]:
-        """Returns the content of done.json; {} for a step that is not done."""
+        """Returns the content of done.json; {} for an unfinished step."""
         return _read_marker(self.out / name, DONE)
 
 
 def fingerprint(folder: Path, names: Sequence[str]) -> str:
-    """A hash of files, and of all files in folders, by name and content. Raises RunError if one of them
-    is missing."""
+    """Returns a hash of the names and contents of files, and of all files in folders. Raises RunError if one
+    of them is missing."""
     digest = hashlib.sha256()
     for name in names:
         path = folder / name
@@ -161,7 +167,7 @@ def fingerprint(folder: Path, names: Sequence[str]) -> str:
 
 
 def _free_name(folder: Path) -> Path:
-    """Returns the first of OUT/<step>.old-1, .old-2, ... that does not exist."""
+    """Returns the first of OUT/<step>.old-1, .old-2 and so on that does not exist."""
     number = 1
     while (candidate := folder.with_name(f"{folder.name}.old-{number}")).exists():
         number += 1
@@ -169,10 +175,10 @@ def _free_name(folder: Path) -> Path:
 
 
 def _hash(plan: Mapping[str, Any]) -> str:
-    """A hash of the content of begun.json."""
+    """Returns a hash of the content of begun.json."""
     return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
 
 
 def _read_marker(folder: Path, name: str) -> dict[str, Any]:
-    """Returns the content of a marker; {} without one. Raises RunError if it cannot be read."""
+    """Returns the content of a marker; {} if there is none. Raises RunError if it cannot be read."""
     return read_marker(folder / name, f"remove the folder {folder}")

@@ -1,9 +1,9 @@
 """Renders a chat with a model's chat template, as a job of the sandbox.
 
-A template is a program by the model's author. The sandbox of transformers limits what it can reach, but not
-its time or memory: loops in loops take for ever, `'x' * 10**10` takes gigabytes, and some of it is calculated
-as soon as the template is compiled. The environment here is the one that transformers makes
-(`_compile_jinja_template` in its chat_template_utils), whose import would take a worker seconds;
+A template is a program by the model's author. The sandbox of transformers limits what it can access, but not
+its time or memory: nested loops take forever, `'x' * 10**10` takes gigabytes, and constant expressions are
+evaluated as soon as the template is compiled. The environment built here is equal to that of transformers
+(`_compile_jinja_template` in its chat_template_utils), whose import would take a worker seconds.
 tests/sandbox/test_chat_template.py compares the two.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def render(template: str, values: dict[str, Any]) -> str:
-    """A job: the text of a chat. `values`: the variables of the template, such as `messages`. Raises
+    """A job: returns the text of a chat. `values` are the template's variables, such as `messages`. Raises
     jinja2.TemplateError, and whatever an expression of the template raises."""
     return _compiled(template).render(**values)
 
@@ -27,7 +27,8 @@ def _compiled(template: str) -> Any:
 
 
 def environment() -> Any:
-    """A Jinja2 environment with the extensions, filters and globals that transformers gives to templates."""
+    """Returns a Jinja2 environment with the extensions, filters and globals that transformers provides to
+    templates."""
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -40,7 +41,8 @@ def environment() -> Any:
 
 
 def _generation_extension() -> type:
-    """The Jinja2 extension for `{% generation %}`, which marks the trained text and does not change it."""
+    """Returns the Jinja2 extension for `{% generation %}`, which marks the trained text and does not change
+    it."""
     from jinja2 import nodes
     from jinja2.ext import Extension
 
@@ -65,7 +67,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """The filter `tojson`, which unlike Jinja2's own leaves `<` and `&` unchanged."""
+    """The filter `tojson`, which leaves `<` and `&` unchanged, unlike Jinja2's own."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -1,10 +1,12 @@
-"""Applies a model's chat template, which turns messages into a prompt, and tries out a tokenizer.
+"""Renders a model's chat template, which turns messages into a prompt, within limits on time and memory.
 
-A template is a program that comes with the model, and could run for ever or fill memory: so a worker with
-limits of time and memory renders it (rag_r1/sandbox/chat_renderer.py), in a fraction of a millisecond, with
-the text that transformers would give. A template that the limits have ended several times is not rendered
-again. Tokenizers with code of their own in place of a template render chats themselves. The code that loads a
-tokenizer tries it out: `refuse_endless_files` before, `refuse_endless_template` after.
+A chat template is a program that comes with the model, and could run forever or fill the memory. So a sandbox
+worker renders it (rag_r1/sandbox/chat_renderer.py), which takes a fraction of a millisecond and gives the
+same text as transformers. A template that has exceeded the limits several times is not rendered again.
+Tokenizers that have code of their own instead of a template render chats themselves.
+
+Code that loads a tokenizer tries it out: it calls `refuse_endless_files` before loading, and
+`refuse_endless_template` after it.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPo
 
 Messages = Sequence[Mapping[str, Any]]
 
-#: Limits of rendering one chat; an honest template takes milliseconds for a megabyte of messages.
+#: Limits on rendering one chat. An ordinary template takes milliseconds for a megabyte of messages.
 LIMITS = JobLimits(cpu_s=5.0, memory_bytes=1 << 30, answer_bytes=64 << 20)
-#: Limits of loading a tokenizer and encoding a line; one of 300,000 tokens takes half a second.
+#: Limits on loading a tokenizer and encoding a line. A tokenizer of 300,000 tokens takes half a second.
 _TRIAL = JobLimits(cpu_s=20.0, memory_bytes=4 << 30)
 _MAX_FILE_BYTES = 256 << 20
 #: Files from which a tokenizer is loaded, besides `tokenizer.json`.
@@ -31,25 +33,25 @@ _FILES = (
     "config.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json merges.txt "
     "chat_template.jinja chat_template.json"
 ).split()
-#: How often the limits may end a template before it counts as broken. More than once, since the system also
-#: kills a worker now and then.
+#: How often the limits may end a template before it counts as broken. One time is not enough, since the
+#: operating system occasionally kills a worker, too.
 MAX_ENDINGS = 3
 #: Arguments of `apply_chat_template` that are not variables of the template.
 _TRANSFORMERS_ARGUMENTS = frozenset(
     "continue_final_message max_length padding return_assistant_tokens_mask return_tensors tokenizer_kwargs "
     "truncation".split()
 )
-#: The errors that Jinja2 raises before it renders anything.
+#: Errors that Jinja2 raises when it compiles a template.
 _SYNTAX_ERRORS = ("TemplateSyntaxError", "TemplateAssertionError")
 
 _workers = WorkerPool()
-#: By template: how often the limits have ended it.
+#: Template -> how often the limits have ended it.
 _endings: Counter[str] = Counter()
 
 
 class ChatTemplate:
-    """The chat template of a Hugging Face tokenizer; `arguments` are passed to every chat, as
-    `apply_chat_template` takes them."""
+    """The chat template of a Hugging Face tokenizer. `arguments` are further arguments of
+    `apply_chat_template`, and apply to every chat."""
 
     def __init__(self, tokenizer: Any, **arguments: Any):
         self._tokenizer, self._arguments = tokenizer, arguments
@@ -58,9 +60,11 @@ class ChatTemplate:
         self._uses_worker = is_inherited and not _TRANSFORMERS_ARGUMENTS & set(arguments)
 
     def text(self, messages: Messages, tools: Messages | None = None) -> str:
-        """The text of a prompt, up to the beginning of the next turn. Raises DataError for a template that
-        cannot be rendered, ValueError if it refuses the chat, and whatever a tokenizer that renders chats
-        itself raises."""
+        """Returns the text of a prompt, up to the beginning of the model's next turn.
+
+        Raises DataError if the template cannot be rendered, ValueError if it refuses the chat, and whatever a
+        tokenizer raises that renders chats itself.
+        """
         if not self._uses_worker:
             return self._tokenizer.apply_chat_template(
                 list(messages), tools=tools, tokenize=False, add_generation_prompt=True, **self._arguments
@@ -78,7 +82,7 @@ class ChatTemplate:
         return _render(template, values)
 
     def ids(self, messages: Messages, tools: Messages | None = None) -> list[int]:
-        """The token ids of a prompt. Raises as `text`."""
+        """Returns the token ids of a prompt. Raises the same errors as `text`."""
         if not self._uses_worker:
             return self._tokenizer.apply_chat_template(
                 list(messages), tools=tools, add_generation_prompt=True, return_dict=False, **self._arguments
@@ -87,13 +91,14 @@ class ChatTemplate:
 
 
 def refuse_empty_tokenizer(tokenizer: Any) -> None:
-    """Raises ValueError for the tokenizer without tokens that transformers makes of a folder without one."""
+    """Raises ValueError for a tokenizer without tokens, which transformers returns for a folder without
+    tokenizer files."""
     if not tokenizer("Who?")["input_ids"]:
         raise ValueError("it has no tokens: its tokenizer.json, or what takes its place, is missing")
 
 
 def refuse_endless_template(tokenizer: Any) -> None:
-    """Render a question. Raises DataError if the template cannot be rendered within its limits."""
+    """Raises DataError if the tokenizer's template cannot render a question within its limits."""
     if not getattr(tokenizer, "chat_template", None):
         return
     try:
@@ -105,9 +110,9 @@ def refuse_endless_template(tokenizer: Any) -> None:
 
 
 def refuse_endless_files(folder: str | Path) -> None:
-    """Check the files of a tokenizer in a folder, and try out its `tokenizer.json`, before this process loads
-    them; nothing is done if there is no such folder. Raises ValueError with the file's name; the caller adds
-    the remedy."""
+    """Check a tokenizer's files in a folder, and try out its `tokenizer.json` in a worker, before this
+    process loads them. Does nothing if there is no such folder. Raises ValueError with the file's name; the
+    caller adds the remedy."""
     folder = Path(folder)
     fast_file = folder / "tokenizer.json"
     for path in (fast_file, *(folder / name for name in _FILES)):
@@ -123,12 +128,12 @@ def refuse_endless_files(folder: str | Path) -> None:
         except LimitError as error:
             raise ValueError(f"{fast_file} cannot be loaded: {error}") from None
         except JobError:
-            pass  # transformers says what is wrong, or loads it in another way
+            pass  # transformers reports what is wrong, or loads the tokenizer in another way
 
 
 def _render(template: str, values: dict[str, Any]) -> str:
-    """The text that a worker renders. Raises DataError for a template that is broken or without end, and
-    ValueError with the template's own error."""
+    """Returns the text rendered by a worker. Raises DataError if the template is broken or exceeds its
+    limits, and ValueError with an error of the template itself."""
     if _endings[template] >= MAX_ENDINGS:
         raise DataError("the chat template was ended by its limits before: use another model's")
     try:
@@ -143,7 +148,7 @@ def _render(template: str, values: dict[str, Any]) -> str:
 
 
 def _as_texts(tokens: Mapping[str, Any]) -> dict[str, Any]:
-    """Special tokens as texts: some versions of transformers have objects for them."""
+    """Returns special tokens as texts; some versions of transformers represent them as objects."""
     return {
         name: [str(item) for item in value] if isinstance(value, list | tuple) else str(value)
         for name, value in tokens.items()

@@ -1,7 +1,7 @@
 """Extracts the text of HTML and PDF files in a sandbox worker.
 
-HTML is read with the standard library's parser, PDF with pypdf, which is imported only if there is a PDF.
-Files are data: scripts, styles and comments are left out, nothing is fetched, and no markup survives.
+HTML is parsed with the standard library and PDF with pypdf, which is imported only when it is needed. Files
+are untrusted data: scripts, styles and comments are left out, nothing is fetched, and no markup remains.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from rag_r1.io.errors import DataError
 
-#: Most text of one file, in characters; a small PDF can unpack to gigabytes.
+#: Most characters of text in one file; a small PDF can expand to gigabytes.
 MAX_CHARS = 16 << 20
 #: Most sections of one file.
 MAX_SECTIONS = 200_000
@@ -30,39 +30,44 @@ _BREAKS = set(
     "address article aside blockquote br caption dd div dl dt fieldset figcaption figure footer form header "
     "hr li main nav ol option p pre section table tbody td tfoot th thead tr ul".split()
 )
-#: Encodings of Python that pages do not have, and whose decoding takes time that grows with the square.
+#: Encodings of Python that web pages do not use, and whose decoding takes quadratic time.
 _REFUSED_ENCODINGS = {"idna", "punycode"}
 _HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a document: its heading, if it has one, its text, and the number of its page, from 1."""
+    """A section of a document."""
 
     text: str
+    #: Its heading; "" if it has none.
     heading: str = ""
+    #: The number of its page in a PDF, from 1.
     page: int | None = None
 
 
 @dataclass(frozen=True)
 class DocumentText:
-    """A document's title, empty if it has none, and its sections, in order."""
+    """The title of a document, "" if it has none, and its sections in order."""
 
     title: str
     sections: list[Section]
 
 
 def read(path: str, ending: str) -> list[Any]:
-    """A job: the title and the sections of a file, `[title, [[text, heading, page], ...]]`. `path`: the bytes
-    of the path as Latin-1. Raises DataError, and OSError if it cannot be opened."""
+    """A job: returns the title and the sections of a file, as `[title, [[text, heading, page], ...]]`.
+
+    `path` consists of the bytes of the path, decoded as Latin-1. Raises DataError, and OSError if the file
+    cannot be opened.
+    """
     with open(os.fsdecode(path.encode("latin-1")), "rb") as stream:
         document = within_limits(_read_pdf(stream) if ending == ".pdf" else _read_html(stream.read()))
     return [document.title, [[part.text, part.heading, part.page] for part in document.sections]]
 
 
 def read_all(files: list[list[str]]) -> list[list[Any]]:
-    """A job: reads several files, each a list of `read`'s arguments. Returns for each `["", result]`, or
-    `[kind, message]` of an exception, where kind is `OSError` or the exception's name."""
+    """A job: reads several files, each given as a list of the arguments of `read`. For each file returns
+    `["", result]`, or `[kind, message]` of an exception, where kind is `OSError` or the exception's name."""
     results: list[list[Any]] = []
     for path, ending in files:
         try:
@@ -75,7 +80,7 @@ def read_all(files: list[list[str]]) -> list[list[Any]]:
 
 
 def within_limits(document: DocumentText) -> DocumentText:
-    """The document itself. Raises DataError if it has too much text or too many sections."""
+    """Returns the document unchanged. Raises DataError if it has too much text or too many sections."""
     if sum(len(section.text) for section in document.sections) > MAX_CHARS:
         raise DataError(f"its text has more than {MAX_CHARS:,} characters: split it")
     if len(document.sections) > MAX_SECTIONS:
@@ -88,27 +93,27 @@ def _read_html(data: bytes) -> DocumentText:
 
 
 def html_text(markup: str) -> DocumentText:
-    """The text of a page. Raises DataError for markup that Python's parser does not read."""
+    """Returns the text of an HTML page. Raises DataError if Python's parser cannot read it."""
     page = _PageParser()
     try:
         page.feed(markup)
         page.close()
-    # AssertionError: some Python versions, for broken declarations. ValueError: a character reference with
-    # more digits than Python reads.
+    # Some Python versions raise AssertionError for broken declarations. ValueError is raised for a character
+    # reference with more digits than Python accepts.
     except (AssertionError, ValueError) as error:
         raise DataError(f"it is not HTML that can be read ({error}): repair it") from None
     return page.document()
 
 
 def _declared_encoding(data: bytes) -> str | None:
-    """The encoding that an HTML page names in its first kilobytes; None if it names none."""
+    """Returns the encoding that an HTML page declares in its first kilobytes; None if it declares none."""
     match = _CHARSET.search(data[:4096])
     return match[1].decode("ascii") if match else None
 
 
 def decode_text(data: bytes, encoding: str | None = None) -> str:
-    """The text of a file in UTF-8, in UTF-16 with a byte order mark, or in the encoding that it names. Raises
-    DataError."""
+    """Returns the text of a file in UTF-8, in UTF-16 with a byte order mark, or in the declared encoding.
+    Raises DataError if it cannot be decoded."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
     elif data.startswith(codecs.BOM_UTF8):
@@ -120,21 +125,21 @@ def decode_text(data: bytes, encoding: str | None = None) -> str:
     except (UnicodeError, LookupError):
         name = encoding or "UTF-8"
         raise DataError(f"it is not {name} text: convert it with `iconv -t UTF-8`") from None
-    if "\0" in text:  # allowed in UTF-8, but found in UTF-16 without its mark, in UTF-32, and in binary files
+    if "\0" in text:  # valid UTF-8, but typical of UTF-16 without its mark, of UTF-32, and of binary files
         raise DataError("it holds null characters, as UTF-16 and UTF-32 do: convert it with `iconv -t UTF-8`")
     return text
 
 
 class _PageParser(HTMLParser):
-    """Collects a page's title and its text by headings."""
+    """Collects the title of a page, and its text by headings."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self._skipped = ""  # the element whose text is being left out, and how deep in elements of its name
-        self._depth = 0
-        self._open_heading: list[str] | None = None  # the texts of the title or heading that is being read
+        self._skipped = ""  # the name of the element whose text is currently left out
+        self._depth = 0  # number of open elements of that name
+        self._open_heading: list[str] | None = None  # texts of the title or heading that is being read
         self._title: list[str] = []
-        self._sections: list[tuple[list[str], list[str]]] = [([], [])]
+        self._sections: list[tuple[list[str], list[str]]] = [([], [])]  # texts of heading and body
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if self._skipped:
@@ -169,20 +174,21 @@ class _PageParser(HTMLParser):
             (self._sections[-1][1] if self._open_heading is None else self._open_heading).append(data)
 
     def document(self) -> DocumentText:
+        """Returns the title and the sections that were read. The title is by default the first heading."""
         sections = [Section("".join(text), one_line("".join(heading))) for heading, text in self._sections]
         title = one_line("".join(self._title)) or next((s.heading for s in sections if s.heading), "")
         return DocumentText(title, sections)
 
 
 def _read_pdf(stream: BinaryIO) -> DocumentText:
-    """The text of a PDF, a section for each page. Raises DataError, and OSError."""
+    """Returns the text of a PDF, with a section for each page. Raises DataError and OSError."""
     try:
         import pypdf
     except ImportError:
         from rag_r1.system.installation import pip_command
 
         raise DataError(f"PDFs need pypdf: {pip_command('documents')}") from None
-    # Its warnings are of no interest if the text could be read, and else part of the error.
+    # pypdf's warnings are irrelevant if the text can be read, and part of the error otherwise.
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     try:
         reader = pypdf.PdfReader(stream)
@@ -200,7 +206,7 @@ def _read_pdf(stream: BinaryIO) -> DocumentText:
 
 
 def _pages(reader: Any) -> Iterator[Section]:
-    """The pages of a PDF. Raises DataError for too much text."""
+    """Yields the pages of a PDF. Raises DataError if they have too much text."""
     characters_left = MAX_CHARS
     for number, page in enumerate(reader.pages, 1):
         text = page.extract_text() or ""
@@ -211,5 +217,5 @@ def _pages(reader: Any) -> Iterator[Section]:
 
 
 def one_line(text: str) -> str:
-    """A text as one line of at most 200 characters."""
+    """Returns a text on one line of at most 200 characters."""
     return " ".join(text.split())[:200]

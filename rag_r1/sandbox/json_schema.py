@@ -1,8 +1,8 @@
-"""Validates a call's arguments against a JSON schema in a sandbox worker.
+"""Validates the arguments of a tool call against a JSON schema in a sandbox worker.
 
-Both can be hostile: a schema of a few hundred bytes may refer to itself so often, or hold such a regular
-expression, that checking anything against it takes for ever; and an honest regular expression may take for
-ever for the arguments that a policy writes.
+Both can be hostile. A schema of a few hundred bytes can contain so many references to itself, or such a
+regular expression, that every check takes forever. And an ordinary regular expression can take forever for
+arguments written by a policy.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ if TYPE_CHECKING:
 
 
 def fault(schema: str, arguments: dict[str, Any], patterns: bool) -> str | None:
-    """A job: returns what is wrong with the arguments, in a sentence for the policy, or None. `schema`: its
-    JSON; `patterns`: whether its regular expressions are checked. Raises DataError for what is not a schema,
-    and what jsonschema raises for references that lead nowhere."""
+    """A job: returns what is wrong with the arguments, as a sentence for the policy, or None.
+
+    `schema` is the schema as JSON, and `patterns` says whether its regular expressions are checked. Raises
+    DataError if it is not a valid schema, and jsonschema's errors for references that cannot be resolved.
+    """
     return argument_fault(_validator(schema, patterns), arguments)
 
 
 def argument_fault(validator: Validator, arguments: dict[str, Any]) -> str | None:
-    """Returns what is wrong with the arguments, in a sentence for the policy, or None."""
+    """Returns what is wrong with the arguments, as a sentence for the policy, or None."""
     from jsonschema.exceptions import best_match
 
     try:
         error = best_match(validator.iter_errors(arguments))
-    except (OverflowError, ValueError):  # multipleOf divides: NaN, infinity, an integer of 400 digits
+    except (OverflowError, ValueError):  # multipleOf cannot divide NaN, infinity, or an integer of 400 digits
         return "Wrong arguments: a number is too large, or none."
     if error is None:
         return None
@@ -40,8 +42,8 @@ def argument_fault(validator: Validator, arguments: dict[str, Any]) -> str | Non
 
 
 def make_validator(schema: dict[str, Any], patterns: bool = True) -> Validator:
-    """A validator of arguments by a schema, whose references are not fetched: the registry is empty.
-    `patterns`: whether regular expressions are checked. Raises DataError for what is not a schema."""
+    """Returns a validator of arguments by a schema. References are not fetched, since the registry is empty.
+    `patterns` says whether regular expressions are checked. Raises DataError if it is not a valid schema."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import extend

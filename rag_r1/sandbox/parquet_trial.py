@@ -1,8 +1,8 @@
-"""Reads a parquet file in a worker to find out whether its rows unpack to too much.
+"""Reads a parquet file in a worker, to find out whether its rows expand to too much data.
 
-A kilobyte of parquet can hold one long text that a million rows refer to, or a list of a billion nulls, and
-its metadata need not be true. So its columns are read here, each row group and column alone and in the
-batches in which they will be read, under the worker's limits.
+A kilobyte of parquet can contain one long text that a million rows refer to, or a list of a billion nulls,
+and its metadata need not be true. So the columns are actually read here, each column of each row group
+separately, in batches of the size that the caller will use, under the worker's limits.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from typing import Any
 
 from rag_r1.io.errors import DataError
 
-#: Most columns of a file, counted at the leaves of its structs.
+#: Most columns of a file, where each leaf of a struct counts as a column.
 MAX_COLUMNS = 10_000
-#: Most bytes and values of a batch of one column. As Python's objects, the values take about 200 MB.
+#: Most bytes and values in a batch of one column. As Python objects, this many values take about 200 MB.
 MAX_BATCH_BYTES, MAX_BATCH_VALUES = 512 << 20, 2_000_000
-#: A file may unpack to this many bytes, plus this many for each of its own.
+#: A file may expand to _FREE_BYTES, and additionally to _MAX_EXPANSION times its size.
 _FREE_BYTES = 1 << 30
 _MAX_EXPANSION = 1000
 
 
 def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
-    """A job: read those of the columns that the file has, `batch_rows` rows at a time. `path`: the bytes of
-    the path as Latin-1. Raises DataError if that takes too much. A broken file passes, as far as it can be
-    read: its reader says what is wrong."""
+    """A job: read those of the columns that the file has, `batch_rows` rows at a time.
+
+    `path` consists of the bytes of the path, decoded as Latin-1. Raises DataError if reading takes too much.
+    A broken file passes if its readable part does, since its actual reader reports what is wrong.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -47,7 +49,8 @@ def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
 
 
 def _check_column(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
-    """The unpacked bytes of a column of a row group; 0 if it is broken. Raises DataError that names both."""
+    """Returns the expanded bytes of a column in a row group; 0 if it is broken. Raises DataError, which names
+    the row group and the column."""
     import pyarrow as pa
 
     location = f"row group {group}, column {column!r}"
@@ -62,8 +65,8 @@ def _check_column(file: Any, group: int, column: str, batch_rows: int, bytes_lef
 
 
 def _unpacked_bytes(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
-    """The unpacked bytes of a column of a row group. Raises DataError for too large a batch, and beyond
-    `bytes_left`."""
+    """Returns the expanded bytes of a column in a row group. Raises DataError if a batch is too large, or the
+    column has more than `bytes_left`."""
     total = 0
     batches = file.iter_batches(batch_rows, row_groups=[group], columns=[column], use_threads=False)
     for batch in batches:
@@ -79,7 +82,7 @@ def _unpacked_bytes(file: Any, group: int, column: str, batch_rows: int, bytes_l
 
 
 def _values_in(array: Any) -> int:
-    """The number of values in an Arrow array, with those of its lists and structs."""
+    """Returns the number of values in an Arrow array, including those inside its lists and structs."""
     import pyarrow.types as kinds
 
     if kinds.is_struct(array.type):

@@ -1,7 +1,8 @@
 """Reads the triples of an RDF file in a sandbox worker, with rdflib.
 
-XML that declares a document type is refused: its entities can unpack a few hundred bytes to gigabytes, or
-name other files. Whether it does is seen by the parser that rdflib itself uses, whatever the encoding.
+XML that declares a document type is refused, because its entities can expand a few hundred bytes to
+gigabytes, or refer to other files. The declaration is detected with the parser that rdflib itself uses, so
+that the encoding makes no difference.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
-#: Longest address or text of a triple, in characters.
+#: Most characters of an address or text in a triple.
 MAX_TERM_CHARS = 1 << 20
-#: Bytes that are read of XML at a time until its first element.
+#: Number of bytes read at a time from XML, up to its first element.
 _XML_BYTES = 1 << 16
 
 
 def read(path: str, form: str) -> list[list[Any]]:
-    """A job: the terms and triples of a file, as `_terms_and_triples` returns them. `path`: the bytes of the
-    path as Latin-1; `form`: rdflib's name of the format. Raises ValueError, and OSError if it cannot be
-    opened."""
+    """A job: returns the terms and triples of a file, in the form of `_terms_and_triples`.
+
+    `path` consists of the bytes of the path, decoded as Latin-1. `form` is rdflib's name of the file format.
+    Raises ValueError, and OSError if the file cannot be opened.
+    """
     from rdflib import Graph
 
     file_name = os.fsdecode(path.encode("latin-1"))
@@ -39,9 +42,11 @@ def read(path: str, form: str) -> list[list[Any]]:
 
 
 def _terms_and_triples(graph: Any) -> list[list[Any]]:
-    """The terms of a graph, and its triples as numbers of terms, three in a row. A term is an address
-    `[address]`, a nameless node `[name, 0]`, or a text `[text, language, datatype]`. Raises ValueError for a
-    term that is too long."""
+    """Returns the terms of a graph, and its triples as a flat list of term numbers, three for each triple.
+
+    A term is an address `[address]`, a blank node `[name, 0]`, or a literal `[text, language, datatype]`.
+    Raises ValueError for a term that is too long.
+    """
     from rdflib import Literal, URIRef
 
     numbers: dict[Any, int] = {}
@@ -49,7 +54,7 @@ def _terms_and_triples(graph: Any) -> list[list[Any]]:
     triples: list[int] = []
     for triple in graph:
         for term in triple:
-            # Not the term itself: equal terms may differ in what they show, and typed texts compare slowly.
+            # Terms are not used as keys: equal terms can differ in text, and typed literals compare slowly.
             key = (type(term), str(term), getattr(term, "language", None), getattr(term, "datatype", None))
             if (number := numbers.get(key)) is None:
                 if len(str(term)) > MAX_TERM_CHARS:
@@ -64,7 +69,7 @@ def _terms_and_triples(graph: Any) -> list[list[Any]]:
 
 
 def _reject_doctype(path: str) -> None:
-    """Raises ValueError for an XML file that declares a document type, and OSError."""
+    """Raises ValueError if an XML file declares a document type, and OSError."""
 
     def refuse(*_: Any) -> None:
         raise ValueError(
@@ -84,5 +89,5 @@ def _reject_doctype(path: str) -> None:
             if not elements:
                 parser.Parse(b"", True)
     except (expat.ExpatError, LookupError) as error:
-        if not elements:  # otherwise rdflib says what is wrong
+        if not elements:  # otherwise rdflib reports what is wrong
             raise ValueError(f"it is not readable XML ({error}): repair it") from None

@@ -1,21 +1,23 @@
-"""Tries out a `tokenizer.json` in a worker (rag_r1/sandbox).
+"""Tries out a `tokenizer.json` in a sandbox worker.
 
 Such a file can take minutes and gigabytes to load, or turn an empty text into millions of tokens.
+`refuse_endless_files` (chat_template.py) runs this job before the tokenizer is loaded.
 """
 
 from __future__ import annotations
 
 import os
 
-#: Letters, digits, signs, spaces and a few scripts, in runs and mixed.
+#: A text with letters, digits, punctuation, spaces and several scripts, repeated and mixed.
 _SAMPLE = (
     "Who was born in Zürich?\n\n\t" + "a" * 64 + " " * 64 + "".join(map(chr, range(32, 127))) + "北京 Ωж é"
 )
 
 
 def try_out(path: str) -> int:
-    """A job: load the file and encode a text of a few hundred characters. Returns the number of tokens.
-    `path`: the bytes of the path as Latin-1. Raises what tokenizers raises."""
+    """A job: loads the file, encodes a text of a few hundred characters, and returns the number of tokens.
+    `path` consists of the bytes of the path, decoded as Latin-1. Raises the errors of the package
+    tokenizers."""
     from tokenizers import Tokenizer
 
     return len(Tokenizer.from_file(os.fsdecode(path.encode("latin-1"))).encode(_SAMPLE))

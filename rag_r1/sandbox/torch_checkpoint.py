@@ -1,9 +1,9 @@
-"""Reads the learning rates of a `torch.save` file in a sandbox worker, without torch.
+"""Reads the learning rates from a `torch.save` file in a sandbox worker, without torch.
 
-Such a file is a zip archive with a pickle. Everything in it that is not a plain value is replaced by a
-placeholder: nothing that it names is imported or called, and no tensor is read. It is read in a worker,
-because a pickle of a few bytes can ask for gigabytes (an entry of its memo with a high number), or nest
-tuples whose hash takes for ever.
+Such a file is a zip archive that contains a pickle. Every object in it that is not a plain value is replaced
+by a placeholder, so that nothing named in the file is imported or called, and no tensor is read. A worker is
+needed because a pickle of a few bytes can request gigabytes (a memo entry with a high number), or contain
+nested tuples whose hash takes forever.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from typing import Any
 
 
 def base_rates(path: str) -> list[float]:
-    """A job: the learning rates with which the scheduler in a file was created; [] if there is no scheduler.
-    `path`: the bytes of the path as Latin-1. Raises ValueError, and OSError if the file cannot be opened."""
+    """A job: returns the learning rates with which the scheduler in a file was created; [] if there is no
+    scheduler.
+
+    `path` consists of the bytes of the path, decoded as Latin-1. Raises ValueError, and OSError if the file
+    cannot be opened.
+    """
     values = plain_values(os.fsdecode(path.encode("latin-1")))
     try:
         scheduler = values.get("lr_scheduler") or {}
@@ -27,7 +31,8 @@ def base_rates(path: str) -> list[float]:
 
 
 class _Placeholder:
-    """Stands for any object that is not a plain value: it can be called, filled and ignored."""
+    """Stands for any object that is not a plain value; it accepts all calls of the unpickler and ignores
+    them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
@@ -46,7 +51,7 @@ class _Placeholder:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Loads numbers, texts, lists and dictionaries; calls nothing that a file names."""
+    """Loads numbers, texts, lists and dictionaries, and calls nothing that the file names."""
 
     def find_class(self, module: str, name: str) -> type:
         return OrderedDict if (module, name) == ("collections", "OrderedDict") else _Placeholder
@@ -56,7 +61,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def plain_values(path: str) -> Any:
-    """The plain values of a file of `torch.save`. Raises ValueError for any other file, OSError and
+    """Returns the plain values of a `torch.save` file. Raises ValueError for any other file, OSError and
     MemoryError."""
     try:
         with zipfile.ZipFile(path) as archive:

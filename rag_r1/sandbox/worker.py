@@ -1,9 +1,8 @@
-"""The worker process of the sandbox: runs one job after another, each within its limits.
+"""The worker process of the sandbox, which runs one job after another within limits.
 
-It is run as a program, by its path and without the environment's settings for Python, so it imports only the
-standard library until a job needs more. Messages are JSON, with their length in 8 bytes before them. The
-kernel ends a job that exceeds its processor time, together with this process; a job that exceeds its memory
-gets an answer, and the process ends after it.
+It is started as a program by its path, in Python's isolated mode, and imports only the standard library until
+a job needs more. Each message is JSON, preceded by its length in 8 bytes. The kernel kills the process if a
+job exceeds its processor time. A job that exceeds its memory gets an answer, after which the process ends.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ import time
 from importlib import import_module
 from typing import Any, BinaryIO
 
-#: A process that has ever held more than this many bytes is not used again.
+#: A process whose memory has ever exceeded this many bytes is not reused.
 _REUSABLE_BYTES = 512 << 20
 
 
 def main() -> None:
-    """Work until the parent closes the pipe, or ends."""
+    """Run jobs until the parent closes the pipe, or ends."""
     _exit_with_parent(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # prints of a job must not mix with answers
+    os.dup2(2, 1)  # what a job prints must not mix with answers
     requests = os.fdopen(os.dup(0), "rb")
     sys.path[:] = _read(requests)
     while (request := _read(requests)) is not None:
@@ -37,8 +36,8 @@ def main() -> None:
 
 
 def _run_job(request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The answer to a request, `{"value": ...}` or `{"error": [kind, message]}`, and whether this process
-    exits after it."""
+    """Returns the answer to a request, `{"value": ...}` or `{"error": [kind, message]}`, and whether this
+    process exits after sending it."""
     _set_limits(request["cpu_s"], request["memory"])
     try:
         module, _, function = request["job"].partition(":")
@@ -54,24 +53,24 @@ def _run_job(request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
 
 
 def _read(stream: BinaryIO) -> Any:
-    """The next message; None at the end."""
+    """Returns the next message; None at the end of the stream."""
     header = stream.read(8)
     return json.loads(stream.read(int.from_bytes(header, "big"))) if len(header) == 8 else None
 
 
 def _set_limits(cpu_s: float, memory_bytes: int | None) -> None:
-    """Let this process use so many more seconds of processor time, and so many bytes of address space in all
-    (None: no limit)."""
+    """Allow this process `cpu_s` more seconds of processor time, and `memory_bytes` of address space in total
+    (None for no limit)."""
     import resource
 
-    signal.setitimer(signal.ITIMER_PROF, cpu_s)  # its signal ends the process, whatever it is doing
-    _set_limit(resource.RLIMIT_CPU, int(time.process_time() + cpu_s) + 2)  # should the signal be blocked
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)  # its signal kills the process in any state
+    _set_limit(resource.RLIMIT_CPU, int(time.process_time() + cpu_s) + 2)  # in case the signal is blocked
     _set_limit(resource.RLIMIT_AS, resource.RLIM_INFINITY if memory_bytes is None else memory_bytes)
     _set_limit(resource.RLIMIT_CORE, 0)
 
 
 def _set_limit(kind: int, value: int) -> None:
-    """Set the soft limit of a resource, as far as the hard one allows."""
+    """Set the soft limit of a resource, as far as its hard limit allows."""
     import resource
 
     hard_limit = resource.getrlimit(kind)[1]
@@ -81,19 +80,20 @@ def _set_limit(kind: int, value: int) -> None:
 
 
 def _peak_bytes() -> int:
-    """The most bytes that this program held. Not getrusage's figure, which on Linux includes the parent's."""
+    """Returns the peak memory of this program in bytes. On Linux, getrusage is not used, since its figure
+    includes the parent's memory."""
     try:
         with open("/proc/self/status", "rb") as status:
             return next(int(line.split()[1]) << 10 for line in status if line.startswith(b"VmHWM:"))
-    except (OSError, StopIteration):  # not on Linux
+    except (OSError, StopIteration):  # this is not Linux
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _exit_with_parent(parent: int) -> None:
-    """Let the kernel end this process with its parent, and exit if that has ended already."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it closes the pipe
+    """Make the kernel kill this process when its parent ends, and exit if the parent has ended already."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and closes the pipe
     if sys.platform == "linux":
         import ctypes
 

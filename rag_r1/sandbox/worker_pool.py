@@ -1,13 +1,13 @@
-"""A pool of sandbox workers that run jobs on hostile data within limits.
+"""A pool of sandbox workers that run jobs on untrusted data within limits.
 
     pool = WorkerPool()
     pool.call("rag_r1.sandbox.documents:read", [path, ".pdf"], JobLimits(cpu_s=10))
 
-A job is a function of a module; its arguments and its result are JSON, and travel through the pipes of a
-worker process (worker.py). `call` blocks and may be used in any thread; coroutines use it in a thread. A call
-that finds no idle worker starts one, in about 30 ms, which is used again afterwards. A worker has neither the
-environment of this process, in which there may be keys, nor its standard output. Linux ends it when this
-process ends, however that happens. The child of a fork has no workers at first.
+A job is a function of a module. Its arguments and its result are JSON, and pass through the pipes of a worker
+process (worker.py). `call` blocks and may be used in any thread; coroutines use it in a thread. If no worker
+is free, a new one is started in about 30 ms, and is reused afterwards. A worker has no access to this
+process's environment, which may contain keys, nor to its standard output. Linux kills it when this process
+ends for any reason. After a fork, the child process starts without workers.
 """
 
 from __future__ import annotations
@@ -29,29 +29,32 @@ from typing import Any
 from weakref import WeakSet
 
 _PROGRAM = str(Path(__file__).with_name("worker.py"))
-#: Variables without which Python may not start, or decodes names of files differently.
+#: Variables without which Python may not start, or decodes file names differently.
 _PASSED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
-#: Longest wait for a worker beside its processor time, on a busy machine or a slow disk.
+#: Seconds to wait for a worker in addition to its processor time, on a busy machine or a slow disk.
 _WAIT_S = 30.0
 
 
 @dataclass(frozen=True)
 class JobLimits:
-    """Limits of one job: seconds of processor time, bytes of address space, and bytes of its answer."""
+    """The limits of one job."""
 
+    #: Processor time in seconds.
     cpu_s: float
+    #: Address space of the worker.
     memory_bytes: int = 1 << 30
+    #: Size of the answer as JSON.
     answer_bytes: int = 128 << 20
 
 
 class LimitError(Exception):
-    """A job was ended by a limit, or has ended its worker; the message gives the reason, as a sentence about
-    the job that begins with `it`."""
+    """A limit ended a job, or the job ended its worker. The message is a sentence about the job that begins
+    with `it`."""
 
 
 class JobError(Exception):
-    """A job has raised an exception, whose message this has. `kind`: the exception's name (`OSError` for all
-    of its kind)."""
+    """A job raised an exception, whose message this error has. `kind` is the name of the exception's class
+    (`OSError` for all its subclasses)."""
 
     def __init__(self, kind: str, message: str):
         super().__init__(message)
@@ -59,8 +62,8 @@ class JobError(Exception):
 
 
 class WorkerPool:
-    """Workers, at most `max_workers` of them (None: as many as there are cores, up to 4); a call waits if all
-    are busy."""
+    """At most `max_workers` workers (by default as many as there are cores, up to 4). A call waits while all
+    of them are busy."""
 
     def __init__(self, max_workers: int | None = None):
         self._max_workers = max_workers or max(1, min(4, os.cpu_count() or 1))
@@ -73,36 +76,39 @@ class WorkerPool:
         self._idle: list[_Worker] = []
 
     def call(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> Any:
-        """The result of the job, `module:function`. Raises LimitError and JobError; OSError if a process
-        cannot be started, and RuntimeError for that while the interpreter shuts down."""
+        """Returns the result of the job `module:function`. Raises LimitError and JobError, OSError if no
+        worker can be started, and RuntimeError if none can be started because the interpreter shuts down."""
         return self.start(job, arguments, limits).result()
 
     def start(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> JobHandle:
-        """Begin a job as soon as a worker is free. Its `result()` or `cancel()` must follow. Until then the
-        same thread begins further jobs with `try_start`, since `start` could wait for a worker that it holds
-        itself. Raises OSError and RuntimeError as `call`."""
+        """Start a job as soon as a worker is free.
+
+        `result()` or `cancel()` of the returned handle must be called. Until then, the same thread must use
+        `try_start` for further jobs, since `start` could wait for a worker that the thread itself holds.
+        Raises OSError and RuntimeError like `call`.
+        """
         self._slots.acquire()
         return self._begin(job, arguments, limits)
 
     def try_start(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> JobHandle | None:
-        """Begin a job as `start`; None if all workers are busy."""
+        """Start a job like `start`, or return None if all workers are busy."""
         return self._begin(job, arguments, limits) if self._slots.acquire(blocking=False) else None
 
     def close(self) -> None:
-        """End the idle workers; a later call starts another one."""
+        """End all idle workers. A later call starts a new one."""
         while (worker := self._pop_idle()) is not None:
             worker.end()
 
     def _begin(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> JobHandle:
-        """Send a job to a worker; the caller has acquired a slot."""
+        """Send a job to a worker. The caller has acquired a slot."""
         slots = self._slots
         worker = None
         try:
             worker = self._take_worker()
-            with suppress(BrokenPipeError):  # `result` says why the worker has ended
+            with suppress(BrokenPipeError):  # `result` reports why the worker has ended
                 bounds = {"cpu_s": limits.cpu_s, "memory": limits.memory_bytes}  # the worker sets them itself
                 worker.send({"job": job, "arguments": arguments, **bounds})
-        except BaseException:  # also Ctrl-C: half a message may be in the pipe
+        except BaseException:  # includes Ctrl-C, after which half a message may be in the pipe
             if worker is not None:
                 worker.end()
             slots.release()
@@ -110,23 +116,24 @@ class WorkerPool:
         return JobHandle(self, slots, worker, limits)
 
     def _take_worker(self) -> _Worker:
-        """An idle worker, or a new one."""
+        """Returns an idle worker, or a new one."""
         while (worker := self._pop_idle()) is not None:
             if worker.is_alive():
                 return worker
             worker.end()
-        # Linux ends a worker with the thread that has started it: that thread must live as long as we do.
+        # Linux kills a worker when the thread that started it ends, so that thread must live on.
         return _starter.submit(_Worker).result()
 
     def _pop_idle(self) -> _Worker | None:
-        """An idle worker, or None; in one step, since another thread may take the last one."""
+        """Returns an idle worker, or None. This is a single step, since another thread may take the last
+        one."""
         try:
             return self._idle.pop()
         except IndexError:
             return None
 
     def _release(self, slots: threading.BoundedSemaphore, worker: _Worker, reusable: bool) -> None:
-        """Give back the worker of a job, or end it, and its slot."""
+        """Return a worker to the pool, or end it, and free its slot."""
         if reusable:
             self._idle.append(worker)
         else:
@@ -135,7 +142,8 @@ class WorkerPool:
 
 
 class JobHandle:
-    """A job that was begun. Either `result` or `cancel` must be called, once: both give up the worker."""
+    """A job that was started. Either `result` or `cancel` must be called exactly once, to release the
+    worker."""
 
     def __init__(
         self, pool: WorkerPool, slots: threading.BoundedSemaphore, worker: _Worker, limits: JobLimits
@@ -143,12 +151,12 @@ class JobHandle:
         self._pool, self._slots, self._worker, self._limits = pool, slots, worker, limits
 
     def result(self) -> Any:
-        """Wait for the job's result. Raises LimitError and JobError."""
+        """Wait for the job and return its result. Raises LimitError and JobError."""
         reusable = False
         try:
             answer, exits = self._worker.answer(self._limits)
             reusable = not exits
-        finally:  # whatever happens: an answer that was not read would be taken for the next job's
+        finally:  # in all cases, since an answer that was not read would be taken for that of the next job
             self._pool._release(self._slots, self._worker, reusable)
         if "error" not in answer:
             return answer["value"]
@@ -158,12 +166,12 @@ class JobHandle:
         raise JobError(kind, message)
 
     def cancel(self) -> None:
-        """End the job, together with its worker."""
+        """End the job together with its worker."""
         self._pool._release(self._slots, self._worker, reusable=False)
 
 
 class _Worker:
-    """A worker process and its pipes, used by one job at a time."""
+    """A worker process with its pipes, used by one job at a time."""
 
     def __init__(self) -> None:
         variables = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
@@ -182,18 +190,20 @@ class _Worker:
             raise
 
     def is_alive(self) -> bool:
+        """Returns whether the process is running."""
         return self._process.poll() is None
 
     def end(self) -> None:
+        """Kill the process and close its pipes."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None  # Popen has made pipes
+            assert stream is not None  # both are pipes
             stream.close()
 
     def answer(self, limits: JobLimits) -> tuple[dict[str, Any], bool]:
-        """The answer to the request that was sent, and whether this worker exits now. Raises LimitError."""
-        # Processor time is limited by the kernel; on a busy machine it takes several times as long.
+        """Returns the answer to the last request, and whether the worker exits now. Raises LimitError."""
+        # The kernel limits the processor time. On a busy machine, several times as much wall time may pass.
         deadline = time.monotonic() + 4 * limits.cpu_s + _WAIT_S
         try:
             size = int.from_bytes(self._read(8, deadline), "big")
@@ -213,7 +223,7 @@ class _Worker:
             view = view[self._process.stdin.write(view) or 0 :]
 
     def _read(self, size: int, deadline: float) -> bytes:
-        """The next `size` bytes. Raises EOFError if the process has ended, and LimitError after the
+        """Returns the next `size` bytes. Raises EOFError if the process has ended, and LimitError after the
         deadline."""
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
@@ -230,13 +240,13 @@ class _Worker:
         return bytes(data)
 
     def _exit_reason(self, limits: JobLimits) -> str:
-        """Why the process has ended by itself, as the message of a LimitError."""
+        """Returns the reason why the process ended by itself, as the message of a LimitError."""
         status = self._process.wait()
         if status in (-signal.SIGPROF, -signal.SIGXCPU):
             return f"it takes more than {limits.cpu_s:,.4g} s of processor time"
         if status == -signal.SIGKILL:
             return "its worker was killed, perhaps by the system for want of memory"
-        if status == -signal.SIGABRT:  # what a library without Python's MemoryError does
+        if status == -signal.SIGABRT:  # raised by libraries that cannot raise Python's MemoryError
             return (
                 f"it needs more than {limits.memory_bytes >> 20:,} MiB of memory, or its worker has a fault"
             )
@@ -254,7 +264,7 @@ _starter = _new_starter()
 
 
 def _after_fork() -> None:
-    """Forget the workers and the thread of the parent, which a forked child does not have."""
+    """Forget the parent's workers and thread, which a forked child does not have."""
     global _starter
     _starter = _new_starter()
     for pool in list(_pools):

@@ -1,1 +1,3 @@
-"""This machine and this installation: extras, GPU driver, child processes, other trainings."""
+"""Facts about this machine and this installation: extras, GPU driver, cores, child processes, other
+trainings.
+"""

@@ -1,17 +1,17 @@
-"""Supervises child processes: they are started, awaited and ended here, and get no secrets.
+"""Starts, awaits and ends child processes, and keeps secrets out of their environments.
 
-`child_process` keeps a server for as long as a block runs: it ends with the block, also through an error,
-Ctrl-C or SIGTERM of this process. If this process is killed (SIGKILL), Linux ends the child
-(PR_SET_PDEATHSIG), so a port, the memory of a GPU and an index in memory are free for the next start.
-`bind_to_parent` gives a command that ends in the same way, for children that something else starts.
+`child_process` runs a server while a block runs. The server ends with the block, also after an error, Ctrl-C
+or SIGTERM of this process. If this process is killed (SIGKILL), Linux ends the child (PR_SET_PDEATHSIG), so
+that its port, its GPU memory and its main memory are free for the next invocation. `bind_to_parent` wraps a
+command in the same way for other code that starts it.
 
-`start` and `end` are for children that outlive a block, such as trainings: `end` sends the signals of an
-`Ending`, then kills. `wait_until_ready` waits for a server, and `last_lines` are the lines of a log that an
-error shows.
+`start` and `end` are for children that outlive a block, such as trainings. `end` sends the signals of an
+`Ending`, followed by SIGKILL. `wait_until_ready` waits for a server, and `last_lines` returns the end of a
+log for an error message.
 
-`server_environment` has the variables that our own servers need; `environment_without_secrets` has all but
-those that are secret by their names or hold an address with a password, for programs whose variables we do
-not know (vLLM).
+`server_environment` returns the variables that this project's own servers need. `environment_without_secrets`
+returns all variables except those with the name of a secret or with a password in an address; it is for
+programs such as vLLM, whose variables are not known.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-#: Makes Linux send SIGTERM to this process when its parent ends, then becomes the command.
+#: A program that makes Linux send it SIGTERM when its parent ends, and then executes the command.
 _ENDS_WITH_PARENT = """\
 import ctypes, os, signal, sys
 if sys.platform == "linux":
@@ -40,9 +40,9 @@ if sys.platform == "linux":
         sys.exit("the command that started this server has ended")
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-#: Exit status of a process that ends itself at SIGTERM.
+#: Exit status of a process that handles SIGTERM by ending.
 TERMINATED = 143
-#: Variables that our servers need: paths, and how much of the machine they use.
+#: Variables that this project's servers need: paths, and settings for the use of the machine.
 _NEEDED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TERM|TMPDIR|TEMP|TMP|HOSTNAME|VIRTUAL_ENV|CI"
     r"|LC_.+|LD_.+|PYTHON.+|CONDA_.+|XDG_.+|SSL_CERT_.+|COV.+|RAG_R1_.+|MALLOC_.+"
@@ -56,15 +56,15 @@ _SECRET = re.compile(
     r"(_.*)?|.*(PASSWORD|PASSWD|_PWD|_PASS|CONNECTION_STRING|WEBHOOK_URL)(_.*)?",
     re.IGNORECASE,
 )
-#: An address with a password, such as a database's, and the variables of proxies and of the Hub's mirror,
-#: where it is needed.
+#: An address with a password, such as that of a database, and the variables in which one is needed: those of
+#: proxies and of the Hub's mirror.
 _PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s@]*:[^/\s@]+@")
 _NEEDED_ADDRESS = re.compile(r".*_proxy|HF_ENDPOINT", re.IGNORECASE)
 
 
 def server_environment(*tokens: str) -> dict[str, str]:
-    """The variables of this process's environment that a server of ours needs. `tokens`: the variables with
-    secrets that it needs, too."""
+    """Returns the environment variables that a server of this project needs. `tokens` are the names of secret
+    variables that it needs, too."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -73,8 +73,8 @@ def server_environment(*tokens: str) -> dict[str, str]:
 
 
 def environment_without_secrets(keep: Collection[str], hidden: Collection[str] = ()) -> dict[str, str]:
-    """This process's environment without the variables `hidden`, and without those that are secret by their
-    names or hold an address with a password, except `keep`."""
+    """Returns the environment of this process without its secrets: the variables with the name of a secret or
+    a password in an address, unless they are in `keep`. The variables in `hidden` are left out as well."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -83,15 +83,17 @@ def environment_without_secrets(keep: Collection[str], hidden: Collection[str] =
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether a variable is secret by its name, or by a password in its address."""
+    """Returns whether a variable has the name of a secret, or an address with a password as its value."""
     has_password = _PASSWORD_IN_ADDRESS.search(value) and not _NEEDED_ADDRESS.fullmatch(name)
     return bool(_SECRET.fullmatch(name) or has_password)
 
 
 def bind_to_parent(command: Sequence[str], folder: Path | str | None = None) -> list[str]:
-    """The command, wrapped so that it is ended when the thread that starts it ends, or its process; `folder`:
-    the one in which it is started. A command of a program that does not exist is returned unchanged, so that
-    its start fails."""
+    """Returns the command, wrapped so that it ends when the thread or process that starts it ends.
+
+    `folder` is the folder in which the command is started. A command whose program does not exist is returned
+    unchanged, so that starting it fails.
+    """
     path = os.path.join(folder or "", command[0]) if os.sep in command[0] else command[0]
     if shutil.which(path) is None:
         return list(command)
@@ -99,26 +101,27 @@ def bind_to_parent(command: Sequence[str], folder: Path | str | None = None) -> 
 
 
 class NotReadyError(RuntimeError):
-    """A server ended before it was ready, or was not ready in time; the message has the end of its log."""
+    """A server ended before it was ready, or was not ready in time; the message contains the end of its
+    log."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child is ended: the signals that it is sent, in turn, each with the seconds to wait; SIGKILL
-    follows."""
+    """How a child is ended. SIGKILL follows the signals."""
 
+    #: The signals to send in turn, each with the seconds to wait for the child to end.
     signals: tuple[tuple[int, float], ...]
-    #: Whether the signals go to all processes of its group, not to the child alone.
+    #: Whether the signals are sent to all processes of the child's group instead of the child alone.
     asks_group: bool = False
-    #: Whether SIGKILL does, also if the child itself has ended.
+    #: Whether SIGKILL is sent to the whole group, even if the child itself has ended.
     kills_group: bool = True
 
 
-#: For a server, which ends its own workers.
+#: Ends a server, which ends its own workers.
 SERVER = Ending(((signal.SIGTERM, 30.0),))
-#: For a command in a session of its own: as by Ctrl-C.
+#: Ends a command in a session of its own, first with the signal of Ctrl-C.
 SESSION = Ending(((signal.SIGINT, 20.0), (signal.SIGTERM, 10.0)), asks_group=True)
-#: For a child in this process's own group.
+#: Ends a child in the group of this process.
 SAME_GROUP = Ending(((signal.SIGINT, 60.0),), kills_group=False)
 
 
@@ -130,9 +133,14 @@ def start(
     own_session: bool = True,
     inherits_files: bool = False,
 ) -> subprocess.Popen:
-    """Start a command, by default in a session of its own. `output`: the file that gets what it prints; None:
-    where this process prints. `environment`: None for this process's. `inherits_files`: it keeps the open
-    files that are inheritable, such as a folder's lock. Raises OSError if it cannot be started."""
+    """Start a command, by default in a session of its own.
+
+    - `output`: the file that receives the command's output; None to print it here
+    - `environment`: None for the environment of this process
+    - `inherits_files`: whether the command keeps open files that are inheritable, such as a folder's lock
+
+    Raises OSError if the command cannot be started.
+    """
     return subprocess.Popen(
         command,
         env=environment,
@@ -147,9 +155,11 @@ def start(
 def child_process(
     arguments: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen]:
-    """Runs Python with these arguments, in a process group of its own, while the block runs; `log` gets what
-    it prints. Call it from the main thread: otherwise SIGTERM of this process is not handled here, and the
-    child ends with the thread."""
+    """Run Python with these arguments, in a process group of its own, while the block runs.
+
+    `log` receives the output. Call this from the main thread: in any other thread SIGTERM of this process is
+    not handled, and the child ends with that thread.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as output, exit_on_sigterm():
         process = start(bind_to_parent([sys.executable, *arguments]), output, environment)
@@ -160,12 +170,12 @@ def child_process(
 
 
 def end(process: subprocess.Popen, ending: Ending) -> None:
-    """End a child, and with `kills_group` whatever is left of the group it leads, before the group's number
-    can be another's."""
+    """End a child. With `kills_group`, also end all that remains of its process group, before the group's
+    number can be reused."""
     for number, wait_s in ending.signals:
         if _has_exited(process):
             break
-        # A shell starts what it puts into the background with SIGINT ignored, and children inherit that.
+        # A shell starts background commands with SIGINT ignored, and child processes inherit that.
         if signal.getsignal(number) is signal.SIG_IGN:
             number = signal.SIGTERM
         os.kill(-process.pid if ending.asks_group else process.pid, number)
@@ -181,7 +191,8 @@ def end(process: subprocess.Popen, ending: Ending) -> None:
 
 
 def _has_exited(process: subprocess.Popen) -> bool:
-    """Whether a child has ended; until it is waited for it remains a zombie, which keeps its number."""
+    """Returns whether a child has ended. It stays a zombie, which keeps its process number, until it is
+    waited for."""
     if process.returncode is not None:
         return True
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -196,8 +207,9 @@ def wait_until_ready(
     log: Path,
     every_s: float = 0.2,
 ) -> None:
-    """Wait until a server is ready. `name`: the server in an error. Raises NotReadyError if it ends before,
-    or is not ready after `limit_s` seconds."""
+    """Wait until `is_ready`, which is called every `every_s` seconds, returns True. `name` stands for the
+    server in an error. Raises NotReadyError if the server ends before, or is not ready after `limit_s`
+    seconds."""
     deadline = time.monotonic() + limit_s
     while process.poll() is None:
         if is_ready():
@@ -211,13 +223,13 @@ def wait_until_ready(
 
 
 def last_lines(log: Path | str, count: int = 25) -> str:
-    """The last lines of a file, or of a text."""
+    """Returns the last lines of a file, or of a text."""
     text = log if isinstance(log, str) else log.read_text(encoding="utf-8", errors="replace")
     return "\n".join(text.strip().splitlines()[-count:])
 
 
 def free_port() -> int:
-    """A port of the loopback interface on which nothing listens."""
+    """Returns a port of the loopback interface on which no server listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -225,8 +237,11 @@ def free_port() -> int:
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """While the block runs, SIGTERM raises SystemExit (143), so that what must be closed is closed; a handler
-    of the caller's own goes first, and may raise something else. Without effect outside the main thread."""
+    """Make SIGTERM raise SystemExit (143) while the block runs, so that resources are released.
+
+    A handler that was set before is called first, and may raise something else. Has no effect outside the
+    main thread.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,10 +1,10 @@
-"""Detects concurrent trainings on this machine whose sockets would collide with ours.
+"""Detects other trainings on this machine whose sockets would collide with those of a new one.
 
-A training hands its weights to vLLM through a socket in /tmp. veRL puts Ray's job id into its name, so that
-two trainings do not meet there (verl/workers/rollout/vllm_rollout/vllm_rollout.py, `ServerAdapter`). But
-every Ray cluster counts its jobs from 1, and a training that is not given a cluster starts its own: all of
-them then have the same socket, whatever GPUs they use, and vLLM may load the weights of another training or
-wait forever.
+A training passes its weights to vLLM through a socket in /tmp. veRL puts Ray's job id into the socket's name,
+so that two trainings do not share one (verl/workers/rollout/vllm_rollout/vllm_rollout.py, `ServerAdapter`).
+But every Ray cluster counts its jobs from 1, and a training starts a cluster of its own unless it is given
+one. All such trainings have the same socket, whatever GPUs they use, and vLLM may load the weights of another
+training or wait forever.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 
 import psutil
 
-#: The word of a command line that shows a training.
+#: The word by which the command line of a training is recognised.
 TRAINER = "verl.trainer.main_ppo"
 
 
 def find_other_trainings(processes: Iterable[tuple[int, Sequence[str]]] | None = None) -> list[int]:
-    """The ids of other processes that run veRL's trainer. `processes`: (id, command line) of each process;
-    None: all that this process can see."""
+    """Returns the ids of other processes that run veRL's trainer. `processes` has the id and command line of
+    each process to consider; None for all processes that this one can see."""
     if processes is None:
         all_processes = psutil.process_iter(["cmdline"])
         processes = ((process.pid, process.info["cmdline"] or ()) for process in all_processes)
@@ -28,7 +28,7 @@ def find_other_trainings(processes: Iterable[tuple[int, Sequence[str]]] | None =
 
 
 def warn_of_other_trainings() -> None:
-    """Print a warning if another training runs on this machine, before one starts."""
+    """Print a warning if another training is running on this machine."""
     if ids := find_other_trainings():
         print(
             f"warning: another training runs on this machine (process {', '.join(map(str, ids))}). Their"

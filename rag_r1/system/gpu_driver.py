@@ -1,6 +1,6 @@
-"""Detects the NVIDIA driver, the memory of the GPUs and the CUDA toolkit, without torch.
+"""Detects the NVIDIA driver, the GPU memory and the CUDA toolkit, without torch.
 
-scripts/gpu_env.sh detects driver and toolkit in the shell, before the first download.
+scripts/gpu_env.sh detects the driver and the toolkit in the shell, before anything is downloaded.
 """
 
 from __future__ import annotations
@@ -12,42 +12,45 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-#: The CUDA of the locked GPU environment (torch 2.11.0, vllm 0.24.0), for use without torch.
+#: Major version of CUDA in the locked GPU environment (torch 2.11.0, vllm 0.24.0).
 CUDA = 13
-#: Major version of CUDA -> the first driver series that runs it (NVIDIA's release notes, minor-version
+#: Major version of CUDA -> the first driver series that supports it (NVIDIA's release notes, minor-version
 #: compatibility).
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 
 
 def driver_version() -> str | None:
-    """The driver that nvidia-smi reports, e.g. "580.65.06"; None without nvidia-smi or without a driver."""
+    """Returns the driver version that nvidia-smi reports, e.g. "580.65.06"; None without nvidia-smi or a
+    driver."""
     version = next(iter(_of_each_gpu("driver_version")), "")
     return version if re.match(r"\d+\.", version) else None
 
 
 def gpu_memory() -> float | None:
-    """Bytes of memory of this machine's smallest GPU, by nvidia-smi; None without one."""
+    """Returns the memory of this machine's smallest GPU in bytes, as nvidia-smi reports it; None without a
+    GPU."""
     return min(_memory_bytes("total"), default=None)
 
 
 def gpu_memory_used() -> float | None:
-    """Bytes in use on the fullest GPU of this machine, by all processes, by nvidia-smi; None without one."""
+    """Returns the memory in use by all processes on this machine's fullest GPU in bytes, as nvidia-smi
+    reports it; None without a GPU."""
     return max(_memory_bytes("used"), default=None)
 
 
 def _memory_bytes(kind: str) -> list[float]:
-    """Bytes of memory of each GPU, `total` or `used`; [] without nvidia-smi or without a driver."""
+    """Returns the `total` or `used` memory of each GPU in bytes; [] without nvidia-smi or a driver."""
     return [int(mib) * 2.0**20 for mib in _of_each_gpu(f"memory.{kind}") if mib.isdigit()]
 
 
 def _of_each_gpu(field: str) -> list[str]:
-    """The text that nvidia-smi prints for a field of each GPU; [] without nvidia-smi or a driver."""
+    """Returns nvidia-smi's text for a field of each GPU; [] without nvidia-smi or a driver."""
     output = _output(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"])
     return [line.strip() for line in output.strip().splitlines()]
 
 
 def _output(command: Sequence[str]) -> str:
-    """The output of a command; "" if it is not there, fails, or takes longer than 30 s."""
+    """Returns the output of a command; "" if the command does not exist, fails, or takes longer than 30 s."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
@@ -56,20 +59,21 @@ def _output(command: Sequence[str]) -> str:
 
 
 def oldest_driver(cuda: str | None) -> int:
-    """The oldest driver series that runs a torch for `cuda` ("13.0"); None: for the CUDA of the locked
-    environment."""
+    """Returns the oldest driver series that supports a torch built for `cuda` ("13.0"); None stands for the
+    CUDA of the locked environment."""
     major = int(cuda.partition(".")[0]) if cuda else CUDA
     return OLDEST_DRIVER.get(major, OLDEST_DRIVER[CUDA])
 
 
 def too_old(driver: str, needed: int) -> bool:
-    """Whether a driver is older than the series, unless RAG_R1_OLD_DRIVER=1 says that it is new enough."""
+    """Returns whether a driver is older than the needed series. RAG_R1_OLD_DRIVER=1 declares any driver new
+    enough."""
     return int(driver.partition(".")[0]) < needed and os.environ.get("RAG_R1_OLD_DRIVER") != "1"
 
 
 def nvcc_release() -> tuple[str | None, str | None]:
-    """(path, release) of the CUDA compiler in CUDA_HOME, PATH or /usr/local/cuda; the release is None if it
-    cannot be found out, and both without a compiler."""
+    """Returns the path and the release of the CUDA compiler in CUDA_HOME, in PATH or in /usr/local/cuda. The
+    release is None if it cannot be determined, and both are None without a compiler."""
     home = os.environ.get("CUDA_HOME")
     candidate = f"{home}/bin/nvcc" if home else shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     if not Path(candidate).is_file():

@@ -1,6 +1,6 @@
-"""Detects how this project is installed: as a clone or from a wheel.
+"""Detects how this project is installed, as a clone or from a wheel, and words the remedy for a missing part.
 
-The remedy for a missing part, which messages name, differs: a clone has scripts that make an environment, an
+The remedy depends on the kind of installation. A clone has scripts that create an environment, and an
 installation from a wheel has pip and the extras of the distribution `rag-r1`.
 """
 
@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 DISTRIBUTION = "rag-r1"
 #: Stands for the packages of a training, which are installed together for a platform, `cpu` or `gpu`.
 _TRAINING = "training"
-#: Extra -> the modules that it installs. A module of several extras stands at the smallest.
+#: Extra -> the modules that it installs. A module of several extras is listed under the smallest one.
 _MODULES = {
     _TRAINING: {"antlr4", "hydra", "omegaconf", "ray", "tensordict", "transfer_queue", "verl", "vllm"},
     "bm25": {"bm25s", "fastapi", "httptools", "prometheus_client", "starlette", "Stemmer", "uvicorn"},
@@ -35,7 +35,7 @@ _MODULES = {
     "pretrained": {"gguf"},
     "nf4": {"bitsandbytes"},
 }
-#: Command -> the extra with all that it needs, if that is another than the extra of a missing module.
+#: Command -> the extra with all its packages, for commands that need more than the missing module's extra.
 _COMMANDS = {
     **{f"rag-r1 {name}": _TRAINING for name in ("demo", "pipeline", "train", "stages", "sft", "iterate")},
     "rag-r1 retriever train": "retriever",
@@ -44,7 +44,7 @@ _COMMANDS = {
 
 
 def version() -> str:
-    """The version of this installation, or "(not installed)"."""
+    """Returns the version of this installation, or "(not installed)"."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
@@ -52,13 +52,14 @@ def version() -> str:
 
 
 def clone() -> Path | None:
-    """The root of the clone that this code belongs to; None if it was installed without one."""
+    """Returns the root of the clone that contains this code; None if the code was installed from a wheel."""
     root = Path(__file__).resolve().parents[2]
     return root if (root / "scripts" / "setup_env.sh").is_file() else None
 
 
 def setup_command(platform: Literal["cpu", "gpu"] | None = None) -> str:
-    """The command that installs what a training needs, for a platform; None: this machine's."""
+    """Returns the command that installs all packages of a training for a platform; None selects the platform
+    of this machine."""
     if clone():
         return (f"RAG_R1_PLATFORM={platform} " if platform else "") + "bash scripts/setup_env.sh"
     if platform is None:
@@ -69,13 +70,13 @@ def setup_command(platform: Literal["cpu", "gpu"] | None = None) -> str:
 
 
 def flash_attn_command() -> str:
-    """The command that compiles flash-attn, against the torch that is installed."""
+    """Returns the command that compiles flash-attn for the installed torch."""
     return setup_command("gpu") if clone() else f"{pip_command('flash-attn')} --no-build-isolation"
 
 
 def pip_command(*extras: str) -> str:
-    """The pip command that adds extras to this installation, from the same source: the repository, a file,
-    the clone, or an index."""
+    """Returns the pip command that adds extras to this installation, from the same source: a repository, a
+    file, the clone, or a package index."""
     names = f"[{','.join(extras)}]" if extras else ""
     if clone():
         return f'pip install -e ".{names}"'
@@ -86,8 +87,8 @@ def pip_command(*extras: str) -> str:
 
 
 def remedy_for(module: str, command: str) -> str | None:
-    """The command that installs a module which a command (`rag-r1 serve`) did not find; None if no extra
-    installs it."""
+    """Returns the command that installs a module which a command (such as `rag-r1 serve`) could not import;
+    None if no extra contains the module."""
     name = module.partition(".")[0]
     extra = next((extra for extra, modules in _MODULES.items() if name in modules), None)
     if extra is None:
@@ -97,16 +98,16 @@ def remedy_for(module: str, command: str) -> str | None:
 
 
 def missing_package(command: str, *modules: str) -> str | None:
-    """The sentence about the first of these modules that cannot be found, with the command that installs it;
-    None if all are there, or if no extra installs it."""
+    """Returns a sentence about the first of these modules that is not installed, with the command that
+    installs it. Returns None if all are installed, or no extra contains the module."""
     name = next((name for name in modules if find_spec(name) is None), "")
     remedy = remedy_for(name, command)
     return None if remedy is None else f"{command} needs {name}, which is not installed: {remedy}"
 
 
 def require(*modules: str) -> None:
-    """Raises ModuleNotFoundError if one of these modules cannot be found: for those that only a process which
-    is started later imports."""
+    """Raises ModuleNotFoundError if one of these modules is not installed. This is for modules that only a
+    process started later imports."""
     for name in modules:
         if find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -114,8 +115,8 @@ def require(*modules: str) -> None:
 
 @cache
 def _source() -> str | None:
-    """The source from which pip installed this distribution, as a URL that pip takes; None for an index, or
-    if it is not known. (https://packaging.python.org/en/latest/specifications/direct-url)"""
+    """Returns the source from which pip installed this distribution, as a URL for pip; None if it was a
+    package index or is unknown. See https://packaging.python.org/en/latest/specifications/direct-url."""
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
         origin = json.loads(text or "{}")

@@ -1,9 +1,9 @@
-"""The old names of modules, which go on working until release `REMOVED_IN`, with a DeprecationWarning.
+"""Keeps the old names of modules importable until release `REMOVED_IN`, with a DeprecationWarning.
 
-`renamed_modules.txt` has a line `old new` for each. `import old` gives the module `new` itself, so that a
-class imported by either name is one class; `python -m old` runs `new`, or names the module that an experiment
-has moved to. Where an old module's name is now a package's, the package forwards the names of the module
-(`forwarding_getattr`).
+`renamed_modules.txt` has a line `old new` for each renamed module. `import old` returns the module `new`
+itself, so that a class imported under both names is one class. `python -m old` runs `new`; for a module that
+has moved into a clone's examples it prints the new name. If the name of an old module is now that of a
+package, the package forwards the names of the module (`forwarding_getattr`).
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ from typing import Any
 
 #: The release in which the old names stop working.
 REMOVED_IN = "0.2"
-#: Sources of a module with the old name, for `python -m old`: of this package, and of one in a clone only.
+#: The code that `python -m old` runs, for a module of this package and for one that only a clone has.
 _RUN = "import runpy; runpy.run_module({new!r}, run_name='__main__', alter_sys=True)"
 _MOVED = "import sys; sys.exit('python -m {old} is now, in a clone of the repository: python -m {new}')"
 
 
 @cache
 def renamed_modules() -> dict[str, str]:
-    """The new dotted name of each old one."""
+    """Returns the new dotted name of each old one."""
     text = files("rag_r1.system").joinpath("renamed_modules.txt").read_text(encoding="utf-8")
     return dict(line.split() for line in text.splitlines() if line)
 
 
 def _warn(old: str, new: str) -> None:
-    """A DeprecationWarning at the import of an old name. `new`: the sentence about the new one."""
+    """Issue the DeprecationWarning for the import of an old name. `new` completes the sentence `old is now
+    ...`."""
     text = f"{old} is now {new}; the old name stops working in rag_r1 {REMOVED_IN}"
     warnings.warn(text, DeprecationWarning, stacklevel=3)
 
 
 def _is_outside_package(new: str) -> bool:
-    """Whether a module has moved into a clone's examples, which a wheel does not have."""
+    """Returns whether a module has moved into a clone's examples, which a wheel does not contain."""
     return new.startswith("examples.")
 
 
 class _Loader(importlib.abc.InspectLoader):
-    """Loads the new module under the old name."""
+    """Loads the new module under its old name."""
 
     def __init__(self, new: str):
         self.new = new
@@ -57,10 +58,10 @@ class _Loader(importlib.abc.InspectLoader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # importlib has set the old name's
+        module.__spec__ = self._spec  # importlib has replaced it by the spec of the old name
 
     def get_source(self, fullname: str) -> str:
-        """The source that `python -m old` runs."""
+        """Returns the source that `python -m old` runs."""
         text = _MOVED if _is_outside_package(self.new) else _RUN
         return text.format(old=fullname, new=self.new)
 
@@ -72,14 +73,17 @@ class _Loader(importlib.abc.InspectLoader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the old names. It is asked before all other finders: `rag_r1.limited` is now the package
-    `rag_r1.sandbox`, in which the usual one would find `rag_r1.limited.worker` and load it a second time."""
+    """Finds modules by their old names.
+
+    It must come before all other finders. `rag_r1.limited`, for example, is now the package `rag_r1.sandbox`:
+    the ordinary finder would find `rag_r1.limited.worker` in it, and load that module a second time.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         new = renamed_modules().get(fullname) if fullname.startswith("rag_r1.") else None
-        if new is None or new.startswith(f"{fullname}."):  # a package, which forwards
+        if new is None or new.startswith(f"{fullname}."):  # a package, which forwards the names itself
             return None
         return importlib.machinery.ModuleSpec(fullname, _Loader(new))
 
@@ -91,7 +95,8 @@ def install() -> None:
 
 
 def forwarding_getattr(package: str, new: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a package that has the name of an old module, whose names are now in `new`."""
+    """Returns the `__getattr__` of a package that has the name of an old module, whose contents are now in
+    `new`."""
 
     def getattr_of_package(name: str) -> Any:
         if not name.startswith("__"):

@@ -68,6 +68,14 @@ def test_the_hub_is_not_asked_about_a_folder_nor_where_it_is_switched_off(hub, t
     assert not hub_answers() and session.asked == [] and loads[0]["local_files_only"] is False
 
 
+@pytest.mark.parametrize("name", ["policy", "our/own/model", "/our/model"])
+def test_a_name_that_is_no_folder_and_lacks_the_form_of_the_hub_is_not_looked_up(hub, name):
+    session, loads = hub(True)
+    with pytest.raises(FileNotFoundError, match="there is no such folder"):
+        load_tokenizer(name)
+    assert session.asked == loads == []
+
+
 def test_a_name_without_a_tokenizer_is_told_with_the_flag_that_takes_a_folder(hub):
     hub(False)
     with pytest.raises(RunError) as raised:

@@ -1,2 +1,1 @@
-"""Engines that play a policy's turns on an OpenAI-compatible endpoint, with conversations or with token
-ids."""
+"""Engines that generate a policy's turns with an OpenAI-compatible endpoint, from messages or token ids."""

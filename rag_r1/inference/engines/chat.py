@@ -1,13 +1,13 @@
 """An engine for OpenAI-compatible chat endpoints, `/v1/chat/completions`.
 
-Such an endpoint cannot continue a context; it answers a conversation. So the engine, one for each episode,
-sends the context as a conversation: the prompt's messages, then in turn what the policy wrote, as the
-assistant, and what the environment has added, as the user. If nothing was added (a plan, a rewritten
-context), the user message is `GO_ON`, since a conversation must not end with the assistant.
+A chat endpoint answers a conversation and cannot continue an arbitrary context. So the engine, of which each
+episode has its own, sends the context as a conversation: first the messages of the prompt, then alternately
+what the policy wrote, as the assistant, and what the environment added, as the user. If the environment added
+nothing (after a plan, or a rewritten context), the user message is `GO_ON`, since a conversation must not end
+with the assistant.
 
-Chat endpoints leave out the stop string at which they ended; stop_strings.py puts it back. A codec turns the
-texts into tokens (rag_r1/inference/character_codec.py, or the tokenizer of the model that will be trained on
-them).
+Chat endpoints leave out the stop string at which generation ended; stop_strings.py restores it. A codec turns
+the texts into tokens: CharacterCodec, or the tokenizer of the model that will be trained on them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from rag_r1.protocols import Protocol
 
 #: The user message where the environment has added nothing.
 GO_ON = "Continue."
-#: OpenAI's API takes no more stop strings; the reply is cut at any further one (`close_at_stop`).
+#: The most stop strings that OpenAI's API accepts; the reply is cut at any other one by `close_at_stop`.
 MAX_STOPS = 4
 
 
 class ChatEngine:
     """The engine of one episode, which sends its context as a conversation.
 
-    `messages`: the prompt, with the question neutralised; `sampling`: keys of each request (model,
-    temperature, ...); `extra_body`: the user's own, of which null removes a key."""
+    - `messages`: the prompt, in which the question's tags are already neutralised
+    - `sampling`: keys of every request (model, temperature, ...)
+    - `extra_body`: the user's own keys of every request; a null removes a key
+    """
 
     def __init__(
         self,
@@ -56,8 +58,8 @@ class ChatEngine:
         self._prompt_tokens = 0
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """The policy's next turn. Raises EngineFailure if the endpoint gives none, or its filter withholds
-        it."""
+        """Returns the policy's next turn. Raises EngineFailure if the endpoint does not answer, or its
+        content filter withholds the answer."""
         messages = self._conversation(context)
         conversation = [*self._prompt, *messages]
         counts_characters = isinstance(self.codec, CharacterCodec)
@@ -81,30 +83,31 @@ class ChatEngine:
         return Generation(ids)
 
     def restore_turn(self, context: list[int], ids: list[int]) -> None:
-        """Add a turn that the policy wrote in an earlier start to the conversation."""
+        """Add a turn that the policy wrote before the run was interrupted to the conversation."""
         self._record_turn(context, self._conversation(context), ids)
 
     def _record_turn(self, context: list[int], messages: Sequence[dict[str, str]], ids: list[int]) -> None:
-        """Note the messages and the context at the end of a turn with these ids."""
+        """Record the messages and the context after a turn with these ids."""
         if self._context is None:
             self._prompt_tokens = len(context)
         self._messages = [*messages, {"role": "assistant", "content": self.codec.decode(ids)}]
         self._context = [*context, *ids]
 
     def _conversation(self, context: list[int]) -> list[dict[str, str]]:
-        """The messages after the prompt, up to the end of this context."""
+        """Returns the messages that follow the prompt, up to the end of this context."""
         if self._context is None:
             return []
         messages, length = self._messages, len(self._context)
         if context[:length] == self._context:
             addition = self.codec.decode(context[length:])
-        else:  # rewritten: the prompt, and what the policy wrote last
+        else:  # the context was rewritten: it is the prompt and the text that the policy wrote last
             text = self.codec.decode(context[self._prompt_tokens :])
             messages, addition = [{"role": "assistant", "content": text}], ""
         return [*messages, {"role": "user", "content": addition if addition.strip() else GO_ON}]
 
 
 def _without_opening(text: str, opening: str) -> str:
-    """A first turn without the opening that the prompt has already, if the model has repeated it."""
+    """Returns a first turn without the protocol's opening, which the prompt already ends with, if the model
+    repeated it."""
     opening, start = opening.strip(), text.lstrip()
     return start.removeprefix(opening) if opening and start.startswith(opening) else text

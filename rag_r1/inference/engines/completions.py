@@ -1,9 +1,9 @@
-"""An engine for completions endpoints, `/v1/completions`, such as vLLM's: token ids in and out.
+"""An engine for completions endpoints, `/v1/completions`, that sends and receives token ids.
 
-The context is sent as the ids of the ledger, unchanged. vLLM returns the sampled ids if a request has
-`return_token_ids`; other servers ignore that key. `returns_token_ids` finds out which it is, once per run.
-Without ids, the returned text is encoded with the policy's tokenizer: the tokens can then differ from those
-sampled, and the run's settings say `text`.
+The context is sent as the token ids of the ledger, unchanged. vLLM returns the sampled ids if a request has
+`return_token_ids`; other servers ignore that key. `returns_token_ids` finds out once per run which case
+applies. Without ids, the returned text is encoded with the policy's tokenizer. The tokens can then differ
+from those that were sampled, and the run's settings record `text`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
 
 PATH = "/completions"
-#: Seconds for the first token of a run: a server that is busy with another run lets it wait.
+#: Most seconds to wait for the first token of a run: the server may be busy with another run.
 _FIRST_TOKEN_S = 60.0
 
 
 class CompletionEngine:
     """The engine of one episode, which sends its context as token ids.
 
-    `ids`: whether the endpoint returns ids (see `returns_token_ids`); `sampling`: keys of each request;
-    `extra_body`: the user's own, of which null removes a key; `logprobs`: request the log-probs of the
-    sampled tokens, too (only with ids)."""
+    - `sampling`: keys of every request (model, temperature, ...)
+    - `ids`: whether the endpoint returns token ids (see `returns_token_ids`)
+    - `logprobs`: whether the log-probs of the sampled tokens are requested, too (only with ids)
+    - `extra_body`: the user's own keys of every request; a null removes a key
+    """
 
     def __init__(
         self,
@@ -52,7 +54,8 @@ class CompletionEngine:
         self._turn = 0
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """The policy's next turn, with the stop string at which it ended. Raises EngineFailure."""
+        """Returns the policy's next turn, including the stop string at which it ended. Raises
+        EngineFailure."""
         body = {
             **self.sampling,
             "prompt": list(context),
@@ -72,13 +75,13 @@ class CompletionEngine:
         return Generation(self.codec.encode(close_at_stop(reply, self.protocol, stop)))
 
     def restore_turn(self, context: list[int], ids: list[int]) -> None:
-        """Count a turn that the policy wrote in an earlier start: the seeds of the next ones follow its
-        own."""
+        """Count a turn that the policy wrote before the run was interrupted, so that the next turns get the
+        same seeds as in an uninterrupted run."""
         self._turn += 1
 
 
 def read_text(data: Any) -> Reply:
-    """The text of an answer. Raises ValueError if there is none, or an empty one."""
+    """Returns the reply in an answer without token ids. Raises ValueError if its text is missing or empty."""
     choice = first_choice(data)
     if not isinstance(choice.get("text"), str) or not choice["text"].strip():
         raise ValueError("its choice has no text")
@@ -86,8 +89,8 @@ def read_text(data: Any) -> Reply:
 
 
 def read_ids(data: Any) -> Reply:
-    """The token ids of an answer, with their log-probs if it has them. Raises ValueError if it has no ids, or
-    log-probs that do not fit them."""
+    """Returns the reply in an answer with token ids, and with their log-probs if there are any. Raises
+    ValueError if the ids are missing, or the log-probs do not match them."""
     choice = first_choice(data)
     ids = choice.get("token_ids")
     if not isinstance(ids, list) or not ids or not all(type(token) is int and token >= 0 for token in ids):
@@ -102,7 +105,8 @@ def read_ids(data: Any) -> Reply:
 
 
 def _logprobs(logprobs: Any, count: int) -> list[float] | None:
-    """The log-probs of `count` sampled tokens; None if the choice has none. Raises ValueError."""
+    """Returns the log-probs of `count` sampled tokens; None if the choice has none. Raises ValueError unless
+    there is one finite number for each token."""
     if logprobs is None:
         return None
     values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
@@ -116,8 +120,11 @@ def _logprobs(logprobs: Any, count: int) -> list[float] | None:
 async def returns_token_ids(
     endpoint: Endpoint, model: str, prompt: Sequence[int], extra_body: Mapping[str, Any]
 ) -> bool:
-    """Whether the endpoint returns token ids. Requests one token, at most twice, so that a server which does
-    not work is known soon. Raises EngineFailure if it does not continue token ids at all."""
+    """Returns whether the endpoint returns token ids.
+
+    Requests a single token, at most twice, so that a server that does not work is noticed early. Raises
+    EngineFailure if the endpoint cannot continue a prompt of token ids at all.
+    """
     body = {"model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": 0.0}
     body["return_token_ids"] = True
 

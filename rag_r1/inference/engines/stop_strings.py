@@ -1,8 +1,8 @@
-"""Stop strings in replies: cuts a text at the first one, and puts one back that an endpoint has left out.
+"""Handles stop strings in replies: cuts a text at the first one, and restores one that the endpoint left out.
 
-Most endpoints leave out the stop string at which they ended. It is put back: the one that the endpoint names
-(vLLM does), or else the closing tag of the block that is still open. What was written behind the first stop
-string, by an endpoint that ignores them, is cut off.
+Most endpoints leave out the stop string at which generation ended. It is restored from the endpoint's report
+if there is one (vLLM), and otherwise as the closing tag of the block that is still open. Text after the first
+stop string, from an endpoint that ignores stop strings, is cut off.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from rag_r1.protocols import Protocol
 
 
 def close_at_stop(reply: Reply, protocol: Protocol, stop: Sequence[str]) -> str:
-    """The reply's text up to and with the first stop string, which is put back if the endpoint has left it
-    out. Nothing is added to a text that ended because it was too long."""
+    """Returns the reply's text up to and including the first stop string, which is restored if the endpoint
+    left it out. Nothing is added to a text that was cut off by its length limit."""
     text = reply.text
     ends = [start + len(string) for string in stop if (start := text.find(string)) >= 0]
     if ends:
@@ -28,8 +28,9 @@ def close_at_stop(reply: Reply, protocol: Protocol, stop: Sequence[str]) -> str:
 
 
 def _missing_closing_tag(text: str, protocol: Protocol) -> str:
-    """The closing tag of the block that acts and is open at the end of the text; empty if none is. A tag
-    behind its opening shows that the opening was only mentioned (`<think> I could <search> </think>`)."""
+    """Returns the closing tag of the action block that is open at the end of the text; "" if no block is
+    open. If another tag follows the opening one, the opening tag was only mentioned (`<think> I could
+    <search> </think>`), and nothing is missing."""
     block = max(protocol.acting, key=lambda block: text.rfind(block.open))
     start = text.rfind(block.open)
     if start < 0:

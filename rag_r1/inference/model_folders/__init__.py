@@ -1,8 +1,8 @@
-"""The Hugging Face folder of a model that is named by a folder, a checkpoint of veRL or a name of the Hub.
+"""Finds the Hugging Face folder of a model, given as a folder, a checkpoint of veRL or a name on the Hub.
 
-Two calls: `local_model` (hub.py) turns a name into a folder, and `model_folder` (model_folder.py) a folder
-into that of a Hugging Face model; it merges the shards of a checkpoint if it must (shard_merge.py), and
-checks that the files of weights are whole (weights.py).
+`local_model` (hub.py) turns a name into a folder. `model_folder` (model_folder.py) turns a folder into that
+of a Hugging Face model. If necessary it merges the shards of a checkpoint (shard_merge.py), and it checks
+that the weight files are complete (weights.py).
 """
 
 from rag_r1.inference.model_folders.hub import is_hub_name, local_model

@@ -1,4 +1,4 @@
-"""Names of models on the Hugging Face Hub, and the download of what they name."""
+"""Recognises the names of models on the Hugging Face Hub, and downloads the models."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from pathlib import Path
 from rag_r1.runs.errors import RunError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-#: Weights in forms that neither transformers nor vLLM needs.
+#: Weights in formats that neither transformers nor vLLM needs.
 _UNUSED_FILES = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.pth", "original/*", "*.tflite"]
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether this has the form of a Hub name (owner/name), and is not a path on this machine."""
+    """Returns whether a text has the form of a Hub name (owner/name) and is not a path on this machine."""
     return _NAME.fullmatch(name) is not None and not Path(name).exists()
 
 
 def local_model(name: str) -> Path:
-    """The folder of a model. `name`: its folder, returned whether it exists or not (`model_folder` says what
-    is wrong with it), or its name on the Hub, from which it is downloaded unless it is in the cache. Raises
-    RunError if the Hub does not give it."""
+    """Returns the folder of a model, which is given by that folder or by a Hub name.
+
+    A folder is returned even if it does not exist, since `model_folder` reports what is wrong with it. A
+    model on the Hub is downloaded unless it is in the cache. Raises RunError if the download fails.
+    """
     if not is_hub_name(name):
         return Path(name).expanduser()
     from huggingface_hub import snapshot_download

@@ -9,8 +9,8 @@ from rag_r1.io.bounded_json import read_json_file
 
 
 def model_config(folder: Path) -> dict[str, Any]:
-    """The keys of a local model's config.json, with those of its `text_config` beside them; empty if it
-    cannot be read."""
+    """Returns the keys of a local model's config.json, including those of its `text_config`; {} if it cannot
+    be read."""
     try:
         keys = read_json_file(folder / "config.json")
         return {**keys.get("text_config", {}), **keys}

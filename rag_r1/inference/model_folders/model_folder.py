@@ -24,9 +24,11 @@ _STEP = re.compile(r"global_step_(\d+)")
 
 
 def model_folder(path: Path, into: Path) -> Path:
-    """The Hugging Face folder of the model that `path` holds, by the rules above. A model that must be merged
-    first is written below the folder `into`. Raises RunError if there is no model, or if its weights are not
-    whole."""
+    """Returns the Hugging Face folder of the model in `path`, by the rules at the top of the module.
+
+    FSDP shards are merged into a new folder below `into`. Raises RunError if there is no model, or its
+    weights are incomplete.
+    """
     if not path.is_dir():
         raise RunError(
             f"{path} is not a folder: give that of a Hugging Face model or of a checkpoint of veRL, or serve "
@@ -57,8 +59,8 @@ def model_folder(path: Path, into: Path) -> Path:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint in veRL's folder of checkpoints that veRL would resume from, which is the newest
-    complete one; None if there is none."""
+    """Returns the newest complete checkpoint in veRL's folder of checkpoints, from which veRL would resume;
+    None if there is none."""
     tracker = folder / TRACKER
     step = tracker.read_text(errors="replace").strip() if tracker.is_file() else ""
     path = folder / f"global_step_{step}"
@@ -66,8 +68,8 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def checkpoint_name(model: Path) -> str | None:
-    """`FOLDER/global_step_N` of the checkpoint that a model lies in, where FOLDER is the name of the folder
-    of checkpoints; None for a model outside of one."""
+    """Returns `FOLDER/global_step_N` for a model inside a checkpoint, where FOLDER is the name of the folder
+    of checkpoints; None for any other model."""
     for folder in model.resolve().parents:
         if _STEP.fullmatch(folder.name):
             return f"{folder.parent.name}/{folder.name}"
@@ -75,8 +77,12 @@ def checkpoint_name(model: Path) -> str | None:
 
 
 def _checkpoint(path: Path) -> Path:
-    """The folder `global_step_N` that the path is, lies in or, as veRL's folder of checkpoints, names as its
-    newest; the path itself if there is none. Raises RunError if the newest checkpoint is not known."""
+    """Returns the checkpoint folder `global_step_N` for a path.
+
+    The path may be that folder, its `actor`, or veRL's folder of checkpoints, whose newest one is returned.
+    Any other path is returned unchanged. Raises RunError if there are checkpoints and the newest is not
+    known.
+    """
     if _STEP.fullmatch(path.name):
         return path
     if path.name == "actor" and _STEP.fullmatch(path.parent.name):

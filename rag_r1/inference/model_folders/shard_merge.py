@@ -1,8 +1,9 @@
-"""Merges the FSDP shards of a checkpoint into a Hugging Face model, by veRL's `python -m verl.model_merger`.
+"""Merges the FSDP shards of a checkpoint into a Hugging Face model, with veRL's `python -m
+verl.model_merger`.
 
-Shards are merged once: the merged model is kept, with a note of the shards that it was merged from, and is
-used again for the same shards. The shards are pickles. PyTorch is set to read nothing but tensors from them
-(the merger by itself would unpickle anything, and so run what a stranger's checkpoint contains).
+The merged model is kept together with a description of its shards, and is used again as long as the shards
+are the same. The shards are pickles. PyTorch is set to load nothing but tensors from them: by default the
+merger would unpickle anything, and so run any program that a stranger's checkpoint contains.
 """
 
 from __future__ import annotations
@@ -15,27 +16,31 @@ import sys
 from pathlib import Path
 
 from rag_r1.runs.errors import RunError
-from rag_r1.system.child_processes import bind_to_parent, environment_without_secrets
+from rag_r1.system.child_processes import bind_to_parent, environment_without_secrets, last_lines
 
-#: PyTorch's switch for weights_only in every torch.load, whatever the caller says.
+#: PyTorch's variable that forces weights_only=True in every torch.load.
 _SAFE_LOAD = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-#: PyTorch's switch for the opposite, which would win.
+#: PyTorch's variable that forces the opposite, and would take precedence.
 _UNSAFE_LOAD = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
-#: PyTorch's message about a file that holds more than tensors.
+#: PyTorch's error message for a file that contains more than tensors.
 _REFUSAL = "Weights only load failed"
-#: The file of a merged model that describes its shards. Hidden, so that the model's hash leaves it out.
+#: The file in a merged model's folder that describes its shards. It is hidden, so that the model's hash does
+#: not include it.
 _MERGED_FROM = ".merged_from.json"
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether the folder is a Hugging Face model with its weights."""
+    """Returns whether the folder is a Hugging Face model with weights."""
     weights = (path for ending in ("*.safetensors", "pytorch_model*.bin") for path in folder.glob(ending))
     return (folder / "config.json").is_file() and any(weights)
 
 
 def merged_model(state: Path, shards: list[Path], target: Path) -> Path:
-    """`target`, with the model that the shards of the folder `state` hold: merged now, unless it was merged
-    from the same shards before. Raises RunError, and leaves nothing behind, if they cannot be merged."""
+    """Returns `target`, the folder of the model merged from the shards in the folder `state`.
+
+    The shards are merged unless `target` was merged from the same shards before. Raises RunError, and removes
+    what was written, if they cannot be merged.
+    """
     note = target / _MERGED_FROM
     description = _description(state, shards)
     if note.exists() and note.read_text(encoding="utf-8") == description:
@@ -43,7 +48,7 @@ def merged_model(state: Path, shards: list[Path], target: Path) -> Path:
     if target.exists() and not note.exists():
         raise RunError(f"{target} is not a model that was merged here: move it away")
     part = target.with_name(f"{target.name}.part")
-    for folder in (part, target):  # before the merge: there may be no room on the disk for one model more
+    for folder in (part, target):  # before the merge, since the disk may have no room for another model
         shutil.rmtree(folder, ignore_errors=True)
     part.parent.mkdir(parents=True, exist_ok=True)
     print(f"merging the shards of {state} into {target}", file=sys.stderr)
@@ -58,14 +63,14 @@ def merged_model(state: Path, shards: list[Path], target: Path) -> Path:
 
 
 def _description(state: Path, shards: list[Path]) -> str:
-    """The checkpoint and its shards as JSON, with their sizes and times: another text if a shard has
-    changed."""
+    """Returns a JSON description of the checkpoint and its shards. It contains their sizes and times, so that
+    it changes if a shard does."""
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in shards]
     return json.dumps({"checkpoint": str(state.resolve()), "shards": files})
 
 
 def _merge(state: Path, target: Path) -> None:
-    """Write the merged model to `target`, by veRL's merger. Raises RunError if that fails."""
+    """Write the merged model to `target` with veRL's merger. Raises RunError if that fails."""
     merger = ["-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(state)]
     command = bind_to_parent([sys.executable, *merger, "--target_dir", str(target)])
     environment = {**environment_without_secrets(()), _SAFE_LOAD: "1"}
@@ -81,5 +86,5 @@ def _merge(state: Path, target: Path) -> None:
             f"it contains: {manual}; then give the folder MODEL"
         )
     if process.returncode or not has_weights(target):
-        output = "\n".join(process.stdout.strip().splitlines()[-25:])
+        output = last_lines(process.stdout)
         raise RunError(f"veRL's model merger failed on {state} (status {process.returncode}):\n{output}")

@@ -1,9 +1,8 @@
-"""Looks at files of weights without reading them: which tensors are there, and whether the files are whole.
+"""Checks weight files without reading the weights: which tensors they contain, and whether they are complete.
 
-A safetensors file begins with eight bytes, the length of a JSON header, and that header, which says where
-each tensor ends. So a download that was cut off, the pointer that Git LFS leaves in place of a file, and a
-shard that is missing are known before anything is started. The header also has the shape of each tensor, so a
-config.json of another model is known, too.
+    """Raises RunError for the first weight file of a Hugging Face model that is missing or incomplete, and for
+    weights of other sizes than config.json says."""
+    tensors: dict[str, Any] = {}
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from rag_r1.io.bounded_json import read_json, read_json_file
 from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
 
-#: Longest header, in bytes, that safetensors allows.
+#: Length of the longest header that safetensors allows.
 _MAX_HEADER_BYTES = 100_000_000
-#: First bytes of a file of torch: of a zip, and before torch 1.6 of a pickle.
+#: First bytes of a file written by torch.save: a zip archive, or a pickle before torch 1.6.
 _TORCH_PREFIXES = (b"PK", b"\x80")
 #: Most JSON values of a header.
 _MAX_VALUES = 10_000_000
@@ -32,8 +31,8 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
 def tensors_of(file: Path) -> dict[str, Any]:
-    """The entry of each tensor in the header, by its name: `shape`, `dtype`, `data_offsets`. Raises DataError
-    if the file is not whole, and OSError."""
+    """Returns the header's entry of each tensor (`shape`, `dtype`, `data_offsets`) by its name. Raises
+    DataError if the file is not a complete safetensors file, and OSError."""
     try:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
@@ -48,9 +47,13 @@ def tensors_of(file: Path) -> dict[str, Any]:
 
 
 def check_weights(folder: Path) -> None:
+<<<<<<< HEAD
     """Raises RunError for the first file of weights of a Hugging Face model that is missing or not whole, and
     for weights of other sizes than its config.json says."""
     tensors: dict[str, Any] = {}
+=======
+    """Raises RunError for the first weight file of a Hugging Face model that is missing or incomplete."""
+>>>>>>> part4
     try:
         index = read_json_file(folder / _INDEX) if (folder / _INDEX).is_file() else {}
         indexed = {folder / str(name) for name in index.get("weight_map", {}).values()}

@@ -1,7 +1,7 @@
-"""The adapters that a training over nf4 has saved: one file of a rank, with `lora_train_meta.json` beside it.
+"""Reads the adapters that a training over nf4 saved.
 
-The ranks have the same adapters, so the first rank's file is enough. It is a pickle, of which PyTorch reads
-nothing but tensors.
+Each rank writes one file of adapters, beside `lora_train_meta.json`. The adapters of all ranks are equal, so
+the first rank's file is enough. The file is a pickle, from which PyTorch loads tensors only (`weights_only`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _META = "lora_train_meta.json"
 _RANK_0 = "model_world_size_*_rank_0.pt"
-#: PEFT's name of the adapter within a weight's name; its own files leave it out.
+#: The name of the adapter within the name of a weight in memory; PEFT's own files leave it out.
 _ADAPTER_NAME = ".default."
 
 
@@ -27,11 +27,11 @@ _ADAPTER_NAME = ".default."
 class SavedAdapters:
     """The adapters of a checkpoint."""
 
-    #: By the names of PEFT's files.
+    #: The tensors, by the names that PEFT's own files have.
     weights: dict[str, Tensor]
     rank: int
     alpha: int
-    #: The folder with the trained model's config and tokenizer.
+    #: The folder with the config and the tokenizer of the trained model.
     huggingface: Path
 
     @property
@@ -40,7 +40,7 @@ class SavedAdapters:
         return sorted({name.partition(".lora_")[0].rpartition(".")[2] for name in self.weights})
 
     def config(self, base: str) -> Any:
-        """PEFT's configuration of these adapters over the model `base`."""
+        """Returns PEFT's configuration for these adapters over the model `base`."""
         from peft import LoraConfig, TaskType
 
         return LoraConfig(
@@ -54,8 +54,8 @@ class SavedAdapters:
 
 
 def read_adapters(checkpoint: Path) -> SavedAdapters:
-    """The adapters in a checkpoint, or in its folder `actor`. Raises RunError if it has other weights or
-    none."""
+    """Returns the adapters in a checkpoint or in its folder `actor`. Raises RunError if the checkpoint has no
+    adapters, or whole weights."""
     import torch
 
     state = checkpoint / "actor" if (checkpoint / "actor").is_dir() else checkpoint

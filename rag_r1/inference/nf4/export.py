@@ -1,8 +1,9 @@
-"""`rag-r1 model export-nf4`: the model of a training over nf4, for vLLM and transformers.
+"""`rag-r1 model export-nf4`: exports a model trained over nf4 weights for vLLM and transformers.
 
-The adapters were trained over the dequantised weights, and over the original ones they make another policy.
-So the weights are quantised again, which gives the same numbers, and dequantised into a model of their own.
-The folder is made whole or not at all.
+The adapters were trained over the dequantised weights; combined with the original weights they are a
+different policy. So the original weights are quantised again, which gives the same numbers as in training,
+and the dequantised numbers are written as a separate model. The output folder is written atomically: it is
+complete, or it does not exist.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ example:
   rag-r1 model export-nf4 outputs/run/global_step_100 --base Qwen/Qwen2.5-14B-Instruct --out exported
   vllm serve exported/base --enable-lora --max-lora-rank 32 --lora-modules policy=exported/adapter
 """
-#: Keys of a config.json in which the training's model and the one that is quantised again must agree.
+#: Keys of config.json in which the trained model and the model that is quantised again must agree.
 _SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size", "num_attention_heads")
 
 
@@ -76,14 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.merged:
             _write_model(_with_adapters(model, adapters), adapters, part, dtype, merged=True)
         else:
-            _write_model(model, adapters, part / "base", dtype)
+            _write_model(model, adapters, part / "base", dtype, merged=False)
             _write_adapters(adapters, part / "adapter", str(args.out / "base"))
     print(args.out if args.merged else f"{args.out / 'base'} and {args.out / 'adapter'}")
     return 0
 
 
 def _check_start(args: ExportArguments) -> SavedAdapters:
-    """The adapters of the checkpoint. Raises StartError with all that is wrong."""
+    """Returns the adapters of the checkpoint. Raises StartError with all problems."""
     with StartChecks() as checks:
         checks.run(check_packages, "rag-r1 model export-nf4", "bitsandbytes", "peft", "transformers")
         adapters = checks.run(read_adapters, args.checkpoint)
@@ -103,13 +104,15 @@ def _check_new(out: Path) -> None:
 
 
 def _config_of(base: str) -> PretrainedConfig:
-    """The configuration of a model in a folder or of the Hub. Raises RunError if it cannot be read."""
+    """Returns the configuration of a model in a folder or on the Hub. Raises RunError if it cannot be
+    read."""
     from transformers import AutoConfig
 
     try:
-        if not Path(base).is_dir() and not is_hub_name(base):
+        is_on_hub = is_hub_name(base)
+        if not is_on_hub and not Path(base).is_dir():
             raise OSError("there is no such folder")
-        is_offline = not Path(base).is_dir() and not hub_answers()
+        is_offline = is_on_hub and not hub_answers()
         return AutoConfig.from_pretrained(base, trust_remote_code=False, local_files_only=is_offline)
     except (OSError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
@@ -117,7 +120,7 @@ def _config_of(base: str) -> PretrainedConfig:
 
 
 def _trained_config(adapters: SavedAdapters) -> dict[str, Any]:
-    """The keys of the checkpoint's config.json. Raises RunError if it cannot be read."""
+    """Returns the content of the checkpoint's config.json. Raises RunError if it cannot be read."""
     path = adapters.huggingface / "config.json"
     try:
         return read_json_file(path)
@@ -126,7 +129,7 @@ def _trained_config(adapters: SavedAdapters) -> dict[str, Any]:
 
 
 def _check_base(base: str, config: PretrainedConfig, adapters: SavedAdapters) -> None:
-    """Raises RunError if the model's sizes are not those of the trained one."""
+    """Raises RunError if the sizes of the base model differ from those of the trained model."""
     trained_config = _trained_config(adapters)
     for key in _SIZES:
         if key in trained_config and getattr(config, key, None) != trained_config[key]:
@@ -134,8 +137,8 @@ def _check_base(base: str, config: PretrainedConfig, adapters: SavedAdapters) ->
 
 
 def _quantised(base: str, adapters: SavedAdapters) -> Module:
-    """The model in nf4, on the CPU, in the training's dtype. Raises RunError if the checkpoint has no
-    config."""
+    """Returns the model in nf4 on the CPU, in the dtype of the training. Raises RunError if the checkpoint
+    has no config.json."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -146,7 +149,8 @@ def _quantised(base: str, adapters: SavedAdapters) -> Module:
 
 
 def _with_adapters(model: Module, adapters: SavedAdapters) -> Module:
-    """The model with the adapters in its layers. Raises RunError if it has no layer for one of them."""
+    """Returns the model with the adapters in its layers. Raises RunError if the model has no layer for one of
+    them."""
     from peft import get_peft_model, set_peft_model_state_dict
 
     wrapped = get_peft_model(model, adapters.config(""))
@@ -157,8 +161,9 @@ def _with_adapters(model: Module, adapters: SavedAdapters) -> Module:
     return wrapped.base_model.model
 
 
-def _write_model(model: Module, adapters: SavedAdapters, out: Path, dtype: str, merged: bool = False) -> None:
-    """Writes dequantised weights, and the checkpoint's config and tokenizer."""
+def _write_model(model: Module, adapters: SavedAdapters, out: Path, dtype: str, *, merged: bool) -> None:
+    """Writes the dequantised weights of a model, and the checkpoint's config and tokenizer. With `merged`,
+    the adapters are added to the weights."""
     import torch
     from huggingface_hub import save_torch_state_dict
 
@@ -173,7 +178,7 @@ def _write_model(model: Module, adapters: SavedAdapters, out: Path, dtype: str, 
 
 
 def _write_adapters(adapters: SavedAdapters, out: Path, base: str) -> None:
-    """Writes PEFT's files of the adapters over the model `base`."""
+    """Writes the adapters in PEFT's format, with `base` as the path of their base model."""
     from safetensors.torch import save_file
 
     out.mkdir()

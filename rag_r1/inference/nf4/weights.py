@@ -1,11 +1,11 @@
-"""Loads a model with its linear layers in nf4, and reads back the weights that it computes with.
+"""Loads a model with its linear layers in nf4, and reads back the weights it computes with.
 
-bitsandbytes keeps 4 bits for a weight, an absolute maximum for 64 of them, and these maxima in 8 bits (double
-quantisation). A layer multiplies with the dequantised numbers: a model that has these in 16 or 32 bits gives
-the same logits; the model before quantisation does not. The embeddings and the last layer are not
-quantised.
+bitsandbytes stores 4 bits per weight, an absolute maximum for each block of 64 weights, and quantises these
+maxima to 8 bits (double quantisation). A layer multiplies with the dequantised numbers. A model that stores
+these numbers in 16 or 32 bits therefore gives the same logits, and the model before quantisation does not.
+The embeddings and the last layer are not quantised.
 
-PEFT puts a layer that has adapters into a wrapper, as its `base_layer`.
+PEFT replaces a layer that has adapters by a wrapper, in which the layer itself is the `base_layer`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 Device = torch.device | str | int
-#: The part of a weight's name for the layer in PEFT's wrapper; it is left out of the exported name.
+#: The name of the original layer within PEFT's wrapper; it is left out of exported names.
 _WRAPPED = "base_layer"
 
 
@@ -30,8 +30,8 @@ def load_nf4(
     trust_remote_code: bool = False,
     **options: Any,
 ) -> torch.nn.Module:
-    """A model in nf4 on a device, computing in `dtype`. `model_class`: a class of transformers with
-    `from_pretrained`, to which `options` are passed on."""
+    """Returns a model in nf4 on a device, which computes in `dtype`. `model_class` is a class of transformers
+    with `from_pretrained`, which receives the `options`."""
     from transformers import BitsAndBytesConfig
 
     quantisation = BitsAndBytesConfig(
@@ -53,7 +53,7 @@ def load_nf4(
     del model.config.quantization_config
     for layer in model.modules():
         if hasattr(layer, "support_avx512bf16_for_cpu"):
-            # In eval mode bitsandbytes repacks weights for such a CPU; training with these has no gradients.
+            # In eval mode bitsandbytes repacks weights for such a CPU, and repacked ones have no gradients.
             layer.support_avx512bf16_for_cpu = False
     return model
 
@@ -61,9 +61,13 @@ def load_nf4(
 def weight_readers(
     model: torch.nn.Module, device: Device, *, merged: bool = False, dtype: torch.dtype | None = None
 ) -> dict[str, Callable[[], torch.Tensor]]:
-    """By the name of each weight in the model's own files: a function that reads it as a new tensor on a
-    device, in `dtype`, or that in which the model computes. `model`: the one inside PEFT's, if it has
-    adapters; `merged`: the adapters are added to it, in 32 bits before rounding."""
+    """Returns a function for each weight that reads it as a new tensor on a device, by the weight's name in
+    the model's own files.
+
+    - `model`: the model inside PEFT's wrapper, if it has adapters
+    - `merged`: whether the adapters are added to the weights, in 32 bits before rounding
+    - `dtype`: the dtype of the tensors; None for the one in which the model computes
+    """
     return {
         name: lambda weight=weight, wrapper=wrapper: _read(weight, wrapper, device, dtype)
         for name, weight, wrapper in _weights(model, merged)
@@ -71,8 +75,8 @@ def weight_readers(
 
 
 def _weights(model: torch.nn.Module, merged: bool) -> Iterator[tuple[str, torch.Tensor, Any]]:
-    """Yields each weight with its name, tied ones once, and the wrapper whose adapters are to be added to
-    it."""
+    """Yields the name and value of each weight (tied weights once), and the wrapper whose adapters must be
+    added to it, or None."""
     for name, value in model.named_parameters():
         owner, _, key = name.rpartition(".")
         if ".lora_" in name:
@@ -86,7 +90,8 @@ def _weights(model: torch.nn.Module, merged: bool) -> Iterator[tuple[str, torch.
 
 @torch.no_grad()
 def _read(weight: torch.Tensor, wrapper: Any, device: Device, dtype: torch.dtype | None) -> torch.Tensor:
-    """The dequantised weight on a device, with the update of the wrapper's adapters if there is a wrapper."""
+    """Returns the dequantised weight on a device, with the update of the wrapper's adapters if there is a
+    wrapper."""
     state = getattr(weight, "quant_state", None)
     if state is None:
         value = weight.detach().to(device, copy=True)
@@ -102,7 +107,8 @@ def _read(weight: torch.Tensor, wrapper: Any, device: Device, dtype: torch.dtype
 
 
 def _state_on(state: Any, device: Device) -> Any:
-    """A copy of a weight's quantisation state on a device; bitsandbytes' `to` would move the weight's own."""
+    """Returns a copy of a weight's quantisation state on a device. bitsandbytes' own `to` would move the
+    state of the weight itself."""
     moved = copy(state)
     if moved.state2 is not None:
         moved.state2 = copy(moved.state2)

