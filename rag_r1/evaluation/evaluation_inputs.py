@@ -18,11 +18,11 @@ from rag_r1.runs.start_checks import StartChecks
 
 
 def prepare_evaluation(args: EvalArguments) -> RunSetup:
-    """Read the questions and check every key and file; with --card the rows get the passages of --supporting.
-    Raises RunError."""
+    """Read the questions, and check every key and file. With --card, the gold passages of --supporting are
+    added to the rows. Raises RunError."""
     answerable, supporting = read_annotations(args)
     if args.index is not None:
-        manifest_facts(args.index)  # for its error
+        manifest_facts(args.index)  # raises an error for an unusable index
     run_setup = prepare(args, validation_limits(args.protocol), validation=True)
     rows = run_setup.questions.rows
     check_tokens(args, run_setup.tokens)
@@ -41,8 +41,8 @@ def prepare_evaluation(args: EvalArguments) -> RunSetup:
 def read_annotations(
     args: EvalArguments,
 ) -> tuple[Annotations[bool] | None, Annotations[GoldEvidence] | None]:
-    """Returns the content of --answerable and of --supporting, None for a flag that is absent. Raises
-    RunError."""
+    """Returns the content of --answerable and of --supporting, None for a missing flag. Raises RunError for
+    bad rows that are not to be skipped, and StartError with all problems of the files."""
     bad = BadRows()
     with StartChecks() as checks:
         answerable = checks.run(read_answerable, args.answerable, bad) if args.answerable else None

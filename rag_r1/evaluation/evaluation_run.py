@@ -1,4 +1,8 @@
-"""Plays an evaluation of the agent, of a baseline or for a search card, and starts the servers for it."""
+"""Runs an evaluation: checks its inputs, starts its servers and plays the agent, a baseline or all probes.
+
+The servers and the files are checked concurrently, so that one error reports all problems; then the questions
+are played by condition_run.py, or by probes/suite.py for a search card.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,13 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
-#: The log of a retrieval server that is started here, in the run's folder.
+#: The log of the retrieval server that --serve-index starts, in the run's folder.
 SEARCH_LOG = "retriever.log"
 
 
 async def evaluate(args: EvalArguments) -> int:
-    """Evaluate as the arguments say; returns the exit status. Raises RunError."""
+    """Evaluate the policy under the condition that the arguments select, and return the exit status. Raises
+    RunError, or StartError with all problems."""
     searches = args.serve_index is None and args.baseline is None
     judge_check, model_check, *search_checks = begin_checks(
         partial(check_judge, args),
@@ -68,7 +73,7 @@ def _check_index(args: EvalArguments) -> None:
 
 
 def _check_corpus(args: EvalArguments) -> None:
-    """Raises StartError for files of a corpus whose first rows cannot be read."""
+    """Raises StartError if the first rows of a --corpus file cannot be read."""
     if args.corpus:
         with StartChecks() as checks:
             checks.run_on_all(lambda paths: check_first_rows(Corpus(paths), args.skip_bad_rows), args.corpus)
@@ -76,8 +81,8 @@ def _check_corpus(args: EvalArguments) -> None:
 
 @contextmanager
 def _serve_search(args: EvalArguments) -> Iterator[EvalArguments]:
-    """Gives the block the arguments with the address of a retrieval server, which is started for the block if
-    --serve-index names an index. Raises RunError if it does not start."""
+    """Yields the arguments with the address of a retrieval server. With --serve-index, the server is started
+    for the duration of the block. Raises RunError if it does not start."""
     if args.serve_index is None:
         yield args
         return
