@@ -88,7 +88,7 @@ def _settings(
     args: PolicyArguments, run_setup: RunSetup, condition: Condition, first_setup: AgentSetup
 ) -> dict[str, Any]:
     """Returns the settings of a condition's run. `first_setup` is the agent of its first question."""
-    settings = settings_of(
+    return settings_of(
         args,
         run_setup,
         "eval",
@@ -97,8 +97,8 @@ def _settings(
         prompt_sha256=protocol_part(first_setup.protocol).prompt_sha256,
         samples=args.samples,
         temperature=args.temperature,
+        budget=vars(first_setup.budget),
     )
-    return {**settings, "budget": vars(first_setup.budget)}
 
 
 async def _play(

@@ -21,8 +21,7 @@ def prepare_evaluation(args: EvalArguments) -> RunSetup:
     """Read the questions, and check every key and file. With --card, the gold passages of --supporting are
     added to the rows. Raises RunError."""
     answerable, supporting = read_annotations(args)
-    if args.index is not None:
-        manifest_facts(args.index)  # raises an error for an unusable index
+    check_index(args)
     run_setup = prepare(args, validation_limits(args.protocol), validation=True)
     rows = run_setup.questions.rows
     check_tokens(args, run_setup.tokens)
@@ -36,6 +35,12 @@ def prepare_evaluation(args: EvalArguments) -> RunSetup:
     except DataError as error:
         raise RunError(str(error)) from error
     return run_setup
+
+
+def check_index(args: EvalArguments) -> None:
+    """Raises RunError for an --index without a readable manifest."""
+    if args.index is not None:
+        manifest_facts(args.index)
 
 
 def read_annotations(

@@ -15,11 +15,10 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.evaluation.baselines import agent_condition, baseline
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.evaluation_inputs import prepare_evaluation, read_annotations
+from rag_r1.evaluation.evaluation_inputs import check_index, prepare_evaluation, read_annotations
 from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
 from rag_r1.evaluation.target import check_judge, resolve_model, serve_model
 from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
-from rag_r1.rollouts.provenance_facts import manifest_facts
 from rag_r1.rollouts.session import check_only
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks
@@ -42,7 +41,7 @@ async def evaluate(args: EvalArguments) -> int:
         file_checks = [
             partial(read_annotations, args),
             partial(_check_corpus, args),
-            partial(_check_index, args),
+            partial(check_index, args),
         ]
         with all_problems(args, {}, [judge_check, model_check, *file_checks, *search_checks]):
             _check_corpus(args)
@@ -64,12 +63,6 @@ async def evaluate(args: EvalArguments) -> int:
             condition = baseline(args.baseline, run_setup.setup)
         args = servers.enter_context(serve_model(args))
         return await run_condition(args, run_setup, condition, args.out)
-
-
-def _check_index(args: EvalArguments) -> None:
-    """Raises RunError for an --index without a manifest."""
-    if args.index is not None:
-        manifest_facts(args.index)
 
 
 def _check_corpus(args: EvalArguments) -> None:

@@ -132,7 +132,7 @@ def _reward_of(args: RolloutArguments, config: RagR1Config) -> tuple[RewardSum, 
 
 def settings_of(args: RolloutArguments, run_setup: RunSetup, command: str, **settings: Any) -> dict[str, Any]:
     """Returns the settings that decide which episodes are played and how, as the run's folder records them.
-    `settings` are further settings that only this command has."""
+    `settings` are further settings of the command, which may replace those of the run."""
     protocol = json.dumps(dataclasses.asdict(run_setup.config.protocol), sort_keys=True, default=str)
     return {
         "command": command,

@@ -62,12 +62,11 @@ def score(metric: str, normaliser: NormaliserName = "squad") -> Measure:
 
 def among(name: str, label: str, section: Section, score_column: str, group: str) -> Measure:
     """Returns the measure of a score's mean over the episodes for which the column `group` is 1."""
-    return Measure(f"{name}_{group}", label, section, _product(score_column, group), column(group))
 
+    def value(columns: Columns) -> np.ndarray:
+        return columns[score_column] * columns[group]
 
-def _product(first: str, second: str) -> Formula:
-    """Returns the formula of the product of two columns."""
-    return lambda columns: columns[first] * columns[second]
+    return Measure(f"{name}_{group}", label, section, value, column(group))
 
 
 def _bound(name: str, label: str, for_failed: float) -> Measure:

@@ -66,9 +66,8 @@ def _opening(report: Report) -> list[str]:
         )
     if counts["bad_records"]:
         paragraphs.append(f"**{integer(counts['bad_records'])} bad rows were left out.**")
-    if counts["played_again"]:
-        repeats = f"{integer(counts['played_again'])} records are of episodes that were played again."
-        paragraphs.append(repeats)
+    if repeats := counts["played_again"]:
+        paragraphs.append(f"{integer(repeats)} records are of episodes that were played again.")
     return paragraphs
 
 
