@@ -88,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_run(word: str) -> bool:
-    """Whether the first argument names a run's folder, rather than a flag, a settings file or a key."""
+    """Returns whether the first argument names a run's folder, rather than a flag, a settings file or a
+    key."""
     return Path(word).is_dir() or not (word.startswith(("-", "@")) or "=" in word)
 
 

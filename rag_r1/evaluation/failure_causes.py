@@ -102,7 +102,7 @@ def cause_of(record: Record) -> str | None:
 def gold_positions(record: Record) -> list[DocumentPosition]:
     """Returns the positions of the shown passages that are gold passages, or that contain a gold answer or a
     part of one."""
-    golds, evidence = _Golds.of(record), _evidence(record)
+    golds, evidence = _Golds.of(record), evidence_of(record)
     return [
         position
         for position, document in _documents(record)
@@ -111,8 +111,8 @@ def gold_positions(record: Record) -> list[DocumentPosition]:
 
 
 def _was_retrieved(record: Record) -> bool | None:
-    """Whether a gold was retrieved; None if passages cannot show it."""
-    evidence = _evidence(record)
+    """Returns whether a gold was retrieved; None if passages cannot show it."""
+    evidence = evidence_of(record)
     if evidence and evidence.recall([_document(document) for _, document in _documents(record)]) == 1.0:
         return True
     golds = _Golds.of(record)
@@ -125,7 +125,7 @@ def _was_retrieved(record: Record) -> bool | None:
 
 
 def _misses_question(record: Record, searches: Sequence[Record]) -> bool:
-    """Whether all of several queries are the same, or no query has a content word of the question."""
+    """Returns whether all of several queries are the same, or no query has a content word of the question."""
     queries = [str((call.get("arguments") or {}).get("query", "")) for call in searches]
     if len(queries) > 1 and len(set(map(query_key, queries))) == 1:
         return True
@@ -173,8 +173,8 @@ def _lower(text: str) -> str:
     return joined(text).lower()
 
 
-def _evidence(record: Record) -> GoldEvidence | None:
-    """Returns the gold passages that the record names; None if it names none."""
+def evidence_of(record: Record) -> GoldEvidence | None:
+    """Returns the gold passages that a record or its metadata name; None if there are none."""
     metadata = record.get("metadata")
     evidence = GoldEvidence.of(record)
     if not evidence and isinstance(metadata, Mapping):

@@ -93,7 +93,7 @@ def _continue_earlier(out: Path, current: Provenance) -> Provenance:
 
 
 def _is_fixed(key: str) -> bool:
-    """Whether a run must not be resumed if the value of this key has changed."""
+    """Returns whether a run must not be resumed if the value of this key has changed."""
     return key.startswith(_FIXED) and key not in {f"retriever.ready.{name}" for name in VOLATILE_KEYS}
 
 

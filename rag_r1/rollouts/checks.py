@@ -116,7 +116,7 @@ def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
 
 
 def _is_valid(args: RolloutArguments, defaults: Mapping[str, Any]) -> bool:
-    """Whether these arguments make a valid block rag_r1."""
+    """Returns whether these arguments make a valid block rag_r1."""
     try:
         return bool(config_of(args, defaults))
     except FAULTS:

@@ -135,6 +135,7 @@ def engine_maker(
     returns the function for its pieces (rag_r1/inference/streaming.py)."""
 
     def make(request: EpisodeRequest) -> MeteredEngine:
+        """Returns a new engine, which sends the requests of one episode."""
         client = EpisodeClient(request.id, endpoint, cache, on_text)
         agent = request.setup or setup
         keys = {**sampling, "temperature": request.temperature}

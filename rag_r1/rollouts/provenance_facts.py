@@ -238,6 +238,7 @@ def _output(command: list[str], env: Mapping[str, str]) -> str | None:
 
 
 def _processor() -> str:
+    """Returns the name of the processor; from /proc/cpuinfo on Linux, where `platform` only has its type."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -247,6 +248,7 @@ def _processor() -> str:
 
 
 def _memory_gib() -> float | None:
+    """Returns the size of the memory in GiB; None on a system that does not tell."""
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (ValueError, OSError, AttributeError):

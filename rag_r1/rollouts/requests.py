@@ -129,7 +129,7 @@ def _file_rows(path: Path, protocol: Protocol, result: QuestionSet) -> Iterable[
 
 
 def _is_data_set(path: Path) -> bool:
-    """Whether a file is parquet with a data set's columns. Raises DataError for a file that is named
+    """Returns whether a file is parquet with a data set's columns. Raises DataError for a file that is named
     `.parquet` but is not parquet."""
     if path.suffix.lower() != ".parquet":
         return False

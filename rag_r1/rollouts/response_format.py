@@ -48,8 +48,8 @@ async def response_format(
 
 
 def requires_token_ids(setup: AgentSetup, answers: str) -> bool:
-    """Whether the agent needs the log-probs of tokens, which only an endpoint with token ids returns. Raises
-    RunError if it needs them and the endpoint's answers have another form."""
+    """Returns whether the agent needs the log-probs of tokens, which only an endpoint with token ids returns.
+    Raises RunError if it needs them and the endpoint's answers have another form."""
     if setup.budget.max_state is None:
         return False
     if answers != IDS:

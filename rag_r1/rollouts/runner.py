@@ -129,7 +129,7 @@ class EpisodeRunner:
         return outcome
 
     def is_open(self, outcome: EpisodeOutcome) -> bool:
-        """Whether the next run of the command plays the episode again."""
+        """Returns whether the next run of the command plays the episode again."""
         return outcome.is_open(self.tries)
 
     async def run(self, jobs: Iterable[Job[T]], total: int, unit: str) -> list[T | None]:

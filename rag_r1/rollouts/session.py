@@ -83,7 +83,7 @@ def prepare(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: 
     the search of a validation apply instead of those of training. Raises RunError."""
     add_working_directory()
     try:
-        return _prepare_setup(args, defaults, validation)
+        return _prepare_setup(args, defaults, validation=validation)
     except ValueError as error:  # from the configuration, a reward or a file
         raise RunError(str(error)) from error
 
@@ -105,7 +105,8 @@ def prepare_agent(
     return config, tokens, setup
 
 
-def _prepare_setup(args: RolloutArguments, defaults: Mapping[str, Any], validation: bool) -> RunSetup:
+def _prepare_setup(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool) -> RunSetup:
+    """Do the work of `prepare`, but also raise ValueError."""
     config, tokens, setup = prepare_agent(args, defaults, validation=validation)
     reward, correctness = _reward_of(args, config)
     questions = read_questions(

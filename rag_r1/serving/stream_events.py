@@ -79,6 +79,7 @@ class EventStreamer:
         repeated = 0  # the number of characters of `shown` that this attempt has repeated
 
         def add_piece(piece: str) -> None:
+            """Show the new reasoning in a piece of the generation."""
             nonlocal repeated
             new, remaining = reasoning.feed(piece), len(shown) - repeated
             repeat, unseen = new[:remaining], new[remaining:]

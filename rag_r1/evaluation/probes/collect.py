@@ -153,7 +153,7 @@ def find_passages(
     scan = _PassageScan(ids, titles, sample_size, seed)
     file = StateFile(out, {"fingerprint": scan.fingerprint(corpus)}, MAX_BYTES, MAX_VALUES)
     file.read(scan.restore)
-    repeated = BadRows() if scan.done else _scan_remaining(scan, corpus, file, save_interval, progress)
+    repeated = BadRows() if scan.done else _scan_rest(scan, corpus, file, save_interval, progress=progress)
     is_refused = bool(scan.bad.count) and not skip_bad_rows
     if not scan.done:
         scan.done = not (is_refused or repeated.count)
@@ -165,8 +165,8 @@ def find_passages(
     return Passages(scan.by_id, scan.by_title, random_passages(scan.drawn)), scan.bad
 
 
-def _scan_remaining(
-    scan: _PassageScan, corpus: Corpus, file: StateFile, save_interval: int, progress: bool
+def _scan_rest(
+    scan: _PassageScan, corpus: Corpus, file: StateFile, save_interval: int, *, progress: bool
 ) -> BadRows:
     """Read the corpus from the scan's position to its end. Returns the passages whose id an earlier one
     has."""

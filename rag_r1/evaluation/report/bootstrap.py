@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,8 +59,12 @@ class Estimate:
     replicates: np.ndarray
 
 
-#: The estimates for each source, for the mean over the sources, and for all questions together.
-Estimates = tuple[dict[str, Estimate], Estimate, Estimate]
+class Estimates(NamedTuple):
+    """The estimates for each source, for the mean over the sources, and for all questions together."""
+
+    by_source: dict[str, Estimate]
+    mean: Estimate
+    overall: Estimate
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class Bootstrap:
             ),
             shares,
         )
-        return by_source, mean, overall
+        return Estimates(by_source, mean, overall)
 
     def _draw(self, name: str, sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
         """Draws the replicates of a source. Returns their numerators and denominators, (resamples, figures)

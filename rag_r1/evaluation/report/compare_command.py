@@ -50,6 +50,7 @@ def compare(
     differs: Sequence[str] = (),
     normaliser: NormaliserName = "squad",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    *,
     skip_bad_rows: bool = False,
 ) -> dict[str, Any]:
     """Returns the content of compare.json for two or more run folders, the first of which is the baseline.
@@ -57,7 +58,7 @@ def compare(
     `differs` are keys of the cards that may differ. Raises one of WRONG_RUN, which is RunError if the runs
     cannot be compared.
     """
-    return compare_runs(read_runs(runs, differs, skip_bad_rows), normaliser, bootstrap)
+    return compare_runs(read_runs(runs, differs, skip_bad_rows=skip_bad_rows), normaliser, bootstrap)
 
 
 class ComparableRuns(NamedTuple):
@@ -82,7 +83,7 @@ def compare_runs(runs: ComparableRuns, normaliser: NormaliserName, bootstrap: Bo
     }
 
 
-def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool) -> ComparableRuns:
+def read_runs(runs: Sequence[Path], differs: Sequence[str], *, skip_bad_rows: bool) -> ComparableRuns:
     """Reads the runs. Raises StartError with all reasons why they cannot be compared."""
     with StartChecks() as checks:
         if missing := [str(run) for run in runs if not run.exists()]:
@@ -105,10 +106,11 @@ def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool)
         ]
     readable = [table for table in tables if table is not None]
     assert differing is not None  # or the checks have raised
-    return ComparableRuns(run_names(runs), cards, readable, _find_shared(readable, skip_bad_rows), differing)
+    questions = _find_shared(readable, skip_bad_rows=skip_bad_rows)
+    return ComparableRuns(run_names(runs), cards, readable, questions, differing)
 
 
-def _find_shared(tables: Sequence[RunTable], skip_bad_rows: bool) -> SharedQuestions:
+def _find_shared(tables: Sequence[RunTable], *, skip_bad_rows: bool) -> SharedQuestions:
     """Returns the questions that all runs share. Raises RunError if there are none, or if runs use the same
     id for different questions and `skip_bad_rows` is false."""
     questions = shared_questions(tables)
@@ -225,7 +227,7 @@ def _check_runs(args: CompareArguments) -> ComparableRuns:
     with StartChecks() as checks:
         if args.out is not None:
             checks.run(check_out, args.out)
-        runs = checks.run(read_runs, args.runs, args.differs, args.skip_bad_rows)
+        runs = checks.run(read_runs, args.runs, args.differs, skip_bad_rows=args.skip_bad_rows)
     assert runs is not None  # or the checks have raised
     return runs
 

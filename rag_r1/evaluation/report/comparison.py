@@ -117,19 +117,16 @@ def compare_tables(
     """Returns the content of compare.json without the cards. All runs are compared with the first one."""
     measures = _measures(tables, normaliser)
     values = _values(tables, questions, measures)
-    runs = len(tables)
-    differences = runs - 1
     levels = bootstrap.estimates(
         values.sums(changes=False), [measure.share for measure in measures for _ in tables]
     )
-    changes = bootstrap.estimates(values.sums(changes=True), [False] * (len(measures) * differences))
+    changes = bootstrap.estimates(values.sums(changes=True), [False] * (len(measures) * (len(tables) - 1)))
     single = all(_has_single_episodes(table, questions) for table in tables)
     figures = {}
-    for n, measure in enumerate(measures):
-        if figure_values := values.measured(n):
+    for index, measure in enumerate(measures):
+        if figure_values := values.measured(index):
             tests = _FigureTests(measure.name, figure_values, single and measure.name in _BINARY, bootstrap)
-            columns = range(n * runs, (n + 1) * runs), range(n * differences, (n + 1) * differences)
-            figures[measure.name] = _figure(measure, figure_values, levels, changes, columns, tests)
+            figures[measure.name] = _figure(measure, index, figure_values, levels, changes, tests)
     return {
         "format": 1,
         "runs": list(names),
@@ -173,7 +170,7 @@ def _values(
 
 
 def _has_single_episodes(table: RunTable, questions: SharedQuestions) -> bool:
-    """Whether a run has exactly one successful episode of each shared question."""
+    """Returns whether a run has exactly one successful episode of each shared question."""
     scored = Counter(compress(table.question_keys, ~table.failed))
     return all(scored[key] == 1 for keys in questions.shared.values() for key in keys)
 
@@ -222,33 +219,39 @@ class _FigureTests:
 
 def _figure(
     measure: Measure,
+    index: int,
     values: Mapping[str, np.ndarray],
     levels: Estimates,
     changes: Estimates,
-    columns: tuple[range, range],
     tests: _FigureTests,
 ) -> dict[str, Any]:
     """Returns the entry of a figure in compare.json: the runs' values and their differences from the first
     run, for each source, for the mean over the sources and for all questions.
 
-    `levels` and `changes` are the bootstrap's estimates of values and differences; `columns` are the columns
-    of the figure in the former and in the latter."""
+    `values` are the figure's values by source, (questions, runs) each. `levels` and `changes` are the
+    bootstrap's estimates of the values and of the differences of all figures, and `index` is the number of
+    this figure among them."""
     tested = measure.section == "scores"
+    runs = next(iter(values.values())).shape[1]
+    level_columns = range(index * runs, (index + 1) * runs)
+    change_columns = range(index * (runs - 1), (index + 1) * (runs - 1))
 
     def group(level: Estimate, change: Estimate, count: int, test: _Test) -> dict[str, Any]:
         """Returns the entry of one group of `count` questions."""
         differences = []
-        for i, column in enumerate(columns[1]):
+        for i, column in enumerate(change_columns):
             difference = figure(change, column, count)
             if tested:
                 p = bootstrap_p(float(change.value[column]), change.replicates[:, column])
                 difference |= {**test(i), "p_bootstrap": _rounded_p(p)}
             differences.append(difference)
-        return {"values": [figure(level, column, count) for column in columns[0]], "differences": differences}
+        values_of_runs = [figure(level, column, count) for column in level_columns]
+        return {"values": values_of_runs, "differences": differences}
 
     groups = {
-        source: group(levels[0][source], changes[0][source], len(array), partial(tests.of_source, source))
-        for source, array in values.items()
+        source: group(level, changes.by_source[source], len(values[source]), partial(tests.of_source, source))
+        for source, level in levels.by_source.items()
+        if source in values
     }
     if tested:
         differences = [difference for entry in groups.values() for difference in entry["differences"]]
@@ -261,8 +264,8 @@ def _figure(
         "decimals": measure.decimals,
         "tested": tested,
         "sources": groups,
-        "mean": group(levels[1], changes[1], count, tests.of_mean),
-        "all": group(levels[2], changes[2], count, tests.of_all),
+        "mean": group(levels.mean, changes.mean, count, tests.of_mean),
+        "all": group(levels.overall, changes.overall, count, tests.of_all),
     }
 
 

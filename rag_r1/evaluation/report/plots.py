@@ -7,6 +7,7 @@ formula.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,10 @@ def draw_report(report: Mapping[str, Any], table: RunTable, out: Path) -> list[P
         axes.set(xlim=(0, 1), xlabel="score")
         legend(axes.figure, series, [figure["label"] for figure in figures])
 
+    searches = partial(_searches, table=table)
     return [
         *pictures.draw(out / "report_scores.png", scores, size=(7.0, 1.4 + 0.45 * len(rows))),
-        *pictures.draw(
-            out / "report_searches.png",
-            lambda left, right: _searches(left, right, table),
-            size=(7.0, 3.2),
-            panels=2,
-        ),
+        *pictures.draw(out / "report_searches.png", searches, size=(7.0, 3.2), panels=2),
     ]
 
 

@@ -102,14 +102,12 @@ def counts(table: RunTable, card: Provenance | None) -> dict[str, Any]:
     sources = in_paper_order(key[0] for key in table.keys)
     groups = {name: [i for i, key in enumerate(table.keys) if key[0] == name] for name in sources}
     questions, _ = table.question_indices()
-    question_count = card.rows if card else None
+    expected = card.rows if card else None
     return {
         "sources": {name: _counts(table, episodes) for name, episodes in groups.items()},
         "all": _counts(table, range(len(table.keys))),
-        "questions_in_data": question_count,
-        "questions_without_record": (
-            None if question_count is None else max(0, question_count - len(questions))
-        ),
+        "questions_in_data": expected,
+        "questions_without_record": None if expected is None else max(0, expected - len(questions)),
         "bad_records": table.bad.count,
         "played_again": table.replaced,
     }

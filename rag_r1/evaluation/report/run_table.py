@@ -34,7 +34,7 @@ from rag_r1.data.annotations import Annotations, read_answerable, read_supportin
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import as_golds
-from rag_r1.evaluation.failure_causes import cause_of
+from rag_r1.evaluation.failure_causes import cause_of, evidence_of
 from rag_r1.evaluation.report.episode_metrics import TERM, episode_metrics, masked_kinds
 from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
@@ -190,11 +190,7 @@ def _read_row(
     failed = bool(set(kinds) & set(mask))
     if not golds and not failed:
         raise ValueError("it has no gold answers (`golds`)")
-    gold_passages = evidence.get(source, question_id) if evidence else None
-    gold_passages = gold_passages or GoldEvidence.of(record)
-    metadata = record.get("metadata")
-    if not gold_passages and isinstance(metadata, Mapping):
-        gold_passages = GoldEvidence.of(metadata)
+    gold_passages = (evidence.get(source, question_id) if evidence else None) or evidence_of(record)
     answerable = answerables.get(source, question_id) if answerables else None
     numbers = episode_metrics(trajectory, golds, gold_passages, answerable)
     for name, number in numbers.items():

@@ -159,6 +159,7 @@ def http_app(server: MCPServer, token: str | None) -> ASGIApp:
     bearer = f"Bearer {token}".encode()
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer requests without the token with HTTP 401, and pass the others on."""
         tokens = [value for name, value in scope.get("headers", ()) if name == b"authorization"]
         if scope["type"] != "lifespan" and not (len(tokens) == 1 and hmac.compare_digest(tokens[0], bearer)):
             refusal = Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})

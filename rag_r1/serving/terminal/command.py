@@ -127,6 +127,7 @@ def _local_server(args: ChatArguments) -> Iterator[RunningServer]:
     with bind_socket("127.0.0.1", 0) as listener, launch_agent(args) as launched:
 
         def run_server() -> None:
+            """Run the server in this thread; an error before it answers becomes the result of `started`."""
             fault: object = "its server ended"
             try:
                 asyncio.run(serve(args, launched, listener, started.set_result, drain_s=1))
