@@ -25,7 +25,7 @@ from rag_r1.rollouts.server_check import check_endpoint, get_answer
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
 
-#: The arguments of a command; functions return the same type that they are given.
+#: The type of a command's arguments. Functions return the type that they get.
 Args = TypeVar("Args", bound=PolicyArguments)
 
 #: The log of the server, and the model that was merged from a checkpoint's shards, in the run's folder.

@@ -1,4 +1,4 @@
-"""The limits of an episode in an evaluation, by protocol: those of the published evaluations."""
+"""Defines the limits of an episode in an evaluation for each protocol, as in the published evaluations."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def _processor() -> str:
 
 
 def _memory_gib() -> float | None:
-    """Returns the size of the memory in GiB; None on a system that does not tell."""
+    """Returns the size of the memory in GiB; None if the system does not report it."""
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (ValueError, OSError, AttributeError):

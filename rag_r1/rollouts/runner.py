@@ -111,6 +111,7 @@ class EpisodeRunner:
     #: Selects the fields of a record that are written; by default all of them.
     written_fields: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     counts: RunCounts = field(default_factory=RunCounts, init=False)
+    #: The ids of the requests that this run of the command has played.
     _played: set[str] = field(default_factory=set, init=False)
     _failures_in_a_row: int = field(default=0, init=False)
 
@@ -122,7 +123,7 @@ class EpisodeRunner:
         outcome = self.folder.outcome(request.id)
         is_retry = outcome is not None and self.is_open(outcome) and request.id not in self._played
         if outcome is None or is_retry:
-            outcome = await self._episode(request, 1 if outcome is None else outcome.tries + 1)
+            outcome = await self._play_episode(request, 1 if outcome is None else outcome.tries + 1)
             self._played.add(request.id)
         self.counts.add(outcome)
         self._update_bar()
@@ -136,8 +137,8 @@ class EpisodeRunner:
         """Runs `total` jobs and returns their results in order, None for jobs that were cancelled."""
         return await self.pool.run(jobs, total, unit)
 
-    async def _episode(self, request: EpisodeRequest, try_number: int) -> EpisodeOutcome:
-        """Play and score an episode for the `try_number`th time, and write its record."""
+    async def _play_episode(self, request: EpisodeRequest, try_number: int) -> EpisodeOutcome:
+        """Play and score an episode, and write its record. `try_number` counts its attempts from 1."""
         setup = request.setup or self.setup
         one_shot = await prepare_one_shot(request, setup) if request.search_first else None
         if one_shot:

@@ -170,7 +170,7 @@ class RunSession:
     folder: RunFolder
     runner: EpisodeRunner
     endpoint: Endpoint
-    #: Requests, tokens and cost so far, those of earlier runs of the command included.
+    #: Requests, tokens and cost so far, including earlier runs of the command.
     spending: CostTracker
     #: Cancels the run when it is called with a reason.
     stop: CancelToken

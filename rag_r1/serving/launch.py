@@ -121,7 +121,7 @@ def _start_search(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArgum
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
-    """Remove those of the folders that are empty."""
+    """Remove the folders that are empty."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()

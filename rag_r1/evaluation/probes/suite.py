@@ -56,6 +56,7 @@ from rag_r1.tools.registry import DEFAULT_TOOL
 
 CARD_JSON, CARD_MD, PASSAGES = "search_card.json", "search_card.md", "passages.json"
 
+#: Reasons for which questions are left out of a condition.
 _NO_EVIDENCE = "questions that name no gold passages"
 _MISSING_GOLD = "questions of which a gold passage was not found"
 

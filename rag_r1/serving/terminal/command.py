@@ -248,7 +248,7 @@ class TerminalChat:
             self._line("    nothing found" if call["status"] == "ok" else f"    {call['status']}", _DIM)
 
     def _line(self, text: object, style: str = "") -> None:
-        """Write a text on a line of its own."""
+        """Write a text on a separate line."""
         self._end_line()
         self._write(text, style, "\n")
 
