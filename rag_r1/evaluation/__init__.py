@@ -1,1 +1,1 @@
-"""Rollouts outside training: evaluation, traces and filters."""
+"""Evaluates policies on questions: `rag-r1 eval` with its conditions, judge, probes and reports."""

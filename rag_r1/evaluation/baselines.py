@@ -1,15 +1,15 @@
-"""The conditions of a run: the agent as it was trained, or a baseline.
+"""Defines the conditions of an evaluation: the agent as it was trained, and the baselines.
 
-    agent       the agent as it was trained: it may search
-    direct      the model answers at once, without search and without reasoning
-    cot         the model reasons step by step, then answers, without search (chain of thought)
-    one_shot    one search with the question itself; the passages stand in the prompt (RAG)
+    agent       the agent as it was trained, which may search
+    direct      the model answers at once, without search or reasoning
+    cot         the model reasons step by step and then answers, without search (chain of thought)
+    one_shot    one search for the question itself, whose passages are put into the prompt (RAG)
     no_search   the agent with its own prompt, but without a turn in which it may search
 
-A condition is a setup for each question (rag_r1/config/agent_setup.py), so every condition is played by the
-same runner, within the same limits, and scored by the same code. The baselines' prompts are in our own words
-and name the tags of the run's protocol. With `--prompt` that prompt is used instead; that of `one_shot` has
-`{documents}` where the passages go.
+A condition maps each question to an agent's setup (rag_r1/config/agent_setup.py). So all conditions are
+played by the same runner within the same limits, and scored by the same code. The prompts of the baselines
+were written for this project and use the tags of the run's protocol. `--prompt` replaces them; a prompt for
+`one_shot` must have `{documents}` where the passages go.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from rag_r1.evaluation.eval_arguments import BaselineName
 from rag_r1.rollouts.one_shot import PASSAGES_FIELD
 from rag_r1.runs.errors import RunError
 
-#: The name of the condition in which the agent itself plays.
+#: The name of the condition with the agent as it was trained.
 AGENT = "agent"
 
-#: Parts of the prompts; `{answer}` and `{/answer}` become the tags of the protocol.
+#: Parts of the prompts. `{answer}` and `{/answer}` are replaced by the tags of the protocol.
 _ANSWER = "give the answer between {answer} and {/answer}, short and without explanation, for example "
 _EXAMPLE = "{answer} Beijing {/answer}."
 PROMPTS: dict[str, str] = {
@@ -43,30 +43,30 @@ PROMPTS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """How the questions of a run are asked.
-
-    `setup` makes the agent of a question; it may raise ValueError with the reason if that is not possible.
-    `applies`: whether a question is asked. `searches`: whether the retrieval server is needed.
-    `search_first`: search before the episode (rag_r1/rollouts/one_shot.py). `options`: what else the answers
-    depend on, as JSON values; a run is resumed only with equal ones."""
+    """How the questions of a run are asked."""
 
     name: str
+    #: Makes the agent for a question. Raises ValueError with the reason if the question cannot be asked.
     setup: Callable[[QuestionRow], AgentSetup]
+    #: Whether a question is asked under this condition.
     applies: Callable[[QuestionRow], bool] = lambda row: True
+    #: Whether the condition needs the retrieval server.
     searches: bool = True
+    #: Whether to search before the episode begins (rag_r1/rollouts/one_shot.py).
     search_first: bool = False
+    #: Further JSON values on which the answers depend. A run is resumed only with equal options.
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def agent_condition(setup: AgentSetup) -> Condition:
-    """Returns the condition in which the agent itself plays."""
+    """Returns the condition with the agent as it was trained."""
     return Condition(AGENT, lambda row: setup)
 
 
 def baseline(name: BaselineName, setup: AgentSetup) -> Condition:
-    """Returns a baseline with the model and the limits of the agent `setup`. Raises RunError for a prompt
-    that does not fit."""
-    # In its only turn the model may only answer.
+    """Returns a baseline with the model and the limits of the agent `setup`. Raises RunError for a `--prompt`
+    without the placeholder of the passages."""
+    # The model has a single turn, in which it may only answer.
     budget = replace(setup.budget, max_turns=0, final_turn=True)
     if name == "no_search":
         searchless = replace(setup, budget=budget)
@@ -75,7 +75,7 @@ def baseline(name: BaselineName, setup: AgentSetup) -> Condition:
     if name == "one_shot" and PASSAGES_FIELD not in prompt:
         raise RunError(f"--prompt has no {PASSAGES_FIELD}: write it where one_shot puts the passages")
     protocol = replace(setup.protocol, user_prompt=prompt, system_prompt=None)
-    if name == "direct":  # the opening of a turn, such as <think>, would ask for reasoning
+    if name == "direct":  # an opening such as <think> would invite reasoning
         protocol = replace(protocol, opening="")
     turn_setup = replace(setup, protocol=protocol, budget=budget, own_prompt=True, schemas=())
     with_search = name == "one_shot"
@@ -83,8 +83,8 @@ def baseline(name: BaselineName, setup: AgentSetup) -> Condition:
 
 
 def _with_protocol_tags(prompt: str, setup: AgentSetup) -> str:
-    """Returns the prompt with the tags of the protocol. A plain-text prompt ends with a newline, after which
-    the policy writes."""
+    """Returns the prompt with the tags of the protocol. A plain-text prompt also gets a final newline, after
+    which the policy writes."""
     for role in ("think", "answer"):
         tag = getattr(setup.protocol.tags, role)
         prompt = prompt.replace(f"{{{role}}}", tag.open).replace(f"{{/{role}}}", tag.close)

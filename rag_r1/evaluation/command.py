@@ -6,9 +6,9 @@
     rag-r1 eval compare DIR DIR
     rag-r1 eval modes --model BEFORE --trained AFTER ...
 
-The agent is that of training: the same core, protocol and search, with the limits of a validation
-(validation_limits.py). condition_run.py plays one condition and says what its folder has; target.py starts a
-server for the model if there is no `--base-url`.
+The agent is the agent of training: the same core, protocol and search, with the limits of a validation
+(validation_limits.py). This module reads the arguments; evaluation_run.py then starts the servers that are
+needed and plays the questions, and condition_run.py describes the files of a run's folder.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from rag_r1.options.command_line import read_arguments
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
 
-#: The modules of the subcommands. These, and the modules that play, are imported when they are needed, so
-#: that `--help` and wrong arguments are answered at once.
+#: The modules of the subcommands. Like the modules that play episodes, they are imported only when they are
+#: needed, so that `--help` and errors in the arguments appear at once.
 _SUBCOMMANDS = {
     "report": "rag_r1.evaluation.report.report",
     "compare": "rag_r1.evaluation.report.compare_command",
@@ -66,14 +66,14 @@ also: rag-r1 eval report RUN         make the report of a finished run again
 
 @command_main()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when the report is written, 3 if the run was stopped before its end (the reason is printed),
-    1 if it could not begin or all episodes have failed."""
+    """Run the command. Returns 0 after the report was written, 3 if the run was stopped before its end (the
+    reason is printed), and 1 if it could not begin or all episodes have failed."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments and arguments[0] in _SUBCOMMANDS:
         return import_module(_SUBCOMMANDS[arguments[0]]).main(arguments[1:])
-    read_words = partial(read_arguments, EvalArguments, prog=COMMAND, description=_DESCRIPTION, check=_check)
+    parse = partial(read_arguments, EvalArguments, prog=COMMAND, description=_DESCRIPTION, check=_check)
     if not arguments or not _is_run(arguments[0]):
-        return run(read_words(arguments))
+        return run(parse(arguments))
     from rag_r1.evaluation.run_defaults import defaults_of
 
     words = arguments[1:]
@@ -82,18 +82,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RunError as error:
         hint = did_you_mean(arguments[0], _SUBCOMMANDS)
         raise CommandError(f"{error}; {hint}" if hint else error) from error
-    args = defaults.complete(read_words(words, settings=defaults.values), words)
+    args = defaults.complete(parse(words, settings=defaults.values), words)
     print("\n".join(defaults.lines(args)), flush=True)
     return run(args)
 
 
 def _is_run(word: str) -> bool:
-    """Whether the first argument is a folder, and not a flag, a file of settings or a key of the agent."""
+    """Returns whether the first argument names a run's folder, rather than a flag, a settings file or a
+    key."""
     return Path(word).is_dir() or not (word.startswith(("-", "@")) or "=" in word)
 
 
 def run(args: EvalArguments) -> int:
-    """Evaluate; returns the exit status. An error that a user can correct is printed."""
+    """Evaluate, and return the exit status. Errors that a user can correct are printed."""
     from rag_r1.evaluation.evaluation_run import evaluate
     from rag_r1.rollouts.command_run import run_command
 
@@ -101,7 +102,7 @@ def run(args: EvalArguments) -> int:
 
 
 def _check(args: EvalArguments) -> None:
-    """Do all checks of an evaluation. Raises StartError."""
+    """Run all checks of an evaluation. Raises StartError with all problems."""
     from rag_r1.evaluation.evaluation_run import evaluate
     from rag_r1.rollouts.command_run import check_command
 

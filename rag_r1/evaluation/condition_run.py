@@ -1,12 +1,12 @@
-"""Runs one condition of an evaluation: its episodes, its records, its report.
+"""Runs one condition of an evaluation: plays its episodes, and writes its records and its report.
 
-`run_condition` plays one condition (baselines.py: the agent, or a baseline) into a folder, and can be killed
-and started again at any time; rag_r1/rollouts/runner.py says how. The folder then has
+`run_condition` plays one condition (baselines.py: the agent, or a baseline) into a folder. It can be killed
+at any time; the next call continues where it was (rag_r1/rollouts/runner.py). The finished folder has
 
     trajectories/records.jsonl                    a record of each episode, in the order of the questions
-    provenance.json                               what the result depends on
+    provenance.json                               everything that the result depends on
     report.json, report.md, report_*.png          the figures
-    journal/, judge/                              what a resume needs
+    journal/, judge/                              the state with which a run is resumed
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from rag_r1.rollouts.session import RunSession, RunSetup, open_session, settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import EpisodeOutcome
 
+#: The folder of the records, in a run's folder.
 TRAJECTORIES = "trajectories"
 
 
@@ -41,16 +42,17 @@ async def run_condition(
     args: PolicyArguments, run_setup: RunSetup, condition: Condition, out: Path
 ) -> ExitStatus:
     """Play all questions of a condition into the folder `out`, write its report and print its main figures.
-    Returns FAILED if all episodes have failed, STOPPED if the run or its judge was stopped before its end.
 
-    `args.base_url` is the server (target.py). Raises RunError; a run that was interrupted goes on.
+    A run that was interrupted is resumed. `args.base_url` must name the model's server (`serve_model` in
+    target.py starts one). Returns DONE, FAILED if all episodes have failed, or STOPPED if the run or its
+    judge was stopped before its end. Raises RunError.
     """
     rows = [row for row in run_setup.questions.rows if condition.applies(row)]
     if not rows:
         raise RunError(f"no question can be asked under the condition {condition.name}")
     first_setup = _setup_of(condition, rows[0])
     settings = _settings(args, run_setup, condition, first_setup)
-    assert args.base_url is not None  # `serve_model` has started a server for arguments without one
+    assert args.base_url is not None  # set by `serve_model`
     async with open_session(
         args, run_setup, args.base_url, args.model, settings, out=out, searches=condition.searches
     ) as session:
@@ -85,8 +87,8 @@ async def run_condition(
 def _settings(
     args: PolicyArguments, run_setup: RunSetup, condition: Condition, first_setup: AgentSetup
 ) -> dict[str, Any]:
-    """The settings of a condition's run; `first_setup`: the agent of its first question."""
-    settings = settings_of(
+    """Returns the settings of a condition's run. `first_setup` is the agent of its first question."""
+    return settings_of(
         args,
         run_setup,
         "eval",
@@ -95,14 +97,14 @@ def _settings(
         prompt_sha256=protocol_part(first_setup.protocol).prompt_sha256,
         samples=args.samples,
         temperature=args.temperature,
+        budget=vars(first_setup.budget),
     )
-    return {**settings, "budget": vars(first_setup.budget)}
 
 
 async def _play(
     session: RunSession, condition: Condition, row: QuestionRow, sample: int, args: PolicyArguments
 ) -> EpisodeOutcome:
-    """Play a question for the `sample`th time under a condition."""
+    """Play episode number `sample` of a question under a condition."""
     setup = _setup_of(condition, row)
     request = make_request(
         row,
@@ -119,7 +121,7 @@ async def _play(
 
 
 def _setup_of(condition: Condition, row: QuestionRow) -> AgentSetup:
-    """The agent of a question. Raises RunError if the condition cannot ask it."""
+    """Returns the agent of a question. Raises RunError if the condition cannot ask it."""
     try:
         return condition.setup(row)
     except ValueError as error:
@@ -129,8 +131,8 @@ def _setup_of(condition: Condition, row: QuestionRow) -> AgentSetup:
 async def _write_records(
     args: PolicyArguments, session: RunSession, outcomes: Sequence[EpisodeOutcome], out: Path
 ) -> JudgeVerdicts | None:
-    """Write the records in the order of the questions, with the judge's term if there is a judge; returns its
-    verdicts."""
+    """Write the records in the order of the questions. If there is a judge, add its verdicts to the records
+    and return them."""
     ids = [outcome.id for outcome in outcomes]
     verdicts = None
     if args.judge_url is not None:
@@ -145,7 +147,7 @@ async def _write_records(
 
 
 def _write_report(args: PolicyArguments, out: Path) -> dict[str, Any]:
-    """Write the report of the finished run; returns the content of report.json. Raises RunError."""
+    """Write the report of the finished run, and return the content of report.json. Raises RunError."""
     try:
         card = Provenance.read(out)
         table = read_run(

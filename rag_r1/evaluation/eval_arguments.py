@@ -1,4 +1,8 @@
-"""The arguments of `rag-r1 eval`, and of the commands that also evaluate a policy."""
+"""The arguments of `rag-r1 eval`, and of other commands that evaluate a policy.
+
+`PolicyArguments` names a policy and its questions; `EvalArguments` adds the conditions under which `rag-r1
+eval` can ask them.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,13 @@ from rag_r1.options.command_line import Positive, argument
 from rag_r1.rollouts.agent_arguments import SAMPLING, SCORING, ServedModel
 from rag_r1.rollouts.arguments import From0, RolloutArguments
 
-#: The baselines, other ways to ask a policy (baselines.py).
+#: The names of the baselines (baselines.py).
 BaselineName = Literal["direct", "cot", "one_shot", "no_search"]
 BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
 
 
 class PolicyArguments(JudgeArguments, ServedModel, RolloutArguments):
-    """A policy, its server, and the questions for it."""
+    """A policy, its server, its questions, and the files that describe these."""
 
     finds_tokenizer: ClassVar[bool] = True
 
@@ -55,7 +59,7 @@ class PolicyArguments(JudgeArguments, ServedModel, RolloutArguments):
 
 
 class EvalArguments(PolicyArguments):
-    """The arguments of `rag-r1 eval`: a policy, and the ways to ask it."""
+    """The arguments of `rag-r1 eval`: a policy, and the condition under which it is asked."""
 
     baseline: BaselineName | None = argument(
         "another way to ask than the agent: at once, with a chain of thought, with one search for the "
@@ -74,7 +78,7 @@ class EvalArguments(PolicyArguments):
     )
 
     @model_validator(mode="after")
-    def _card_is_the_agents(self) -> EvalArguments:
+    def _card_has_no_baseline(self) -> EvalArguments:
         if self.card and self.baseline is not None:
             raise ValueError("--card is about the agent: leave out --baseline")
         if self.corpus and not self.card:
@@ -82,8 +86,8 @@ class EvalArguments(PolicyArguments):
         return self
 
     def refuse_other_conditions(self) -> None:
-        """Raises ValueError for a flag of other conditions than the agent's, for a command that has its
-        own."""
+        """Raises ValueError if a flag selects another condition than the agent. Commands that choose their
+        conditions themselves call this."""
         if self.card or self.baseline is not None or self.corpus or self.serve_index is not None:
             flags = "--card, --corpus, --serve-index and --baseline"
             raise ValueError(f"{flags} are for `rag-r1 eval`: leave them out")

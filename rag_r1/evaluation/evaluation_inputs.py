@@ -18,11 +18,10 @@ from rag_r1.runs.start_checks import StartChecks
 
 
 def prepare_evaluation(args: EvalArguments) -> RunSetup:
-    """Read the questions and check every key and file; with --card the rows get the passages of --supporting.
-    Raises RunError."""
+    """Read the questions, and check every key and file. With --card, the gold passages of --supporting are
+    added to the rows. Raises RunError."""
     answerable, supporting = read_annotations(args)
-    if args.index is not None:
-        manifest_facts(args.index)  # for its error
+    check_index(args)
     run_setup = prepare(args, validation_limits(args.protocol), validation=True)
     rows = run_setup.questions.rows
     check_tokens(args, run_setup.tokens)
@@ -38,11 +37,17 @@ def prepare_evaluation(args: EvalArguments) -> RunSetup:
     return run_setup
 
 
+def check_index(args: EvalArguments) -> None:
+    """Raises RunError for an --index without a readable manifest."""
+    if args.index is not None:
+        manifest_facts(args.index)
+
+
 def read_annotations(
     args: EvalArguments,
 ) -> tuple[Annotations[bool] | None, Annotations[GoldEvidence] | None]:
-    """Returns the content of --answerable and of --supporting, None for a flag that is absent. Raises
-    RunError."""
+    """Returns the content of --answerable and of --supporting, None for a missing flag. Raises RunError for
+    bad rows that are not to be skipped, and StartError with all problems of the files."""
     bad = BadRows()
     with StartChecks() as checks:
         answerable = checks.run(read_answerable, args.answerable, bad) if args.answerable else None

@@ -1,4 +1,8 @@
-"""Plays an evaluation of the agent, of a baseline or for a search card, and starts the servers for it."""
+"""Runs an evaluation: checks its inputs, starts its servers and plays the agent, a baseline or all probes.
+
+The servers and the files are checked concurrently, so that one error reports all problems; then the questions
+are played by condition_run.py, or by probes/suite.py for a search card.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +15,22 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.evaluation.baselines import agent_condition, baseline
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.evaluation_inputs import prepare_evaluation, read_annotations
+from rag_r1.evaluation.evaluation_inputs import check_index, prepare_evaluation, read_annotations
 from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
 from rag_r1.evaluation.target import check_judge, resolve_model, serve_model
 from rag_r1.rollouts.checks import all_problems, begin_checks, check_search
-from rag_r1.rollouts.provenance_facts import manifest_facts
 from rag_r1.rollouts.session import check_only
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
-#: The log of a retrieval server that is started here, in the run's folder.
+#: The log of the retrieval server that --serve-index starts, in the run's folder.
 SEARCH_LOG = "retriever.log"
 
 
 async def evaluate(args: EvalArguments) -> int:
-    """Evaluate as the arguments say; returns the exit status. Raises RunError."""
+    """Evaluate the policy under the condition that the arguments select, and return the exit status. Raises
+    RunError, or StartError with all problems."""
     searches = args.serve_index is None and args.baseline is None
     judge_check, model_check, *search_checks = begin_checks(
         partial(check_judge, args),
@@ -37,7 +41,7 @@ async def evaluate(args: EvalArguments) -> int:
         file_checks = [
             partial(read_annotations, args),
             partial(_check_corpus, args),
-            partial(_check_index, args),
+            partial(check_index, args),
         ]
         with all_problems(args, {}, [judge_check, model_check, *file_checks, *search_checks]):
             _check_corpus(args)
@@ -61,14 +65,8 @@ async def evaluate(args: EvalArguments) -> int:
         return await run_condition(args, run_setup, condition, args.out)
 
 
-def _check_index(args: EvalArguments) -> None:
-    """Raises RunError for an --index without a manifest."""
-    if args.index is not None:
-        manifest_facts(args.index)
-
-
 def _check_corpus(args: EvalArguments) -> None:
-    """Raises StartError for files of a corpus whose first rows cannot be read."""
+    """Raises StartError if the first rows of a --corpus file cannot be read."""
     if args.corpus:
         with StartChecks() as checks:
             checks.run_on_all(lambda paths: check_first_rows(Corpus(paths), args.skip_bad_rows), args.corpus)
@@ -76,8 +74,8 @@ def _check_corpus(args: EvalArguments) -> None:
 
 @contextmanager
 def _serve_search(args: EvalArguments) -> Iterator[EvalArguments]:
-    """Gives the block the arguments with the address of a retrieval server, which is started for the block if
-    --serve-index names an index. Raises RunError if it does not start."""
+    """Yields the arguments with the address of a retrieval server. With --serve-index, the server is started
+    for the duration of the block. Raises RunError if it does not start."""
     if args.serve_index is None:
         yield args
         return

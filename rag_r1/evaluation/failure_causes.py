@@ -1,4 +1,4 @@
-"""Says why an answer is wrong, by rules on the trajectory record alone.
+"""Finds out why an answer is wrong, by rules that need only the trajectory record.
 
 A trajectory that was judged wrong has exactly one cause, the first that applies:
 
@@ -9,13 +9,13 @@ A trajectory that was judged wrong has exactly one cause, the first that applies
     asked_for_wrong_thing   no gold was retrieved, and no query has a content word of the question, or all
                             queries are the same
     gold_never_retrieved    no gold was retrieved
-    retrieved_and_misread   a gold was retrieved, and the answer is another
-    not_traceable           searched, but passages cannot show the gold: it is yes or no, or empty
+    retrieved_and_misread   a gold was retrieved, but the answer differs from it
+    not_traceable           searched, but the gold is yes, no or empty, so passages cannot show it
 
-A gold was retrieved if all gold passages that the record names were shown, or if a gold answer stands in a
-shown passage, word for word; of an answer with several parts ("A and B") every part may stand in another one.
-The rules say what happened, not what the policy thought: a passage that names the gold in another
-connection counts as well.
+A gold was retrieved if all gold passages that the record names were shown, or if a shown passage contains a
+gold answer word for word. The parts of an answer such as "A and B" may be in different passages. The rules
+describe what happened, not what the policy thought: a passage that mentions the gold in another context
+counts as well.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rag_r1.data.rows import as_golds
 from rag_r1.protocols import SEARCH, Document
 from rag_r1.rewards.answer_metrics import exact_match
 
-#: The causes in the order of the rules, each with its sentence for people.
+#: The causes in the order of the rules, each with the sentence that reports show.
 CAUSES = {
     "tool_failed": "A search failed, and no other search returned a passage.",
     "cut": "The tokens ran out, or the last turn was cut off, before there was an answer.",
@@ -44,25 +44,26 @@ CAUSES = {
     "retrieved_and_misread": "A gold answer stood in a shown passage, and the answer is another.",
     "not_traceable": "The gold answer is yes or no, so passages do not show whether it was retrieved.",
 }
-#: Statuses of episodes without an answer of the policy, which are not judged.
+#: Statuses of episodes that failed before the policy could answer; these are not judged.
 _FAILED = frozenset({"engine_failure", "bad_row", "error"})
 _STOP_WORDS = frozenset(
     "and are as at be been by did do does for from had has have he her his how in is it its many much of on "
     "or she that their they this to was were what when where which who whom whose why will with".split()
 )
+#: Separates the parts of a gold answer.
 _PARTS = re.compile(r",\s*(?:and\s+)?|\s+and\s+|;\s*")
 
-#: The longest passage, in characters, whose lower case is cached.
+#: Length of the longest passage, in characters, whose lower-case form is cached.
 _CACHED_CHARS = 2000
 
 Record = Mapping[str, Any]
-#: Turn, call and document, each counted from 0.
+#: The indices of a turn, of a call within it, and of a document within the call, from 0.
 DocumentPosition = tuple[int, int, int]
 
 
 def verdict(record: Record) -> bool | None:
-    """Whether the answer was right: by the record's `right`, else by EM, that of its rewards or of its golds.
-    None for a trajectory that was not judged, such as a masked one."""
+    """Returns whether the answer was right; None for a trajectory that was not judged, such as a masked one.
+    The record's `right` decides; without it the EM in its rewards, or else the EM with its golds."""
     if "right" in record:
         return record["right"] if isinstance(record["right"], bool) else None
     rewards = record.get("rewards")
@@ -99,9 +100,9 @@ def cause_of(record: Record) -> str | None:
 
 
 def gold_positions(record: Record) -> list[DocumentPosition]:
-    """Returns the positions of the shown passages that contain a gold answer, or a part of one, or are gold
-    passages."""
-    golds, evidence = _Golds.of(record), _evidence(record)
+    """Returns the positions of the shown passages that are gold passages, or that contain a gold answer or a
+    part of one."""
+    golds, evidence = _Golds.of(record), evidence_of(record)
     return [
         position
         for position, document in _documents(record)
@@ -110,8 +111,8 @@ def gold_positions(record: Record) -> list[DocumentPosition]:
 
 
 def _was_retrieved(record: Record) -> bool | None:
-    """Whether a gold was retrieved; None if passages cannot show it."""
-    evidence = _evidence(record)
+    """Returns whether a gold was retrieved; None if passages cannot show it."""
+    evidence = evidence_of(record)
     if evidence and evidence.recall([_document(document) for _, document in _documents(record)]) == 1.0:
         return True
     golds = _Golds.of(record)
@@ -124,7 +125,7 @@ def _was_retrieved(record: Record) -> bool | None:
 
 
 def _misses_question(record: Record, searches: Sequence[Record]) -> bool:
-    """Whether several queries are all the same, or none has a content word of the question."""
+    """Returns whether all of several queries are the same, or no query has a content word of the question."""
     queries = [str((call.get("arguments") or {}).get("query", "")) for call in searches]
     if len(queries) > 1 and len(set(map(query_key, queries))) == 1:
         return True
@@ -134,16 +135,17 @@ def _misses_question(record: Record, searches: Sequence[Record]) -> bool:
 
 @dataclass(frozen=True)
 class _Golds:
-    """The gold answers that can be found in a text. `answers`: for each, the numbers of its parts in the
-    matcher; `words`: one word of each part, with which a text is checked first, since that is fast."""
+    """The gold answers of a record that can be found in a text."""
 
     matcher: AnswerMatcher
+    #: For each gold answer, the numbers of its parts in the matcher.
     answers: list[frozenset[int]]
+    #: The longest word of each part. Most texts contain none of them and need no further search.
     words: frozenset[str]
 
     @classmethod
     def of(cls, record: Record) -> _Golds:
-        """The gold answers of a record; yes, no and empty ones are left out."""
+        """Returns the gold answers of a record, without those that are yes, no or empty."""
         matcher, answers, words = AnswerMatcher(), [], set()
         for gold in as_golds(record.get("golds")):
             for parts in {(gold,), tuple(filter(None, _PARTS.split(gold)))}:
@@ -154,10 +156,10 @@ class _Golds:
         return cls(matcher, answers, frozenset(words))
 
     def within(self, text: object) -> set[int]:
-        """Returns the numbers of the parts that stand in a text."""
+        """Returns the numbers of the parts that a text contains."""
         if not self.answers or not isinstance(text, str):
             return set()
-        if text.isascii():  # most passages have none of the words
+        if text.isascii():  # a fast check, which is exact for ASCII: most passages have none of the words
             lowered = _lower(text) if len(text) <= _CACHED_CHARS else joined(text).lower()
             if not any(word in lowered for word in self.words):
                 return set()
@@ -166,13 +168,13 @@ class _Golds:
 
 @lru_cache(maxsize=4096)
 def _lower(text: str) -> str:
-    """Returns a text in lower case; cached, since the trajectories of a question are shown the same
-    passages."""
+    """Returns a text in lower case. The result is cached, since many trajectories of a question contain the
+    same passages."""
     return joined(text).lower()
 
 
-def _evidence(record: Record) -> GoldEvidence | None:
-    """Returns the gold passages that the record names; None if it names none."""
+def evidence_of(record: Record) -> GoldEvidence | None:
+    """Returns the gold passages that a record or its metadata name; None if there are none."""
     metadata = record.get("metadata")
     evidence = GoldEvidence.of(record)
     if not evidence and isinstance(metadata, Mapping):
@@ -181,7 +183,7 @@ def _evidence(record: Record) -> GoldEvidence | None:
 
 
 def _documents(record: Record) -> Iterator[tuple[DocumentPosition, Record]]:
-    """Yields the passages of all calls, with their positions."""
+    """Yields the documents of all calls with their positions."""
     for turn_number, turn in enumerate(record.get("turns") or ()):
         for call_number, call in enumerate(turn.get("calls") or ()):
             for number, document in enumerate(call.get("documents") or ()):
@@ -189,4 +191,5 @@ def _documents(record: Record) -> Iterator[tuple[DocumentPosition, Record]]:
 
 
 def _document(document: Record) -> Document:
+    """Returns the document of a record, whose fields may be missing."""
     return Document(str(document.get("id", "")), str(document.get("contents", "")))

@@ -1,12 +1,13 @@
-"""`rag-r1 eval groups`: at which temperature can GRPO learn from groups of answers?
+"""`rag-r1 eval groups`: finds the temperature at which GRPO can learn from groups of answers.
 
-GRPO learns from the differences within a group of answers to one question: a group whose rewards are all
-equal has no advantage. Before a training this plays each question several times at several temperatures:
+GRPO learns from the differences within a group of answers to one question: if all rewards of a group are
+equal, its advantages are zero. This command plays each question several times at several temperatures, before
+a training:
 
-    OUT/t0.6, OUT/t1   a run for each temperature, as `rag-r1 eval` makes it
+    OUT/t0.6, OUT/t1       the run of each temperature, as `rag-r1 eval` makes it
     OUT/groups.md, .json   for each temperature: mixed groups, EM, the best of a group, searches, answered
 
-A run goes on where it was interrupted. Failed episodes count as wrong, as in a training without masks.
+A run that was interrupted is resumed. Failed episodes count as wrong, as in a training without masks.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ Temperature = Annotated[
 
 
 class GroupsArguments(EvalArguments):
-    """The arguments of `rag-r1 eval`, with several temperatures."""
+    """The arguments of `rag-r1 eval` with several temperatures."""
 
     temperatures: list[Temperature] = argument(
         "sampling temperature of a run; may be repeated", "T", default=[0.6, 0.8, 1.0]
@@ -75,7 +76,7 @@ class GroupsArguments(EvalArguments):
     samples: Positive = argument("answers in a group, the episodes of a question", "N", default=5)
 
     @model_validator(mode="after")
-    def _samples_differ(self) -> GroupsArguments:
+    def _samples_differ(self) -> GroupsArguments:  # replaces the check of PolicyArguments by its name
         if self.samples < 2:
             raise ValueError("--samples must be at least 2: a group of one has nothing to compare")
         if self.temperature:
@@ -95,12 +96,13 @@ class GroupsArguments(EvalArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when all runs are complete, 3 if one was stopped before, 1 if one could not begin."""
+    """Run the command; returns 0 when all runs are complete, 3 if one was stopped, 1 if one could not
+    begin."""
     return read_and_run(COMMAND, GroupsArguments, evaluate_groups, arguments, _DESCRIPTION)
 
 
 async def evaluate_groups(args: GroupsArguments) -> int:
-    """Play the runs and write the table; returns the exit status. Raises RunError."""
+    """Play the runs, write the table and return the exit status. Raises RunError."""
     runs = args.runs()
     first_args = next(iter(runs.values()))
     model_check, search_check = begin_checks(
@@ -125,7 +127,8 @@ async def evaluate_groups(args: GroupsArguments) -> int:
 
 
 def write_groups(out: Path, runs: dict[float, Path]) -> list[str]:
-    """Write the table of finished runs, by temperature; returns the lines to be printed. Raises RunError."""
+    """Write the table of finished runs, whose folders are keyed by temperature, and return the lines to be
+    printed. Raises RunError."""
     try:
         figures = {temperature: group_figures(read_run(folder)) for temperature, folder in runs.items()}
     except WRONG_RUN as error:
@@ -141,18 +144,18 @@ def write_groups(out: Path, runs: dict[float, Path]) -> list[str]:
 
 
 def group_figures(run: RunTable) -> dict[str, float]:
-    """Returns shares of the groups of a run, and means over its episodes, by the names of the columns."""
+    """Returns a run's figures by the names of the columns: shares of its groups, means of its episodes."""
     questions, indices = run.question_indices()
-    right = np.nan_to_num(run.columns["em:squad"])  # a failed episode has nan, and counts as wrong
+    is_right = np.nan_to_num(run.columns["em:squad"])  # failed episodes have nan and count as wrong
     sizes = np.bincount(indices, minlength=len(questions))
-    hits = np.bincount(indices, weights=right, minlength=len(questions))
+    right_counts = np.bincount(indices, weights=is_right, minlength=len(questions))
     shares = {
-        "mixed groups": (hits > 0) & (hits < sizes),
-        "all wrong": hits == 0,
-        "all right": hits == sizes,
-        "best of a group": hits > 0,
+        "mixed groups": (right_counts > 0) & (right_counts < sizes),
+        "all wrong": right_counts == 0,
+        "all right": right_counts == sizes,
+        "best of a group": right_counts > 0,
     }
-    means = {"EM": right, "searches": run.columns["queries"], "answered": run.columns["answered"]}
+    means = {"EM": is_right, "searches": run.columns["queries"], "answered": run.columns["answered"]}
     return {name: float(np.nanmean(values)) for name, values in {**shares, **means}.items()}
 
 

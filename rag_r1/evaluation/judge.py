@@ -1,15 +1,15 @@
 """Judges answers with a language model, in addition to EM and F1.
 
 Exact match misses paraphrases. The judge gets the question, the accepted answers and the policy's answer, and
-replies with one word, `correct` or `incorrect`. Each distinct triple is asked about once: replies are kept in
-the run's folder (rag_r1/runs/response_cache.py), so neither a resumed run nor a second sample with the same
-answer pays again. An episode without an answer is wrong, and the judge is not asked. A reply that is not one
-of the two words is no verdict: it is counted, and its value is None. A request that fails is sent again by
-the next start.
+replies with one word, `correct` or `incorrect`. Each distinct triple is sent once: replies are cached in the
+run's folder (rag_r1/runs/response_cache.py), so neither a resumed run nor a second sample with the same
+answer costs anything. An episode without an answer is wrong, without a request to the judge. A reply that is
+neither word is no verdict: it is counted, and its value is None. A request that failed is repeated by the
+next run of the command.
 
-The three texts are data. They are sent as JSON, and the judge is instructed to ignore instructions in them
-(rag_r1/inference/judging.py has the wording); but a policy that is trained on such a verdict can still learn
-to persuade. So judge with another model than the one whose verdict was the reward
+The three texts are untrusted data. They are sent as JSON, and the judge is told to ignore instructions in
+them (rag_r1/inference/judging.py). A policy that is trained on such verdicts can still learn to persuade the
+judge, so an evaluation should use another model than the one whose verdicts were the reward
 (rag_r1/rewards/terms/judged.py).
 """
 
@@ -39,17 +39,17 @@ from rag_r1.rollouts.session import endpoint_options
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.response_cache import ResponseCache
 
-#: The name of the judge's value among the terms of a record.
+#: The name of the judge's value among a record's reward terms.
 TERM = "judge"
 #: The folder of the judge's replies, in a run's folder.
 JUDGE_FOLDER = "judge"
-#: Limit of a reply in tokens, unless --judge-body says otherwise.
+#: Token limit of a reply, unless --judge-body sets another one.
 _MAX_TOKENS = 16
 
 
 @dataclass(frozen=True)
 class JudgeCase:
-    """An answer to a question, to be judged."""
+    """An answer that is to be judged."""
 
     question: str
     golds: tuple[str, ...]
@@ -64,24 +64,27 @@ class JudgeCase:
 
     @property
     def key(self) -> str:
-        """A hash that is equal for equal cases."""
+        """A hash of the three texts, which identifies the case."""
         text = json.dumps([self.question, self.golds, self.answer])
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass
 class JudgeVerdicts:
-    """The judge's verdicts. `values`: 1, 0 or None by the case's key. In `counts`, `no_verdict` are replies
-    that are neither word, and `unanswered` cases without a reply. `stopped`: why the judge was
-    stopped before the last case; None if it was not."""
+    """The judge's verdicts on the answers of a run."""
 
+    #: By the key of the case: 1 for correct, 0 for incorrect, None without a verdict.
     values: dict[str, float | None] = field(default_factory=dict)
+    #: Numbers of cases: `asked`, `correct`, `incorrect`, `no_verdict` (the reply was neither word) and
+    #: `unanswered` (there was no reply).
     counts: Counter[str] = field(default_factory=Counter)
+    #: The cost of all replies, cached ones included.
     cost: float = 0.0
+    #: The reason for which the judge was stopped before the last case; None if it was not.
     stopped: str | None = None
 
     def add_to_record(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the record with the judge's term: the verdict, 0 without an answer, None if failed."""
+        """Returns the record with the judge's term: its verdict, 0 without an answer, None if it failed."""
         if (case := JudgeCase.of(record)) is not None:
             value = self.values.get(case.key)
         else:
@@ -89,7 +92,7 @@ class JudgeVerdicts:
         return {**record, "rewards": {**record["rewards"], TERM: value}}
 
     def summary(self) -> str:
-        """A line with the numbers of verdicts, and the cost."""
+        """Returns a line with the numbers of verdicts and the cost."""
         counts = self.counts
         line = f"judge: {counts['asked']:,} distinct answers, {counts['correct']:,} correct"
         for name, text in (("no_verdict", "without a verdict"), ("unanswered", "without a reply")):
@@ -99,7 +102,7 @@ class JudgeVerdicts:
 
 
 def description(args: JudgeArguments) -> dict[str, Any]:
-    """Returns the judge as the provenance of a run names it; empty without a judge."""
+    """Returns the judge's part of a run's provenance; empty without a judge."""
     if args.judge_model is None:
         return {}
     prompt = hashlib.sha256(ACCURACY_PROMPT.encode()).hexdigest()
@@ -109,8 +112,8 @@ def description(args: JudgeArguments) -> dict[str, Any]:
 async def judge(
     args: JudgeArguments, records: Iterable[Mapping[str, Any]], folder: Path, connection: EndpointArguments
 ) -> JudgeVerdicts:
-    """Returns the judge's verdicts on all records. `folder`: where replies are kept; it belongs to one
-    process at a time. `connection`: see `judge_endpoint`. Raises RunError."""
+    """Returns the judge's verdicts on all records. Replies are cached in `folder`, which only one process may
+    use at a time. `connection` has the same meaning as in `judge_endpoint`. Raises RunError."""
     cases = {case.key: case for record in records if (case := JudgeCase.of(record)) is not None}
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     verdicts = JudgeVerdicts()
@@ -132,9 +135,9 @@ async def judge(
 async def judge_endpoint(
     args: JudgeArguments, cache: ResponseCache, connection: EndpointArguments
 ) -> AsyncIterator[Endpoint]:
-    """Gives the block the judge's endpoint, and closes it at the end. Cached responses count as spent.
-    `connection`: its retries, time-out and proxy are the judge's too. Raises RunError."""
-    assert args.judge_url is not None  # only a command with a judge gets here
+    """Yields the judge's endpoint, and closes it after the block. The tokens of cached replies count toward
+    its cost limit. The retries, the time-out and the proxy are those of `connection`. Raises RunError."""
+    assert args.judge_url is not None  # callers check that there is a judge
     stop = CancelToken()
     options = endpoint_options(connection, args.judge_url, args.judge_api_key_env)
     options = replace(options, in_flight=args.judge_in_flight)
@@ -149,9 +152,9 @@ async def judge_endpoint(
 def judge_request(
     args: JudgeArguments, instructions: str, case: Mapping[str, Any], max_tokens: int, **extra_keys: Any
 ) -> tuple[dict[str, Any], int]:
-    """Returns the body of a request about a case, and how many tokens its reply may have: `max_tokens`,
-    unless --judge-body says otherwise. `extra_keys`: further keys of the body."""
-    # 0.0, not 0: the bytes of a request are its key in the caches of earlier runs.
+    """Returns the body of a request about a case, and the token limit of its reply: `max_tokens`, unless
+    --judge-body sets another one. `extra_keys` are further keys of the body."""
+    # 0.0 rather than 0, because the caches of earlier runs find a reply by the bytes of its request.
     extra_keys = {"temperature": 0.0, **extra_keys}
     body = request_body(args.judge_model, instructions, case, max_tokens, **extra_keys)
     return with_own_keys(body, json.loads(args.judge_body), max_tokens)
@@ -160,7 +163,7 @@ def judge_request(
 async def _judge_case(
     args: JudgeArguments, case: JudgeCase, endpoint: Endpoint, cache: ResponseCache, verdicts: JudgeVerdicts
 ) -> None:
-    """Ask about one case, and add its verdict to `verdicts`."""
+    """Send one case to the judge, and add the verdict to `verdicts`."""
     texts = answer_case(case.question, case.golds, case.answer)
     body, max_tokens = judge_request(args, ACCURACY_PROMPT, texts, _MAX_TOKENS)
     try:

@@ -1,4 +1,4 @@
-"""The arguments of a judge, for the commands that can have one (judge.py)."""
+"""The arguments of a judge, for the commands that can use one (judge.py)."""
 
 from __future__ import annotations
 

@@ -7,11 +7,13 @@ These are the three modes of Agentic RAG-R1's evaluation:
     OUT/after              the trained model as the same agent
     OUT/modes.md, .json    the table; OUT/compare.md, .json: differences on the questions that all runs share
 
-Each is a run as `rag-r1 eval` makes it, and goes on where it was interrupted. All have the same questions and
-may generate as many tokens: what the agent may write in all of its turns, the model alone may write in its
-only one. (In Agentic RAG-R1 the base model had one generation of another length, and accuracy was that of the
-answers that could be extracted, so a model that answered less looked better. The table has both
-denominators.)
+Each mode is a run as `rag-r1 eval` makes it, and is resumed where it was interrupted. All modes have the same
+questions and the same number of tokens to generate: the model alone may write as much in its only turn as the
+agent in all of its turns.
+
+In Agentic RAG-R1 the base model had a single generation of another length. Accuracy was computed over the
+answers that could be extracted, so a model that answered less often looked better. The table therefore gives
+accuracy over all questions, too.
 """
 
 from __future__ import annotations
@@ -51,13 +53,14 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import Page, cell, integer, table, with_interval
 
 MODES_JSON, MODES_MD = "modes.json", "modes.md"
+#: The modes, which are also the names of their folders.
 ALONE, BEFORE, AFTER = "before_no_search", "before", "after"
 MODE_NAMES = {
     ALONE: "before training, without search",
     BEFORE: "before training, with search",
     AFTER: "after training, with search",
 }
-#: The keys of the cards in which the modes may differ.
+#: Keys of the provenance in which the modes may differ.
 _DIFFERS = ("model", "condition", "protocol", "budget", "retriever", "corpus_sha256", "index")
 COMMAND = "rag-r1 eval modes"
 _DESCRIPTION = """\
@@ -72,7 +75,7 @@ example:
 
 
 class ModesArguments(EvalArguments):
-    """The arguments of `rag-r1 eval`, and the trained model."""
+    """The arguments of `rag-r1 eval`, with a second model: the trained one."""
 
     trained: str = argument("the model after training, named as --model names the model before it", "MODEL")
     trained_url: Address | None = argument(
@@ -86,7 +89,7 @@ class ModesArguments(EvalArguments):
     )
 
     @model_validator(mode="after")
-    def _modes_only(self) -> ModesArguments:
+    def _flags_fit_modes(self) -> ModesArguments:
         self.refuse_other_conditions()
         if self.trained_url is not None and self.base_url is None:
             raise ValueError("--trained-url needs --base-url, the server of the model before training")
@@ -96,18 +99,19 @@ class ModesArguments(EvalArguments):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when all three runs are complete, 3 if one was stopped before, 1 if one could not begin."""
+    """Run the command; returns 0 when all runs are complete, 3 if one was stopped, 1 if one could not
+    begin."""
     return read_and_run(COMMAND, ModesArguments, evaluate_modes, arguments, _DESCRIPTION)
 
 
 async def evaluate_modes(args: ModesArguments) -> int:
-    """Play the three runs and write the table; returns the exit status. Raises RunError."""
+    """Play the three runs, write the table and return the exit status. Raises RunError."""
     untrained_args = args.changed(out=args.out / BEFORE)
     trained_args = args.changed(
         model=args.trained, base_url=args.trained_url or args.base_url, out=args.out / AFTER
     )
     model_checks = [partial(resolve_model, untrained_args)]
-    if trained_args.base_url is None:  # else its server may be started when the first model is done
+    if trained_args.base_url is None:  # its server may only be started after the first model is done
         model_checks.append(partial(resolve_model, trained_args))
     checks = begin_checks(*model_checks, partial(check_search, untrained_args, {}))
     with all_problems(args, {}, checks):
@@ -126,7 +130,7 @@ async def evaluate_modes(args: ModesArguments) -> int:
 async def _play_modes(
     args: ModesArguments, model_args: ModesArguments, run_setup: RunSetup, modes: Sequence[str]
 ) -> int:
-    """Play modes of one model, that of `model_args`, into their folders; returns the exit status."""
+    """Play the modes of one model, the one in `model_args`, and return the exit status."""
     if args.check_only:
         return await check_only(model_args, run_setup, model_args.base_url, model_args.model)
     setup = run_setup.setup
@@ -144,8 +148,9 @@ async def _play_modes(
 def alone_condition(
     setup: AgentSetup, name: Literal["cot", "direct", "no_search"], prompt: Path | None = None
 ) -> Condition:
-    """Returns the model without search, in one turn of as many tokens as the agent `setup` may generate in
-    all of its turns. Raises RunError for a prompt that cannot be read or lacks {question}."""
+    """Returns the condition in which the model answers without search, in one turn with as many tokens as the
+    agent `setup` may generate in all of its turns. `name` is the baseline, and `prompt` a file that replaces
+    its prompt. Raises RunError for a prompt that cannot be read or lacks {question}."""
     budget = setup.budget
     all_turns_tokens = (budget.max_turns + budget.final_turn) * budget.max_turn_tokens
     episode_limits = (budget.max_response_tokens, budget.max_episode_tokens)
@@ -164,8 +169,8 @@ def alone_condition(
 
 
 def write_modes(out: Path) -> list[str]:
-    """Write the table and the comparison of the three finished runs; returns the lines to be printed. Raises
-    RunError."""
+    """Write the table and the comparison of the three finished runs, and return the lines to be printed.
+    Raises RunError."""
     tables = {}
     try:
         for mode in MODE_NAMES:
@@ -183,7 +188,7 @@ def write_modes(out: Path) -> list[str]:
 
 
 def _accuracies(label: str, name: str) -> tuple[Measure, ...]:
-    """Three means of the column `name`: over all episodes, those with an answer, and the well-formed ones."""
+    """Returns three means of a column: over all episodes, those with an answer, and the well-formed ones."""
     return (
         Measure(label, label, "scores", column(name)),
         among(label, f"{label} of the answered", "form", name, "answered"),
@@ -192,8 +197,8 @@ def _accuracies(label: str, name: str) -> tuple[Measure, ...]:
 
 
 def figures_of(run: RunTable) -> dict[str, Any]:
-    """Returns the figures of a mode over all its questions: `questions`, `failed` episodes, and `figures`, by
-    name, with label and value with an interval."""
+    """Returns a mode's entry of modes.json: the number of `questions`, the number of `failed` episodes, and
+    `figures` over all questions by name, each with its label, its value and an interval."""
     correct = [("EM", "em:squad"), *((name.removeprefix(TERM), name) for name in run.terms)]
     measures = [
         *(measure for measure in MEASURES if measure.name in ("answered", "formatted")),
@@ -216,7 +221,7 @@ def figures_of(run: RunTable) -> dict[str, Any]:
 
 
 def markdown(modes: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns the page with the table."""
+    """Returns the page modes.md."""
     page = Page("Before and after training").text("\n".join(table_lines(modes)))
     page.text(
         "Accuracy is given three times: over all questions, over those that got an answer, as Agentic "
@@ -228,7 +233,7 @@ def markdown(modes: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def table_lines(modes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns the lines of the table: a row for each figure, a column for each mode."""
+    """Returns the lines of the table, with a row for each figure and a column for each mode."""
     rows = [
         ["questions", *(integer(mode["questions"]) for mode in modes.values())],
         ["failed episodes", *(integer(mode["failed"]) for mode in modes.values())],

@@ -1,4 +1,8 @@
-"""Writes the provenance of an eval, traces or filter run when it starts, and checks it on resuming."""
+"""Writes the provenance of an eval, traces or filter run when it starts, and checks it when it is resumed.
+
+A run must not be resumed with another model, corpus or protocol: its episodes would not belong together.
+Newer software or another machine is only reported.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,10 @@ from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval.client import RetrieverConfig
 
-#: Keys that must not change within a run, besides its settings (rag_r1/runs/folder.py), and those whose
-#: change is only printed.
+#: Beginnings of keys that must not change within a run; its settings are checked elsewhere
+#: (rag_r1/runs/folder.py).
 _FIXED = ("model.", "protocol.", "corpus_sha256", "retriever.ready.", "index.", "data.")
+#: Beginnings of keys whose change is only reported.
 _REPORTED = ("versions.", "commit.", "machine.")
 
 
@@ -38,17 +43,17 @@ def write_provenance(
     index: Path | None = None,
     **parts: Any,
 ) -> Provenance:
-    """Write the provenance of a run of this model; returns it. `setup`: the agent of its first question, if
-    it is not the session's; `parts`: further arguments of `make_provenance`, such as `sampling`.
+    """Write the provenance of a run of `model` into its folder, and return it.
 
-    A run that resumes keeps its time of start. Raises RunError if something that the result depends on has
-    changed since."""
+    `setup` is the agent of the first question, if it is not the session's. `parts` are further arguments of
+    `make_provenance`, such as `sampling`. A resumed run keeps the time of its first start. Raises RunError if
+    something that the result depends on has changed since then."""
     setup = setup or session.run_setup.setup
-    folder = Path(model)
+    model_folder = Path(model)
     retriever = dict(session.run_setup.retriever)
     tool = retriever.pop("tool", None) or DEFAULT_TOOL
     provenance = make_provenance(
-        model=folder if folder.is_dir() else model,
+        model=model_folder if model_folder.is_dir() else model,
         protocol=setup.protocol,
         budget=setup.budget,
         engine_mode="tokens" if session.answers == IDS else "text",
@@ -61,20 +66,22 @@ def write_provenance(
         data=args.questions,
         **parts,
     )
-    if folder.is_dir() and (name := checkpoint_name(folder)) is not None:
+    if model_folder.is_dir() and (name := checkpoint_name(model_folder)) is not None:
         model_part = provenance.model.model_copy(update={"name": name})
         provenance = provenance.model_copy(update={"model": model_part})
-    provenance = _resumed(session.folder.out, provenance)
+    provenance = _continue_earlier(session.folder.out, provenance)
     provenance.write(session.folder.out)
     return provenance
 
 
-def _resumed(out: Path, current: Provenance) -> Provenance:
-    """Returns the provenance with the time of start of the run that resumes, if there is one in `out`. Raises
-    RunError for a change that the result depends on; prints a line for one of the software or the machine."""
+def _continue_earlier(out: Path, current: Provenance) -> Provenance:
+    """Returns the current provenance, with the starting time of an earlier run in `out` if there is one.
+
+    Prints a line if the software or the machine has changed since that run. Raises RunError if something that
+    the result depends on has changed."""
     if (earlier := Provenance.read(out)) is None:
         return current
-    # A value that only one of the two starts could find out does not count as a change.
+    # A value that is unknown in one of the two does not count as a change.
     changes = {key: pair for key, pair in find_differences([earlier, current]).items() if None not in pair}
     fixed = {key: pair for key, pair in changes.items() if _is_fixed(key)}
     earlier_values = {key: earlier_value for key, (earlier_value, _) in fixed.items()}
@@ -86,12 +93,12 @@ def _resumed(out: Path, current: Provenance) -> Provenance:
 
 
 def _is_fixed(key: str) -> bool:
-    """Whether a run must not go on if the value of this key changes."""
+    """Returns whether a run must not be resumed if the value of this key has changed."""
     return key.startswith(_FIXED) and key not in {f"retriever.ready.{name}" for name in VOLATILE_KEYS}
 
 
 def _engine_options(args: RolloutArguments, session: RunSession, model: str) -> dict[str, Any]:
-    """Returns what is known of the engine, besides its mode."""
+    """Returns what is known of the engine, apart from its mode."""
     tokenizer = session.run_setup.tokens.name
     options: dict[str, Any] = {
         "api": args.engine,
@@ -99,7 +106,7 @@ def _engine_options(args: RolloutArguments, session: RunSession, model: str) -> 
         "tokenizer": "the model's" if tokenizer == model else _public_name(tokenizer),
         "body": json.loads(args.body),
     }
-    with suppress(RunError):  # behind a proxy only the run's own client reaches the endpoint
+    with suppress(RunError):  # behind a proxy, only the run's client reaches the endpoint
         if version := vllm_version(session.endpoint.options.url, args.api_key_env):
             options["vllm"] = version
     if vllm_options := getattr(args, "vllm_options", None):
@@ -110,7 +117,6 @@ def _engine_options(args: RolloutArguments, session: RunSession, model: str) -> 
 
 
 def _public_name(tokenizer: str) -> str:
-    """The name of a tokenizer's folder without its path on this machine, or the tokenizer's name on the
-    Hub."""
+    """Returns the name of a tokenizer's folder without its path on this machine, or its name on the Hub."""
     folder = Path(tokenizer)
     return folder.resolve().name if folder.is_dir() else tokenizer

@@ -1,9 +1,9 @@
 """Takes the defaults of an evaluation from the folder of a run: `rag-r1 eval RUN`.
 
-A training (`rag-r1 train`, `stages`, `demo`) leaves its composed configuration in RUN/hydra. Its newest
-checkpoint is evaluated with the limits, prompt, search and questions of its validation, and with a retrieval
-server for RUN/index if there is one. An evaluation leaves RUN/settings.yaml, all of which is taken except the
-folder. Flags replace what is taken.
+A training (`rag-r1 train`, `stages`, `demo`) has its composed configuration in RUN/hydra. Its newest
+checkpoint is evaluated with the limits, prompt, search and questions of its validation; if RUN/index exists,
+a retrieval server is started for it. An evaluation has RUN/settings.yaml, all of which is taken except the
+output folder. Flags on the command line replace these defaults.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from rag_r1.options.settings_file import SETTINGS, read_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.system.installation import pip_command
 
-#: The file in which Hydra writes the composed configuration, in the folder of a training.
+#: The file with the configuration that Hydra composed, in the folder of a training.
 CONFIG = Path("hydra", ".hydra", "config.yaml")
-#: Keys of a search that decide what it finds, with the default values, which are left out; None: never.
+#: Keys of a search that affect its results, with their default values. A key becomes an override unless it
+#: has its default value.
 _SEARCH_KEYS = {"tool": "retrieval", "wire": "retrieve", "topk": None, "agentic_input": False, "mode": None}
-#: Limits of an episode, with the default values, which are left out; None: never.
+#: Limits of an episode with their default values, as in _SEARCH_KEYS.
 _LIMITS = {
     "max_turns": None,
     "final_turn": True,
@@ -35,23 +36,25 @@ _LIMITS = {
     "min_actions": 0,
     "max_state": None,
 }
-#: The address of a retrieval server that was started as its `--help` says.
+#: The default address of a retrieval server.
 SEARCH_URL = "http://127.0.0.1:8000"
 
 
 @dataclass(frozen=True)
 class RunDefaults:
-    """Arguments of an evaluation from a run: `values` of EvalArguments by name, and `sources`, the file or
-    folder of each. `tokenizer`: that of the newest checkpoint, for a model that is served elsewhere."""
+    """Default arguments of an evaluation, taken from a run."""
 
+    #: Values of EvalArguments by name.
     values: dict[str, Any]
+    #: The file or folder from which each value was taken.
     sources: dict[str, Path]
+    #: The tokenizer of the newest checkpoint, for a model that is served at --base-url.
     tokenizer: Path | None = None
 
     def complete(self, args: EvalArguments, words: Sequence[str]) -> EvalArguments:
-        """Returns the arguments that a command line, `words`, has made with these defaults: without the index
-        of the run if it names a retrieval server, and with the tokenizer of the run if the model is
-        served."""
+        """Completes the arguments that the command line `words` and these defaults have made together. The
+        run's index is dropped if the command line names a retrieval server; the run's tokenizer is added if
+        the model is served at --base-url."""
         if args.serve_index is not None and any(word.startswith("--retriever-url") for word in words):
             args = args.changed(serve_index=None)
         if args.base_url is not None and args.tokenizer is None and self.tokenizer is not None:
@@ -59,8 +62,8 @@ class RunDefaults:
         return args
 
     def lines(self, args: EvalArguments) -> list[str]:
-        """Returns what the arguments have taken from the run: a line for each source, with names and
-        values."""
+        """Returns a line for each source, with the names and values that the arguments have taken from
+        it."""
         used: dict[Path, list[str]] = {}
         for name, source in self.sources.items():
             texts, defaults = _texts(getattr(args, name)), _texts(self.values[name])
@@ -70,13 +73,13 @@ class RunDefaults:
 
 
 def _texts(value: Any) -> list[str]:
-    """The items of an argument's value as texts."""
+    """Returns the items of an argument's value as texts."""
     return list(map(str, value if isinstance(value, list) else [value]))
 
 
 def defaults_of(run: Path) -> RunDefaults:
-    """Returns the defaults of an evaluation from the folder of a run. Raises RunError if the folder belongs
-    neither to a training nor to an evaluation, or cannot be read."""
+    """Returns the defaults of an evaluation from the folder of a run. Raises RunError if the folder cannot be
+    read, or belongs neither to a training nor to an evaluation."""
     if (config := config_file(run)) is not None:
         return _of_training(run, config)
     path = run / SETTINGS
@@ -97,33 +100,33 @@ def defaults_of(run: Path) -> RunDefaults:
 
 
 def config_file(run: Path) -> Path | None:
-    """Returns the file of a training's composed configuration, from its folder or that of its checkpoints in
-    it; None if there is none."""
+    """Returns the file with a training's composed configuration; None if there is none. `run` is the folder
+    of the training, or the folder of checkpoints inside it."""
     folders = [run] if newest_checkpoint(run) is None else [run, run.parent]
     return next((path for folder in folders if (path := folder / CONFIG).is_file()), None)
 
 
 def validation_arguments(config: Any) -> dict[str, Any]:
-    """Returns the arguments of an evaluation that plays as the validation of a training does, without model
-    and folder. `config`: the composed configuration, an OmegaConf."""
-    from omegaconf import OmegaConf  # here, because the base installation does not have it
+    """Returns arguments with which an evaluation plays as the validation of a training does, except for the
+    model and the output folder. `config` is the composed configuration, an OmegaConf."""
+    from omegaconf import OmegaConf  # imported here, because the base installation lacks it
 
-    ours = config.rag_r1
-    agent = {**(ours.get("agent") or {}), **(ours.get("validation_agent") or {})}
-    search = {**(ours.get("retriever") or {}), **(ours.get("validation_retriever") or {})}
+    block = config.rag_r1
+    agent = {**(block.get("agent") or {}), **(block.get("validation_agent") or {})}
+    search = {**(block.get("retriever") or {}), **(block.get("validation_retriever") or {})}
     overrides = [
-        f"rag_r1.{section}.{name}={_word(values[name])}"
+        f"rag_r1.{section}.{name}={_override_text(values[name])}"
         for section, values, usual in (("agent", agent, _LIMITS), ("retriever", search, _SEARCH_KEYS))
         for name, default in usual.items()
         if values.get(name, default) != default
     ]
-    if tools := OmegaConf.to_container(OmegaConf.create(ours.get("tools") or {}), resolve=True):
+    if tools := OmegaConf.to_container(OmegaConf.create(block.get("tools") or {}), resolve=True):
         overrides.append(f"rag_r1.tools={json.dumps(tools)}")
     files = config.data.val_files
     return {
         "questions": [files] if isinstance(files, str) else list(files or ()),
-        "protocol": str(ours.protocol),
-        **({"prompt": str(ours.prompt)} if ours.get("prompt") else {}),
+        "protocol": str(block.protocol),
+        **({"prompt": str(block.prompt)} if block.get("prompt") else {}),
         "retriever_url": search.get("url") or SEARCH_URL,
         "max_prompt_tokens": config.data.max_prompt_length,
         "max_response_tokens": config.data.max_response_length,
@@ -132,8 +135,8 @@ def validation_arguments(config: Any) -> dict[str, Any]:
 
 
 def _of_training(run: Path, path: Path) -> RunDefaults:
-    """Returns the defaults from the configuration `path` of a training. Raises RunError."""
-    try:  # here, because the base installation does not have it
+    """Returns the defaults from a training in `run`, whose configuration is `path`. Raises RunError."""
+    try:  # imported here, because the base installation lacks it
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
     except ModuleNotFoundError as error:
@@ -155,7 +158,7 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
     index = folder / "index"
     if (index / "manifest.json").is_file():
         values["serve_index"], sources["serve_index"] = index, index
-        del values["retriever_url"], sources["retriever_url"]  # that server has ended
+        del values["retriever_url"], sources["retriever_url"]  # the training's server does not run any more
     tokenizer = None
     for checkpoints in (run, folder / "checkpoints", configured_folder):
         if (newest := newest_checkpoint(checkpoints)) is not None:
@@ -166,12 +169,12 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
     return RunDefaults(values, sources, tokenizer)
 
 
-def _word(value: Any) -> str:
-    """Returns a value as the word of an override."""
+def _override_text(value: Any) -> str:
+    """Returns a value as the text of an override, which is read as YAML."""
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def _find_moved(file: Path, run: Path) -> Path:
-    """Returns the path of a run's file, also if the run's folder has been moved or renamed since."""
+    """Returns the path of a run's file, which is found even if the run's folder was moved or renamed."""
     candidate = run / file.parent.name / file.name
     return candidate if not file.exists() and candidate.exists() else file

@@ -1,4 +1,8 @@
-"""The target of an evaluation: a model folder served here with vLLM, or a model on the user's server."""
+"""The target of an evaluation: a model folder that is served here with vLLM, or a model on the user's server.
+
+`resolve_model` completes a command's arguments with the model's folder, tokenizer and context length, before
+anything is started. `serve_model` then starts vLLM, unless --base-url names a server.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +25,28 @@ from rag_r1.rollouts.server_check import check_endpoint, get_answer
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
 
+#: The type of a command's arguments. Functions return the type that they get.
 Args = TypeVar("Args", bound=PolicyArguments)
 
-#: In the run's folder: the log of the server, and a model that was merged from a checkpoint's shards.
+#: The log of the server, and the model that was merged from a checkpoint's shards, in the run's folder.
 LOG, MODEL = "vllm.log", "model"
 
 
 def resolve_model(args: Args) -> Args:
-    """Returns the arguments with the model's folder, its tokenizer and the length of its context. With a chat
-    endpoint they stay as they are. Raises RunError if the model is not a folder and no server is named, or if
-    the server does not have it."""
+    """Returns the arguments with the model's folder, its tokenizer and limits that fit its context. Arguments
+    for a chat endpoint are returned unchanged.
+
+    Raises RunError if the server of --base-url does not have the model or, without --base-url, if the model
+    is not a folder."""
     if args.base_url is not None:
         if args.engine == "chat":
-            # The first request of a run shows whether it has the model; its list may lack the name.
+            # Not checked before a run: the list may lack the model, and its first request shows a fault.
             name = args.model if args.check_only else None
             check_endpoint(args.base_url, args.api_key_env, "model server", "--base-url", name)
             return args
         model_tokens = _context_of_server(args.base_url, args.model, args.api_key_env)
         return _with_limits(args, model_tokens, tokenizer=args.tokenizer or args.model)
-    _vllm_options(args)  # for its error
+    _vllm_options(args)  # raises an error for wrong options
     folder = model_folder(local_model(args.model), args.out / MODEL)
     tokenizer = args.tokenizer or (str(folder) if args.engine == "completions" else None)
     return _with_limits(args, _context_of_model(folder), model=str(folder), tokenizer=tokenizer)
@@ -47,8 +54,9 @@ def resolve_model(args: Args) -> Args:
 
 @contextmanager
 def serve_model(args: Args) -> Iterator[Args]:
-    """Gives the block the arguments with the address of a server, which is started for the block if they have
-    none. `args`: as `resolve_model` returns them. Raises RunError if the server does not start."""
+    """Yields the arguments with the address of the model's server. Without --base-url, vLLM is started for
+    the duration of the block. `args` must come from `resolve_model`. Raises RunError if vLLM does not
+    start."""
     if args.base_url is not None:
         yield args
         return
@@ -72,8 +80,8 @@ def _vllm_options(args: PolicyArguments) -> list[str]:
 
 
 def _with_limits(args: Args, model_tokens: int | None, **updates: Any) -> Args:
-    """Returns the arguments with the updates and with limits that fit into the model's context, so that no
-    request is too long; `model_tokens`: its length, None if it is not known."""
+    """Returns the arguments with the updates, and with limits that keep every request within the model's
+    context. `model_tokens` is the length of that context, None if it is unknown."""
     context_tokens = args.max_context_tokens or args.max_prompt_tokens + args.max_response_tokens
     if model_tokens is not None:
         context_tokens = min(context_tokens, model_tokens)
@@ -83,8 +91,8 @@ def _with_limits(args: Args, model_tokens: int | None, **updates: Any) -> Args:
 
 
 def _context_of_server(url: str, model: str, key_variable: str) -> int | None:
-    """Returns the length of the model's context in tokens, as vLLM's list of models has it; None without such
-    a list. Raises RunError if the list lacks the model."""
+    """Returns the length of the model's context in tokens, which vLLM's list of models contains; None without
+    such a list. Raises RunError if the list lacks the model."""
     models = check_endpoint(url, key_variable, "model server", "--base-url", model)
     entry = models.get(model)
     return _context_tokens(entry.get("max_model_len")) if isinstance(entry, Mapping) else None
@@ -98,20 +106,20 @@ def vllm_version(url: str, key_variable: str) -> str | None:
 
 
 def check_tokens(args: PolicyArguments, tokens: TokenUnit) -> None:
-    """Raises RunError if a model that is served here has no embeddings for tokens of its tokenizer."""
+    """Raises RunError if a model that is served here lacks embeddings for tokens of its tokenizer."""
     if args.base_url is None and tokens.tokenizer is not None:
         check_vocabulary(tokens.tokenizer, Path(args.model))
 
 
 def check_judge(args: JudgeArguments) -> None:
-    """Raises RunError if --judge-url is given and no server answers there, or one that lacks the judge."""
+    """Raises RunError if no server answers at --judge-url, or if that server lacks the judge's model."""
     if args.judge_url is not None:
         check_endpoint(args.judge_url, args.judge_api_key_env, "judge", "--judge-url", args.judge_model)
 
 
 def _context_of_model(folder: Path) -> int | None:
-    """Returns the length of the model's context in tokens, from its configuration; None if it has none.
-    Raises RunError for a configuration that cannot be read."""
+    """Returns the length of the model's context in tokens from its config.json; None if that has none. Raises
+    RunError if the file cannot be read."""
     try:
         return _context_tokens(read_json_file(folder / "config.json").get("max_position_embeddings"))
     except (OSError, ValueError, RecursionError, AttributeError) as error:
@@ -120,5 +128,5 @@ def _context_of_model(folder: Path) -> int | None:
 
 
 def _context_tokens(value: Any) -> int | None:
-    """Returns a foreign value if it is a length of a context that has room for a prompt; else None."""
+    """Returns the value if it is a valid length of a context, with room for a prompt; None otherwise."""
     return value if isinstance(value, int) and value > 1 else None

@@ -1,13 +1,15 @@
-"""The limits of an episode in an evaluation, by protocol: those of the published evaluations."""
+"""Defines the limits of an episode in an evaluation for each protocol, as in the published evaluations."""
 
 from __future__ import annotations
 
-#: Limits of the published evaluations, as in the recipes (rag_r1/_common, checkpoints/released,
-#: r1_searcher/_common): RAG-R1's five searches and 1,024 tokens a turn, and those of the other dialects.
+# The recipes have the same limits (rag_r1/_common, checkpoints/released, r1_searcher/_common).
+#: RAG-R1: five searches, and 1,024 tokens per turn.
 _RAG_R1 = {"agent": {"max_turns": 5, "max_turn_tokens": 1024}}
+#: R1-Searcher: eight searches of five documents, and 512 tokens per turn.
 _R1_SEARCHER = {"agent": {"max_turns": 8, "max_turn_tokens": 512}, "retriever": {"topk": 5}}
-#: Agentic RAG-R1 generates eight times, at most 500 tokens each: in seven turns and in the one that answers.
+#: Agentic RAG-R1: eight generations of at most 500 tokens, seven turns and a final one for the answer.
 _AGENTIC_RAG = {"agent": {"max_turns": 7, "max_turn_tokens": 500}}
+#: Limits by protocol.
 _LIMITS: dict[str, dict[str, dict[str, int]]] = {
     "search_r1": {"agent": {"max_turns": 4, "max_turn_tokens": 500, "max_query_observation_tokens": 500}},
     "r1_searcher": _R1_SEARCHER,
@@ -20,6 +22,6 @@ _LIMITS: dict[str, dict[str, dict[str, int]]] = {
 
 
 def validation_limits(protocol: str) -> dict[str, dict[str, int]]:
-    """Returns keys of the block rag_r1, by section, for a protocol's evaluation; those of RAG-R1 for a
-    protocol of the user's own."""
+    """Returns the keys of the block rag_r1, by section, with which a protocol is evaluated. A custom protocol
+    gets the limits of RAG-R1."""
     return _LIMITS.get(protocol, _RAG_R1)

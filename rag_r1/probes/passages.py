@@ -1,19 +1,20 @@
-"""The passages file of the probes `random` and `gold`.
+"""Reads the passages file of the probes `random` and `gold`, and chooses the passages of a question.
 
 `rag-r1 probe-passages` and `rag-r1 eval --card --corpus` read a corpus once and write the passages that the
 probes need (rag_r1/evaluation/probes/collect.py) as JSON:
 
     done      whether the corpus was read to its end
-    by_id     the passages that questions name by id, each [id, contents]
-    by_title  the passages of the pages that questions name, by `title_key` of the title
-    drawn     a random sample of the corpus, each [number, id, contents]. `number` is an integer that orders
-              the sample, the largest first: the command takes the negative of a hash
+    by_id     passages that questions name by id, each as [id, contents]
+    by_title  passages of the pages that questions name, by `title_key` of the page's title
+    drawn     a random sample of the corpus, each passage as [number, id, contents]; the sample is ordered by
+              the numbers, which are negative hashes, the largest first
 
-and keys with which the commands go on after a kill. A search card and the validations of a training (the
-option `rag_r1.probe_passages`) choose a question's passages here, so both show the same.
+The file has further keys, with which an interrupted scan of the corpus is continued. Search cards and the
+validations of a training (the option `rag_r1.probe_passages`) both choose a question's passages with this
+module, so they show the same ones.
 
-The file may come from somebody else: it is plain JSON, and its shape is checked before anything is used. Its
-passages are neutralised where they enter a context, like those that a search finds
+The file may come from another person: it is plain JSON, and its shape is checked before anything is used. Its
+passages are neutralised where they enter a context, as the results of a search are
 (rag_r1/protocols/neutraliser.py).
 """
 
@@ -35,11 +36,11 @@ from rag_r1.io.errors import DataError, TooLargeError
 from rag_r1.protocols import Document
 from rag_r1.rewards.answer_metrics import cover_exact_match
 
-#: The remedy for a missing or wrong file of passages.
+#: The remedy in messages about a missing or wrong file of passages.
 HOW_TO_MAKE = "make it with `rag-r1 probe-passages --questions VALIDATION --corpus CORPUS --out FILE`"
-#: The remedy for a file with too many passages.
+#: The remedy in messages about a file with too many passages.
 FEWER_QUESTIONS = f"{HOW_TO_MAKE}, of fewer questions"
-#: Limits of a file, in bytes and in JSON values. A passage has three values; with 100 words, about 600 bytes.
+#: Limits of a file, in bytes and JSON values. A passage of 100 words has about 600 bytes, and three values.
 MAX_BYTES, MAX_VALUES = 256 << 20, 8_000_000
 
 #: Number, id and contents of a random passage.
@@ -48,18 +49,21 @@ Drawn = tuple[int, str, str]
 
 @dataclass(frozen=True)
 class Passages:
-    """Passages by id, those of a page by `title_key` of its title, and a random sample of the corpus."""
+    """The passages that probes may show."""
 
     by_id: dict[str, Document] = field(default_factory=dict)
+    #: The passages of each page, by `title_key` of its title.
     by_title: dict[str, list[Document]] = field(default_factory=dict)
+    #: A random sample of the corpus.
     random: list[Document] = field(default_factory=list)
 
     def gold_passages(self, evidence: GoldEvidence, golds: Sequence[str]) -> tuple[Document, ...]:
-        """The gold passages of a question with the answers `golds`: by id, in the order of the ids, if all of
-        them are here; else by title, best first; empty if a page is missing.
+        """Returns the gold passages of a question with the accepted answers `golds`.
 
-        Most data sets name pages rather than passages. So of a page those passages come first that contain an
-        answer; and the first passage of each page comes before the second of any.
+        If all passages that the evidence names by id are known, these are returned, sorted by id. Otherwise
+        the passages of its pages are returned, or nothing if a page is missing. Since a page has many
+        passages, those that contain an answer come first within their page, and the first passage of every
+        page comes before the second one of any.
         """
         if evidence.ids and evidence.ids <= self.by_id.keys():
             return tuple(self.by_id[name] for name in sorted(evidence.ids))
@@ -72,23 +76,23 @@ class Passages:
         return tuple({passage.id: passage for passage in rounds}.values())
 
     def evidence(self, metadata: Mapping[str, Any], golds: Sequence[str], topk: int) -> GoldEvidence:
-        """The ids and titles of gold passages that a row names, with the passages that the probe `gold`
-        shows: `topk`, and at least one of each page; none if one is missing here. `metadata`: the row's
-        (rag_r1/data/rows.py)."""
+        """Returns the gold ids and titles in a row's metadata (rag_r1/data/rows.py), with the passages that
+        the probe `gold` shows. These are at least `topk`, if there are so many, and one per id and page; none
+        if a gold passage is unknown."""
         evidence = GoldEvidence.of(metadata)
         gold = self.gold_passages(evidence, golds)
         return GoldEvidence.of(metadata, gold[: max(topk, len(evidence.ids), len(evidence.titles))])
 
     def distractors(self, gold: GoldEvidence) -> Sequence[Document]:
-        """The random passages that are neither a question's gold ones nor of their pages."""
+        """Returns the random passages that are not gold passages of a question and not from their pages."""
         by_id, by_title = self._positions
-        golds = {position for name in gold.ids for position in by_id.get(name, ())}
-        golds |= {position for title in gold.titles for position in by_title.get(title, ())}
-        return [passage for i, passage in enumerate(self.random) if i not in golds] if golds else self.random
+        excluded = {position for name in gold.ids for position in by_id.get(name, ())}
+        excluded |= {position for title in gold.titles for position in by_title.get(title, ())}
+        return [passage for i, passage in enumerate(self.random) if i not in excluded]
 
     @cached_property
     def _positions(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-        """Positions in `random` of the passages with an id, and of the passages of a page."""
+        """The positions in `random` of the passages with an id, and of the passages of a page."""
         by_id: dict[str, list[int]] = {}
         by_title: dict[str, list[int]] = {}
         for position, passage in enumerate(self.random):
@@ -98,7 +102,7 @@ class Passages:
 
 
 class PassagesFile(BaseModel):
-    """The keys of the file; other keys are ignored."""
+    """The keys of the file that are read here; other keys are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -108,7 +112,7 @@ class PassagesFile(BaseModel):
     drawn: list[Drawn]
 
     def passages(self) -> Passages:
-        """The passages in the file."""
+        """Returns the passages in the file."""
         return Passages(
             {name: Document(name, contents) for name, contents in self.by_id},
             {key: [Document(*passage) for passage in page] for key, page in self.by_title.items()},
@@ -117,19 +121,19 @@ class PassagesFile(BaseModel):
 
 
 def random_passages(sample: Iterable[Drawn]) -> list[Document]:
-    """The random passages in the order of their numbers, the largest first."""
+    """Returns the random passages in the order of their numbers, the largest first."""
     return [Document(name, contents) for _, name, contents in sorted(sample, reverse=True)]
 
 
 def read_passages(path: str | Path) -> Passages:
-    """The passages of a file. Raises DataError if it is missing, of another shape, or of a scan that has
-    not ended."""
+    """Returns the passages of a file. Raises DataError if the file is missing or has another shape, or if its
+    scan of the corpus is unfinished."""
     try:
         data = json_file_bytes(Path(os.path.expanduser(path)), MAX_BYTES, MAX_VALUES)
         file = PassagesFile.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        location = "".join(f"{key}: " for key in first["loc"][:1])  # not those of the file's own titles
+        location = "".join(f"{key}: " for key in first["loc"][:1])  # deeper parts may be titles from the file
         raise DataError(
             f"{path} is not a file of passages ({location}{first['msg']}): {HOW_TO_MAKE}"
         ) from error

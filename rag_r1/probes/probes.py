@@ -2,20 +2,21 @@
 
 A score alone does not show that a policy reads what it finds: agents answer many questions from memory, and
 some do worse with a search that finds nothing than without one (arXiv 2605.28721). Each probe changes one
-thing of an episode and nothing else; prompt, budgets and sampling are those of the real run:
+aspect of an episode, and keeps the prompt, budgets and sampling of the real run:
 
-    real          the run itself
-    closed_book   no turn in which the policy may search: it has to answer at once
+    real          no change
+    closed_book   the policy may not search and has to answer at once
     empty         every search finds nothing
-    random        every search finds passages of the corpus that have nothing to do with the query
-    gold          the real search, to which the gold passages that it misses are added
-    withheld      the real search without the question's gold passages; what it ranks next takes their place
+    random        every search finds passages of the corpus that are unrelated to the query
+    gold          the real search, with the gold passages that it misses added
+    withheld      the real search without the question's gold passages; the next results take their place
 
-A policy that searches and reads scores low in all but `real` and `gold`. `random` draws its passages by a
-hash of the question and the query, so that a run shows the same ones in any order and after any resumption.
+A policy that searches and reads scores low under all probes but `real` and `gold`. `random` draws its
+passages by a hash of the question and the query, so the draws do not depend on the order of the searches, and
+a run that is resumed shows the same passages.
 
-Evaluation plays all of them (rag_r1/evaluation/probes/suite.py), and so can the validations of a training
-(plugin/probe_rows.py, `rag_r1.probes`). For both, `ProbeAgent` makes the agent of each question.
+An evaluation plays all probes (rag_r1/evaluation/probes/suite.py), and the validations of a training can play
+them too (plugin/probe_rows.py, `rag_r1.probes`). For both, `ProbeAgent` makes the agent of each question.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ from rag_r1.tools.function_tool import SearchTool
 
 Probe = Literal["real", "closed_book", "empty", "random", "gold", "withheld"]
 PROBES: tuple[Probe, ...] = ("real", "closed_book", "empty", "random", "gold", "withheld")
-#: Probes that need the question's gold passages.
+#: Probes for which a question must name its gold passages.
 NEED_GOLD: tuple[Probe, ...] = ("gold", "withheld")
-#: Probes that depend on the question's gold passages, or on random ones.
+#: Probes that use passages, the question's gold ones or random ones.
 NEED_PASSAGES: tuple[Probe, ...] = ("random", *NEED_GOLD)
-#: Documents that the search behind `gold` and `withheld` returns beyond top-k: a gold page may have many
-#: passages.
+#: Documents beyond top-k that the search behind `gold` and `withheld` returns, since a gold page may have
+#: many passages.
 SPARE = 20
 
+#: The result of one query.
 Result = Sequence[Document] | Failure
 
 
@@ -58,10 +60,10 @@ def probe_setup(
     evidence: GoldEvidence | None = None,
     pool: Sequence[Document] = (),
 ) -> AgentSetup:
-    """The setup of one question's episode under a probe.
+    """Returns the setup of one question's episode under a probe.
 
-    `topk`: documents for each query. `pool`: passages for `random`. For `withheld`, the setup's own search
-    must return more than `topk` documents, enough to replace those that are left out. Raises ValueError if
+    `topk` is the number of documents per query, and `pool` has the passages for `random`. For `withheld`, the
+    search of `setup` must return enough documents to replace those that are left out. Raises ValueError if
     the probe needs evidence or passages that are missing.
     """
     if probe == "real":
@@ -76,7 +78,7 @@ def probe_setup(
         if len(pool) < topk:
             raise ValueError(f"the probe `random` needs at least {topk} passages, not {len(pool)}")
         return _with_search(setup, lambda tools: _RandomSearch(question_id, pool, topk))
-    assert evidence is not None  # checked above: both probes that are left need gold
+    assert evidence is not None  # checked above, since both remaining probes are in NEED_GOLD
     if probe == "gold" and not evidence.passages:
         raise ValueError(f"{question_id}: the probe `gold` needs the text of the gold passages")
     search_class = _GoldSearch if probe == "gold" else _WithoutGoldSearch
@@ -85,56 +87,55 @@ def probe_setup(
 
 @dataclass(frozen=True)
 class ProbeAgent:
-    """Makes the agent of each question under a probe, the same for a search card and in a training.
+    """Makes the agent that plays a question under a probe, for search cards and for trainings."""
 
-    `setup`: the real run's. `deeper`: the same with the search of `deeper_search`, for the probes of
-    NEED_GOLD. `topk`: the number of documents that a search shows, from `topk_of`.
-    """
-
+    #: The agent of the real run.
     setup: AgentSetup
+    #: The same agent with the search of `deeper_search`, for the probes in NEED_GOLD.
     deeper: AgentSetup
+    #: The number of documents that a search shows (`topk_of`).
     topk: int
     passages: Passages = field(default_factory=Passages)
 
     def evidence(self, metadata: Mapping[str, Any], golds: Sequence[str]) -> GoldEvidence:
-        """A question's evidence, with the gold passages that it is shown. `metadata`: its row's."""
+        """Returns a question's evidence from the metadata of its row, with the gold passages to show."""
         return self.passages.evidence(metadata, golds, self.topk)
 
     def under(self, probe: Probe, question_id: str, evidence: GoldEvidence) -> AgentSetup:
-        """The agent that plays a question with this evidence. Raises ValueError as `probe_setup`."""
+        """Returns the agent that plays a question with this evidence. Raises the errors of `probe_setup`."""
         setup = self.deeper if probe in NEED_GOLD else self.setup
         pool = self.passages.distractors(evidence) if probe == "random" else ()
         return probe_setup(setup, probe, question_id, self.topk, evidence, pool)
 
 
 def topk_of(retriever: Mapping[str, Any]) -> int:
-    """The number of documents that a search with these keys shows; 0 if `topk` is not a number, since a
-    search tool of the user's own need not have the key."""
+    """Returns the number of documents that a search with these keys shows; 0 if `topk` is not a number, since
+    the key may have another meaning for a custom search tool."""
     topk = retriever.get("topk", RetrieverConfig().topk)
     return topk if isinstance(topk, int) else 0
 
 
 def deeper_search(retriever: Mapping[str, Any], topk: int) -> dict[str, Any]:
-    """The keys of a search that returns enough to fill top-k without the passages of gold pages."""
+    """Returns the keys of a search that fills top-k even after the passages of gold pages are removed."""
     return {**retriever, "topk": topk + SPARE}
 
 
 def applies(probe: Probe, evidence: GoldEvidence) -> bool:
-    """Whether a question with this evidence can be played under a probe."""
+    """Returns whether a question with this evidence can be played under a probe."""
     if probe == "gold":
         return bool(evidence.passages)
     return probe not in NEED_GOLD or bool(evidence)
 
 
 def enough_random(passages: Passages, evidence: Iterable[GoldEvidence], topk: int) -> bool:
-    """Whether `random` can be played: without the gold passages of a question, more passages are left than
-    two searches show, so that searches differ."""
+    """Returns whether `random` can be played: for every question, more random passages must remain without
+    its gold ones than two searches show, so that searches differ."""
     return all(len(passages.distractors(gold)) > 2 * topk for gold in (GoldEvidence(), *evidence))
 
 
 @dataclass(frozen=True)
 class _ConstantSearch:
-    """A search that finds the same documents for every query."""
+    """A search tool that finds the same documents for every query."""
 
     documents: Sequence[Document]
 
@@ -144,7 +145,7 @@ class _ConstantSearch:
 
 @dataclass(frozen=True)
 class _ProbedSearch(SearchTool):
-    """Base of the searches that change the results of the tool's own search."""
+    """Base of the search tools that change the results of another one, `tool`."""
 
     reads_context: ClassVar[bool] = True
     tool: Tool
@@ -153,35 +154,39 @@ class _ProbedSearch(SearchTool):
 
 
 class _GoldSearch(_ProbedSearch):
-    """The tool's own search, with the gold passages that a call would miss.
+    """The real search, with the gold passages that a call would miss.
 
-    Each result begins with gold passages: its own, and those that no result of the call has, the ones with
-    most words in common with the query first. The other documents of the search follow, up to `topk` in all;
-    more than `topk` are shown only if there are more gold passages to show.
+    Each result begins with gold passages: those that the search found for this query, and those that it found
+    for no query of the call. Passages with more words of the query come first. The other documents follow, up
+    to `topk` in all; a result is longer only if there are more gold passages than that.
 
-    So a policy that reads what ranks first reads what an ideal search would rank first, among as many
-    passages as ever; and where the search finds every gold passage itself, only their rank changes. All gold
-    passages in every result would be another form of observation, which a policy has never seen.
+    So the policy sees the ranking of an ideal search, with the usual number of passages. If the search finds
+    every gold passage itself, only their ranks change. Not all gold passages are put into every result,
+    because the policy has never seen observations of that form.
     """
 
     async def call(
         self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
     ) -> list[Result]:
-        """The results of the calls, with gold passages first."""
+        """Returns the results of the calls, with gold passages first."""
         results = await call_tool(self.tool, arguments, context)
         gold = {_key(passage): passage for passage in self.evidence.passages}
-        # The documents that the real run would show of each result; the search behind it returns more.
-        shown_keys = [set() if isinstance(r, Failure) else {_key(d) for d in r[: self.topk]} for r in results]
+        shown_keys = [self._shown_keys(result) for result in results]
         missed = gold.keys() - set().union(*shown_keys)
-        return [
-            result
-            if isinstance(result, Failure)
-            else self._with_gold(args["query"], result, [gold[key] for key in gold if key in keys | missed])
-            for args, result, keys in zip(arguments, results, shown_keys, strict=True)
-        ]
+        changed: list[Result] = []
+        for call_arguments, result, keys in zip(arguments, results, shown_keys, strict=True):
+            if not isinstance(result, Failure):
+                gold_to_show = [passage for key, passage in gold.items() if key in keys | missed]
+                result = self._with_gold(call_arguments["query"], result, gold_to_show)
+            changed.append(result)
+        return changed
+
+    def _shown_keys(self, result: Result) -> set[tuple[str, str]]:
+        """Returns the keys of the documents that the real run would show. This deeper search returns more."""
+        return set() if isinstance(result, Failure) else {_key(document) for document in result[: self.topk]}
 
     def _with_gold(self, query: str, result: Sequence[Document], gold: Sequence[Document]) -> list[Document]:
-        """The gold passages, by common words with the query, and then the other documents of a result."""
+        """Returns the gold passages, ranked by their words in common with the query, then other results."""
         ranked_gold = sorted(gold, key=partial(_rank, _split_words(query)))
         gold_keys = {_key(passage) for passage in ranked_gold}
         remaining = (document for document in result if _key(document) not in gold_keys)
@@ -189,12 +194,12 @@ class _GoldSearch(_ProbedSearch):
 
 
 def _key(document: Document) -> tuple[str, str]:
-    """The id of a passage, or its text: some corpora have no ids."""
+    """Returns what identifies a passage: its id or, in a corpus without ids, its text."""
     return (document.id, "" if document.id else document.contents)
 
 
 def _rank(words: frozenset[str], document: Document) -> tuple[int, int]:
-    """Sorts documents with more of the words first: in the title, then in the whole text."""
+    """Returns the sort key of a document: those with more of the words, first in the title, rank higher."""
     return -len(words & _split_words(title_of(document))), -len(words & _split_words(document.contents))
 
 
@@ -204,7 +209,7 @@ def _split_words(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class _RandomSearch:
-    """A search that finds passages of the pool, drawn by a hash of question and query."""
+    """A search tool that finds passages of a pool, drawn by a hash of the question and the query."""
 
     question_id: str
     pool: Sequence[Document]
@@ -226,12 +231,12 @@ class _RandomSearch:
 
 
 class _WithoutGoldSearch(_ProbedSearch):
-    """The tool's own search without the gold passages; the next documents take their place."""
+    """The real search without the gold passages; the next documents take their place."""
 
     async def call(
         self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
     ) -> list[Result]:
-        """The results of the calls without gold passages, `topk` documents each."""
+        """Returns the results of the calls without gold passages, each with at most `topk` documents."""
         results = await call_tool(self.tool, arguments, context)
         return [
             result
@@ -242,7 +247,7 @@ class _WithoutGoldSearch(_ProbedSearch):
 
 
 def _with_search(setup: AgentSetup, search: Callable[[Mapping[str, Tool]], Any]) -> AgentSetup:
-    """The setup with another search, which `search` makes of the setup's tools."""
+    """Returns the setup with another search tool, which `search` makes from the setup's tools."""
 
     def tools() -> dict[str, Tool]:
         real = setup.tools()

@@ -1,1 +1,1 @@
-"""Many episodes outside training: requests, sessions, runner, engines, provenance."""
+"""Plays many episodes outside training: requests, sessions, the runner, engines and provenance."""

@@ -1,8 +1,8 @@
 """Command-line options that select the agent, shared by all commands that run one.
 
-A command inherits them and adds the flags of its model's server. Of several base classes, the flags of the
-last come first in the help. A command that plays as `rag-r1 eval` does makes the arguments of that command
-from its own (`shared_arguments`).
+A command's arguments inherit from these classes and add the flags of its model's server. With several base
+classes, the flags of the last one come first in the help. Commands that play questions as `rag-r1 eval` does
+(`serve`, `chat`, `mcp`) convert their arguments to those of `rag-r1 eval` with `shared_arguments`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCORING, COST, RUN, JUDGE = "what is right, and the report", "cost", "the run", 
 
 
 class AgentSelection(Arguments):
-    """An agent: its search, its protocol, and the API of its model's server."""
+    """The agent: its search, its protocol, its prompt, and the API of its model's server."""
 
     retriever_url: Address = argument(
         "address of the retrieval server", "URL", default="http://127.0.0.1:8000"
@@ -65,7 +65,7 @@ class EpisodeTokens(Arguments):
 
 
 class ServedModel(Arguments):
-    """The server of a model, which is otherwise started here."""
+    """The server of the model, or the options of the vLLM server that is started without one."""
 
     base_url: Address | None = argument(
         "a server with the model, up to and with /v1 (default: vLLM is started here)", "URL", default=None
@@ -79,5 +79,5 @@ class ServedModel(Arguments):
 
 
 def shared_arguments(args: AgentSelection) -> dict[str, Any]:
-    """Returns the values of these arguments by name, for a command that plays as this one does."""
+    """Returns the arguments of AgentSelection by name, to make the arguments of another command."""
     return {name: getattr(args, name) for name in AgentSelection.model_fields}

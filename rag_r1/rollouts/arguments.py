@@ -1,7 +1,9 @@
 """Command-line options shared by the commands that run many episodes.
 
-The agent is configured as for training: `key=value` arguments are keys of the block `rag_r1:`, checked by the
-same declarations (rag_r1/config/schema.py).
+Commands such as `rag-r1 eval` inherit from `RolloutArguments` and add the flags of their model's server. The
+agent is configured as in training: arguments of the form `key=value` override keys of the block `rag_r1:` and
+are checked by the same declarations (rag_r1/config/schema.py). `config_of` merges flags, the command's
+defaults and these overrides into one configuration.
 """
 
 from __future__ import annotations
@@ -35,19 +37,19 @@ Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
 Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
 
-#: The example in messages about a body.
-_BODY = '{"top_k": 20}'
+#: The example of a body in error messages.
+_BODY_EXAMPLE = '{"top_k": 20}'
 
 
 def json_body(flag: str, text: str) -> dict[str, Any]:
-    """Returns the JSON object that a flag gives, keys of a request. Raises ValueError, which names the
-    flag."""
+    """Parses the value of a flag that adds keys to a request, a JSON object. Raises ValueError, which names
+    the flag."""
     try:
         body = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{flag} is not JSON: {error}: correct it, such as {_BODY}") from None
+        raise ValueError(f"{flag} is not JSON: {error}: correct it, such as {_BODY_EXAMPLE}") from None
     if not isinstance(body, dict):
-        raise ValueError(f"{flag} must be a JSON object, such as {_BODY}")
+        raise ValueError(f"{flag} must be a JSON object, such as {_BODY_EXAMPLE}")
     return body
 
 
@@ -56,7 +58,7 @@ def _refuse_constant(name: str) -> None:
 
 
 class EndpointArguments(Arguments):
-    """Requests to the server of a model: how many, how they are repeated, and what they may cost."""
+    """Options of the requests to a model's server: concurrency, limits, retries and cost."""
 
     body: str = argument(
         'further keys of each request as JSON, {"top_k": 20}; null leaves a key out',
@@ -84,7 +86,7 @@ class EndpointArguments(Arguments):
     )
 
     @model_validator(mode="after")
-    def _checked(self) -> EndpointArguments:
+    def _prices_and_body_are_valid(self) -> EndpointArguments:
         if self.max_cost is not None and not (self.price_in or self.price_out):
             raise ValueError("--max-cost needs --price-in and --price-out")
         json_body("--body", self.body)
@@ -104,9 +106,10 @@ class _QuestionArguments(Arguments):
 
 
 class RolloutArguments(EndpointArguments, AgentSelection, EpisodeTokens, _QuestionArguments):
-    """The arguments of every command that plays many episodes. Each adds the address and the model of its
-    endpoint. `finds_tokenizer`: without --tokenizer the command takes that of the model."""
+    """The arguments of every command that plays many episodes. Each command adds the address and the model of
+    its endpoint."""
 
+    #: Whether the command uses the model's own tokenizer if --tokenizer is missing.
     finds_tokenizer: ClassVar[bool] = False
 
     tokenizer: str | None = argument(
@@ -140,7 +143,7 @@ class RolloutArguments(EndpointArguments, AgentSelection, EpisodeTokens, _Questi
     skip_bad_rows: bool = argument(HELP, default=False, rare=RUN)
 
     @model_validator(mode="after")
-    def _tokenizer_is_known(self) -> RolloutArguments:
+    def _tokenizer_is_named(self) -> RolloutArguments:
         if self.engine == "completions" and self.tokenizer is None and not self.finds_tokenizer:
             raise ValueError(
                 "--engine completions needs --tokenizer, the tokenizer of the model that is asked"
@@ -149,8 +152,8 @@ class RolloutArguments(EndpointArguments, AgentSelection, EpisodeTokens, _Questi
 
 
 def keys_of(args: RolloutArguments) -> dict[str, Any]:
-    """Returns the values of the overrides, read as YAML, by their keys. Raises ValueError for a key outside
-    rag_r1 or a value that is not YAML."""
+    """Returns the overrides by their full keys, such as `rag_r1.agent.max_turns`, with values read as YAML.
+    Raises ValueError for a key outside rag_r1 or a value that is not YAML."""
     keys = {}
     for override in args.overrides:
         key, _, value = override.partition("=")
@@ -167,8 +170,8 @@ def keys_of(args: RolloutArguments) -> dict[str, Any]:
 
 
 def config_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> RagR1Config:
-    """Returns the block rag_r1 of this run, checked with the keys of its search. `defaults`: as for
-    `block_of`. Raises ValueError or StartError with all that is wrong."""
+    """Returns the checked block rag_r1 of this run. `defaults` has the same meaning as in `block_of`. Raises
+    ValueError for a single problem, or StartError with all of them."""
     settings, faults = RagR1Config.read(block_of(args, defaults))
     if settings is not None:
         faults += search_faults(settings)
@@ -178,8 +181,9 @@ def config_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> RagR1Confi
 
 
 def block_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the block rag_r1 of this run, unchecked: the flags, then the `defaults` of the command, by
-    section, then the overrides; later ones replace earlier ones. Raises ValueError."""
+    """Returns the unchecked block rag_r1 of this run. The flags come first; the command's `defaults`, which
+    are grouped by section, replace them, and the overrides replace both. Raises ValueError for an override
+    that cannot be applied."""
     block: dict[str, Any] = {
         "protocol": args.protocol,
         "prompt": args.prompt,

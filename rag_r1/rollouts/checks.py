@@ -1,8 +1,9 @@
-"""Checks of a command that plays episodes: all problems at once, before anything is asked.
+"""Checks the arguments and servers of a command that plays episodes, and reports all problems at once.
 
-A command reads its arguments in the usual way, within `all_problems`. Only if that fails, every part is
-checked by itself (the protocol, the prompt, each key, each file of questions, the tokenizer, the folder), so
-that one error lists all that a user has to correct (rag_r1/runs/start_checks.py).
+A command reads its arguments in the usual way inside the block `all_problems`. Only if that fails, every part
+is checked separately (the protocol, the prompt, each key, each file of questions, the tokenizer, the folder),
+so that one error lists everything that the user has to correct (rag_r1/runs/start_checks.py). `check_search`
+and `check_servers` are such checks too: they send one request to each server.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from rag_r1.tools import close_tools, shared_searcher
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval.options import first_search
 
-#: Replaces a protocol that cannot be read, so that the other parts are checked.
+#: Stands in for a protocol that cannot be read, so that the other parts can still be checked.
 _FALLBACK_PROTOCOL = "rag_r1_mq"
 
 
@@ -41,9 +42,11 @@ _FALLBACK_PROTOCOL = "rag_r1_mq"
 def all_problems(
     args: RolloutArguments, defaults: Mapping[str, Any], extra_checks: Sequence[Callable[[], Any]] = ()
 ) -> Iterator[None]:
-    """A block that reads and checks the arguments of a command. If it fails, raises the error, or StartError
-    if there are several problems. `defaults`: as for `prepare` (session.py); `extra_checks`: those of the
-    command, each raising for what is wrong."""
+    """Context of the code that reads and checks a command's arguments. If that code fails, all parts are
+    checked separately: raises StartError if there are several problems, and the original error otherwise.
+
+    `defaults` has the same meaning as in `prepare` (session.py). `extra_checks` are further checks of the
+    command, each of which raises an error for a problem."""
     try:
         yield
     except FAULTS as error:
@@ -56,13 +59,13 @@ def all_problems(
 def start_problems(
     args: RolloutArguments, defaults: Mapping[str, Any], extra_checks: Sequence[Callable[[], Any]] = ()
 ) -> list[str]:
-    """Returns all that is wrong in the arguments and in the files that they name, and what the extra checks
-    find; no server is asked but by these. The arguments are as for `all_problems`."""
+    """Returns all problems of the arguments and of the files that they name, and those that the extra checks
+    find. Only the extra checks send requests to servers. The parameters are those of `all_problems`."""
     checks = StartChecks()
 
     def check_config(**changes: Any) -> RagR1Config:
-        base = {"protocol": protocol, "prompt": None, "overrides": []}
-        return config_of(args.changed(**{**base, **changes}), defaults)
+        valid_parts = {"protocol": protocol, "prompt": None, "overrides": []}
+        return config_of(args.changed(**{**valid_parts, **changes}), defaults)
 
     protocol = _FALLBACK_PROTOCOL
     for command_check in extra_checks:
@@ -82,13 +85,13 @@ def start_problems(
 
 
 def _check_questions(args: RolloutArguments, path: Path, protocol: str) -> None:
-    """Raises ValueError or DataError for a file of questions that cannot be used."""
+    """Read a file of questions. Raises ValueError or DataError if it cannot be used."""
     read_questions([path], load_protocol(protocol), skip_bad_rows=args.skip_bad_rows)
 
 
 def begin_checks(*checks: Callable[[], Any]) -> list[Callable[[], Any]]:
-    """Starts these checks of servers at once, each in a thread. Returns a function for each that waits for
-    its result or raises its error; it may be called again, and the server is asked only once."""
+    """Starts checks of servers concurrently, each in a thread. Returns one function per check, which waits
+    for the check and returns its result or raises its error; calling it twice does not repeat the check."""
     pool = ThreadPoolExecutor(len(checks))
     futures = [pool.submit(check) for check in checks]
     pool.shutdown(wait=False)
@@ -96,12 +99,14 @@ def begin_checks(*checks: Callable[[], Any]) -> list[Callable[[], Any]]:
 
 
 def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
-    """Search once, as a check of `all_problems` for a command that asks the model's server while it reads its
-    arguments: so one error reports both servers. Does nothing if the search's own keys are wrong, which are
-    reported by themselves. Raises RunError."""
+    """Search once, as one of the checks of `all_problems`. A command that contacts the model's server while
+    it reads its arguments uses this, so that one error reports both servers.
+
+    Does nothing if the keys of the search are wrong, since those are reported separately. Raises RunError if
+    the search does not work."""
     try:
         config = config_of(args, defaults)
-    except FAULTS:  # reported key by key
+    except FAULTS:  # these are reported key by key; here the wrong ones are left out
         plain = args.changed(protocol=_FALLBACK_PROTOCOL, prompt=None, overrides=[])
         valid = [word for word in args.overrides if _is_valid(plain.changed(overrides=[word]), defaults)]
         if any(word.startswith("rag_r1.retriever") for word in {*args.overrides} - {*valid}):
@@ -111,7 +116,7 @@ def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
 
 
 def _is_valid(args: RolloutArguments, defaults: Mapping[str, Any]) -> bool:
-    """Whether the block rag_r1 of these arguments can be made."""
+    """Returns whether these arguments make a valid block rag_r1."""
     try:
         return bool(config_of(args, defaults))
     except FAULTS:
@@ -119,8 +124,8 @@ def _is_valid(args: RolloutArguments, defaults: Mapping[str, Any]) -> bool:
 
 
 def check_servers(args: RolloutArguments, defaults: Mapping[str, Any], url: str, model: str) -> None:
-    """Send one request each to the search and to the model's server, as a check of `all_problems` for a
-    command that asks no server while it reads its arguments. Raises StartError."""
+    """Send one request each to the search and to the model's server, as one of the checks of `all_problems`,
+    for a command that contacts no server while it reads its arguments. Raises StartError."""
     server_checks = [partial(check_search, args, defaults)]
     if not args.trust_env:  # behind a proxy, this machine may not reach the server itself
         key_variable, engine = args.api_key_env, args.engine
@@ -133,14 +138,14 @@ def check_servers(args: RolloutArguments, defaults: Mapping[str, Any], url: str,
 
 
 def run_in_thread(work: Coroutine[Any, Any, Any]) -> None:
-    """Run a coroutine to its end, also where an event loop is running: in a thread of its own."""
+    """Run a coroutine to its end in a new thread, which also works where an event loop is running."""
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, work).result()
 
 
 async def try_first_search(retriever: Mapping[str, Any], url: str) -> None:
-    """Search once with a tool that has the keys `retriever`. Raises what `try_search` raises."""
-    # A tool of the user's own has its own keys.
+    """Search once with a tool made of the keys `retriever`. Raises the errors of `try_search`."""
+    # The options of a first search are keys of the default tool; a custom tool has other keys.
     options = first_search(retriever) if retriever.get("tool", DEFAULT_TOOL) == DEFAULT_TOOL else {}
     searcher = shared_searcher({**retriever, **options})
     try:
@@ -150,12 +155,12 @@ async def try_first_search(retriever: Mapping[str, Any], url: str) -> None:
 
 
 async def try_search(tool: Tool, url: str) -> None:
-    """Search once, before any episode is played. Raises RunError if that fails, OtherServerError if it is not
-    a retrieval server that answers. `url`: the server's address, for the message."""
+    """Search once, before any episode is played. Raises RunError if that fails, and OtherServerError if
+    something other than a retrieval server answers. `url` is the address for the message."""
     query = "Which river flows through Paris?"
     try:
         [result] = await call_tool(tool, [{"query": query}], Context(lambda: CallContext(query)))
-    except Exception as error:  # a tool of the user's own may raise anything
+    except Exception as error:  # a custom tool may raise anything
         raise RunError(
             f"the search does not work: {type(error).__name__}: {error}: correct the tool or its keys in "
             "rag_r1.retriever"

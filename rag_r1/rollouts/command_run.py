@@ -1,9 +1,10 @@
-"""Runs the work of a command that plays episodes: a coroutine of its arguments, with a folder of its own.
+"""Runs a command that plays episodes: reads its arguments, checks them and awaits its coroutine.
 
     return read_and_run(COMMAND, TracesArguments, make_traces, words, _DESCRIPTION)
 
-The work begins with its checks, and ends after them with `--check-only`. The same checks run, in a temporary
-folder, if the arguments or the folder are wrong, so that one error reports all problems.
+The command's coroutine (its "work") takes the arguments and returns the exit status. It begins with its
+checks and returns after them if `--check-only` is set. If the arguments or the output folder are wrong, the
+work is run with `--check-only` in a temporary folder, so that one error reports all problems.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from rag_r1.rewards import RewardError
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks
 
+#: The coroutine of a command: arguments in, exit status out.
 Work = Callable[[Any], Coroutine[Any, Any, int]]
 
 
@@ -35,8 +37,8 @@ def read_and_run(
     description: str,
     epilog: str | None = None,
 ) -> int:
-    """Read a command's words (None: those of the process) and run its coroutine; returns the exit status that
-    `run_command` returns."""
+    """Read a command's arguments from `words` (None: from the process) and run its coroutine. Returns the
+    exit status of `run_command`."""
     check = partial(check_command, command, work)
     args = read_arguments(arguments, words, prog=command, description=description, epilog=epilog, check=check)
     return run_command(command, work, args)
@@ -44,8 +46,8 @@ def read_and_run(
 
 @command_main(RunError, RewardError, OSError, resumable=True)
 def run_command(command: str, work: Work, args: Arguments) -> int:
-    """Run a command's coroutine, whose settings are recorded in its folder (options/settings_file.py);
-    returns its exit status, 1 with a message for what the user can mend."""
+    """Run a command's coroutine, and record its settings in its folder (options/settings_file.py). Returns
+    the coroutine's exit status, or 1 after printing an error that the user can correct."""
     try:
         check_out(args.out, command)
     except ValueError:
@@ -57,8 +59,8 @@ def run_command(command: str, work: Work, args: Arguments) -> int:
 
 
 def check_command(command: str, work: Work, args: Arguments) -> None:
-    """Do all checks of a command, its folder first. Nothing is printed, or written but to a temporary folder.
-    Raises StartError with all that is wrong."""
+    """Run all checks of a command, beginning with its folder. Prints nothing and writes only to a temporary
+    folder. Raises StartError with all problems."""
     with StartChecks() as checks, TemporaryDirectory() as folder, redirect_stdout(None):
         checks.run(check_out, args.out, command)
         rehearsal = args.changed(out=Path(folder), check_only=True)

@@ -1,7 +1,8 @@
 """Runs jobs with a fixed concurrency until they are done or the run is cancelled.
 
-If `stop` is called, no further job begins. The pool then waits for the requests under way at the endpoint
-(`idle`), so that their responses are cached, and cancels the remaining jobs.
+After `stop` is called, no further job begins. The pool then waits until the endpoint has answered its open
+requests, so that their responses are cached, and cancels the remaining jobs. The next run of the command
+continues from the cache.
 """
 
 from __future__ import annotations
@@ -22,18 +23,20 @@ Job = Callable[[], Awaitable[T]]
 
 @dataclass
 class JobPool:
-    """Runs jobs, at most `in_flight` at a time. `idle` waits until no request is under way; `bar`: the
-    progress bar, None while no jobs run."""
+    """Runs at most `in_flight` jobs at the same time."""
 
     in_flight: int
     stop: CancelToken
-    idle: Callable[[], Awaitable[None]] | None = None
+    #: Waits until no request to the endpoint is open.
+    wait_until_idle: Callable[[], Awaitable[None]] | None = None
+    #: The progress bar; None while no jobs run.
     bar: tqdm | None = field(default=None, init=False)
 
     async def run(self, jobs: Iterable[Job[T]], total: int, unit: str) -> list[T | None]:
-        """Runs `total` jobs; returns their results in their order, None for those that did not end because
-        the run was stopped (`stop.reason` says why). `unit`: the noun of the progress bar. Raises what a job
-        raises, after the responses under way are cached."""
+        """Runs `total` jobs and returns their results in order, None for jobs that did not finish because the
+        run was stopped (`stop.reason` says why). `unit` is the noun of the progress bar.
+
+        If a job raises an exception, the pool stops, waits for the open requests and raises it."""
         results: list[T | None] = [None] * total
         queue = enumerate(jobs)
         with tqdm(total=total, unit=unit, mininterval=1.0) as self.bar:
@@ -54,9 +57,9 @@ class JobPool:
                 self.stop("an error")
                 raise
             finally:
-                if self.stop.reason is not None and self.idle is not None:
+                if self.stop.reason is not None and self.wait_until_idle is not None:
                     self.bar.write("waiting for the answers that are under way", file=sys.stderr)
-                    await self.idle()
+                    await self.wait_until_idle()
                 for task in (*workers, stop_task):
                     task.cancel()
                 await asyncio.gather(*workers, stop_task, return_exceptions=True)
@@ -64,7 +67,7 @@ class JobPool:
         return results
 
     async def _work(self, jobs: Iterator[tuple[int, Job[T]]], results: list[T | None]) -> None:
-        """Run one job after the other from the shared iterator, until it is empty or the run is stopped."""
+        """Run jobs from the shared iterator, one after the other, until it is empty or the run is stopped."""
         for number, job in jobs:
             if self.stop.reason is not None:
                 return

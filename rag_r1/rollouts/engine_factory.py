@@ -1,12 +1,13 @@
-"""Creates the agent and the engine of a run, in the tokens of a tokenizer or in characters.
+"""Creates the agent of a run, and the engine of each of its episodes.
+
+Lengths are counted in the tokens of a Hugging Face tokenizer or, without one, in characters
+(rag_r1/inference/character_codec.py). The engine depends on the form of the endpoint's answers, which
+response_format.py finds out:
 
     answers     engine             endpoint
     chat        ChatEngine         any OpenAI-compatible chat endpoint
     token ids   CompletionEngine   vLLM, which takes token ids and returns them
     text        CompletionEngine   a completions endpoint that takes token ids and returns text
-
-response_format.py asks the endpoint which of the three it is. With a tokenizer, tokens are its tokens;
-without one, they are characters (rag_r1/inference/character_codec.py).
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ from rag_r1.tools import shared_tools
 
 
 class MeteredEngine(Engine, Interface):
-    """An engine that counts the requests of its episode, and their tokens."""
+    """An engine that counts the requests of its episode and their tokens."""
 
     usage: Usage
 
 
+#: Makes the engine of a request's episode.
 MakeEngine = Callable[[EpisodeRequest], MeteredEngine]
 
 
@@ -49,12 +51,13 @@ MakeEngine = Callable[[EpisodeRequest], MeteredEngine]
 class TokenUnit:
     """The unit in which lengths are counted: a token of a Hugging Face tokenizer, or a character."""
 
+    #: The name or folder of the tokenizer; `characters` without one.
     name: str
     tokenizer: Any = None
 
     @classmethod
     def of(cls, tokenizer: str | None) -> TokenUnit:
-        """The unit of `--tokenizer`, characters for None. Raises RunError if it cannot be loaded."""
+        """Returns the unit of `--tokenizer`, characters for None. Raises RunError if it cannot be loaded."""
         if tokenizer is None:
             return cls("characters")
         try:
@@ -64,7 +67,7 @@ class TokenUnit:
                 f"--tokenizer {tokenizer} needs {error.name}, which is not installed: "
                 f"{pip_command('retrieval')}; or ask with --engine chat, which needs no tokenizer"
             ) from error
-        except Exception as error:  # of many kinds, of the package itself and of its HTTP clients
+        except Exception as error:  # transformers and its HTTP clients raise errors of many types
             reason = why_not_loaded(tokenizer, error)
             raise RunError(
                 f"--tokenizer {tokenizer} cannot be loaded: {reason}; give --tokenizer a folder that "
@@ -75,11 +78,11 @@ class TokenUnit:
 def agent_setup(
     config: RagR1Config, tokens: TokenUnit, limits: RowLimits, *, validation: bool = False
 ) -> AgentSetup:
-    """Returns the agent in these tokens, with the limits and the search of training or of validation.
-    `limits` are tokens, also where the agent counts characters. Raises RunError for a protocol whose chat
-    template is missing or does not work."""
+    """Returns the agent that counts lengths in `tokens`, with the limits and the search of training or, with
+    `validation`, of a validation. `limits` are always in tokens and are converted for an agent that counts
+    characters. Raises RunError if the protocol needs a chat template that is missing or does not work."""
     if tokens.tokenizer is None:
-        return _setup_in_characters(config, limits, validation)
+        return _setup_in_characters(config, limits, validation=validation)
     if config.protocol.prompt_form == "chat" and not tokens.tokenizer.chat_template:
         raise RunError(
             f"--tokenizer {tokens.name} has no chat template, which the protocol {config.protocol.name} "
@@ -92,8 +95,9 @@ def agent_setup(
     return setup.for_validation(config, limits) if validation else setup
 
 
-def _setup_in_characters(config: RagR1Config, limits: RowLimits, validation: bool) -> AgentSetup:
-    """Returns the agent that counts characters, with the limits converted from tokens."""
+def _setup_in_characters(config: RagR1Config, limits: RowLimits, *, validation: bool) -> AgentSetup:
+    """Returns the agent that counts characters, with its limits converted from tokens. Raises RunError for a
+    protocol that needs the model's chat template."""
     if config.protocol.turns == "chat":
         raise RunError(
             f"the protocol {config.protocol.name} takes its turns from the model's chat template: give the "
@@ -124,11 +128,14 @@ def engine_maker(
     logprobs: bool = False,
     on_text: OnText | None = None,
 ) -> MakeEngine:
-    """Returns a function that makes the engine of an episode. `answers`: from `response_format`; `sampling`:
-    keys of each request, besides the episode's temperature and seed; `extra_body`: the user's own keys;
-    `on_text` is called with each piece of a completion (rag_r1/inference/streaming.py)."""
+    """Returns a function that makes the engine of an episode.
+
+    `answers` is the result of `response_format`. Each request has the keys of `sampling`, the temperature and
+    seed of its episode, and the user's keys `extra_body`. `on_text` is called when a generation starts, and
+    returns the function for its pieces (rag_r1/inference/streaming.py)."""
 
     def make(request: EpisodeRequest) -> MeteredEngine:
+        """Returns a new engine, which sends the requests of one episode."""
         client = EpisodeClient(request.id, endpoint, cache, on_text)
         agent = request.setup or setup
         keys = {**sampling, "temperature": request.temperature}

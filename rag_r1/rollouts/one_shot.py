@@ -1,9 +1,11 @@
 """One-shot RAG: searches for the question once and puts the passages into the prompt.
 
-The search goes through the same guard, failure policy and token limit as a search of the agent, and it
-becomes the first turn of the trajectory, so retrievals and recall are counted as everywhere. It is a turn
-without a text: the policy has not written it, and its passages are tokens of the prompt. The prompt is the
-protocol's, with the passages in place of `{documents}`."""
+This is the baseline `one_shot` of an evaluation: `EpisodeRunner` calls `prepare_one_shot` before it plays the
+episode. The search goes through the same guard, failure policy and token limit as a search of the agent. It
+becomes the first turn of the trajectory, so that retrievals and recall are counted as for the agent; this
+turn has no text, since the policy has not written it. The passages replace `{documents}` in the protocol's
+prompt, so their tokens belong to the prompt.
+"""
 
 from __future__ import annotations
 
@@ -27,34 +29,36 @@ from rag_r1.rollouts.requests import EpisodeRequest
 
 logger = logging.getLogger(__name__)
 
-#: Where the passages go in a prompt.
+#: The placeholder that the passages replace in a prompt.
 PASSAGES_FIELD = "{documents}"
 _FORMAT = ObservationFormat(
     template="{body}", body="text", document="Doc {rank}: {contents}", separator="\n", trim="ends"
 )
-#: Tokens that stay free: a prompt is tokenized as a whole, so its parts' tokens may not add up exactly.
+#: Tokens that are kept free, since the tokens of a prompt may be more than those of its parts together.
 _MARGIN_TOKENS = 32
 
 
 @dataclass(frozen=True)
 class OneShotRequest:
-    """A request whose messages have the passages, the agent for it, and the turn that searched for them.
-    `failure`: what went wrong in the search."""
+    """A request with the passages in its messages, and the search that found them."""
 
     request: EpisodeRequest
+    #: The agent that plays the request.
     setup: AgentSetup
+    #: The search as a turn of the trajectory.
     turn: Turn
     retries: int = 0
+    #: The failure of the search; None if it succeeded.
     failure: Failure | None = None
 
     @property
     def is_masked(self) -> bool:
-        """Whether the search failed in a way that ends the episode."""
+        """Whether the search failed in a way that masks the episode."""
         return self.failure is not None and self.failure.kind in self.setup.failures.mask
 
     def failed_trajectory(self) -> Trajectory:
-        """Returns the trajectory of an episode that ended with the search; only for a masked one."""
-        assert self.failure is not None  # as `is_masked` says
+        """Returns the trajectory of an episode that ended with the failed search. Requires `is_masked`."""
+        assert self.failure is not None  # guaranteed by `is_masked`
         protocol = self.setup.protocol.name
         trajectory = Trajectory(self.request.id, self.request.question, protocol, [self.turn])
         trajectory.status = "error" if self.failure.kind == "error" else "tool_failure"
@@ -63,7 +67,7 @@ class OneShotRequest:
         return trajectory
 
     def prepend_search_turn(self, trajectory: Trajectory) -> None:
-        """Make the search the first turn of the trajectory."""
+        """Insert the search as the first turn of the trajectory, and add its failure, time and retries."""
         trajectory.turns.insert(0, self.turn)
         trajectory.failures = [
             FailureRecord(failure.kind, failure.turn + 1, failure.detail) for failure in trajectory.failures
@@ -75,8 +79,8 @@ class OneShotRequest:
 
 
 async def prepare_one_shot(request: EpisodeRequest, setup: AgentSetup) -> OneShotRequest:
-    """Search for the question and put the passages into the messages; a failure is in the result. Raises only
-    its own cancellation."""
+    """Search for the question and put the passages into the request's messages. A failure is reported in the
+    result; only cancellation is raised."""
     retries = 0
 
     async def wait(attempt: int) -> None:
@@ -97,10 +101,10 @@ async def prepare_one_shot(request: EpisodeRequest, setup: AgentSetup) -> OneSho
     else:
         try:
             passages, call.documents = _fit_passages(request, setup, result)
-        except Exception as error:  # of the tokenizer, or a bug, as in the turn loop
+        except Exception as error:  # from the tokenizer, or a bug; the turn loop handles them in the same way
             logger.exception("the passages of %s", request.id)
             passages, failure = "", Failure("", "error", error_line(error))
-    plain_setup = replace(setup, own_prompt=False)  # with the messages of the request
+    plain_setup = replace(setup, own_prompt=False)  # uses the messages of the request
     messages = _messages(request, setup, passages)
     return OneShotRequest(
         replace(request, messages=messages, setup=plain_setup), plain_setup, turn, retries, failure
@@ -110,7 +114,7 @@ async def prepare_one_shot(request: EpisodeRequest, setup: AgentSetup) -> OneSho
 def _fit_passages(
     request: EpisodeRequest, setup: AgentSetup, documents: Sequence[Document]
 ) -> tuple[str, list[Document]]:
-    """Returns the text of the passages that fit into the prompt, and these documents."""
+    """Returns the text of the passages that fit into the prompt, and the documents in that text."""
     protocol = replace(setup.protocol, format=_FORMAT, turns="text", chat_turns=None)
     limit = _passage_tokens(request, setup)
     fitted = None
@@ -121,8 +125,8 @@ def _fit_passages(
 
 
 def _passage_tokens(request: EpisodeRequest, setup: AgentSetup) -> int:
-    """Returns how many tokens the passages may take: as many as those of a search of the agent, but no more
-    than the prompt has room for."""
+    """Returns how many tokens the passages may have: the limit of a search of the agent, or less if the
+    prompt has less room."""
     search_tokens = setup.budget.max_query_observation_tokens
     prompt_limit = setup.budget.prompt_limit
     if prompt_limit is None:
@@ -130,14 +134,14 @@ def _passage_tokens(request: EpisodeRequest, setup: AgentSetup) -> int:
     plain_setup = replace(setup, own_prompt=False)
     try:
         prompt_ids = plain_setup.prompt_ids(request.question, _messages(request, setup, ""))
-    except ValueError:  # a question that is too long: the episode begins with it, and says so
+    except ValueError:  # the question alone is too long; the episode will report it
         return 0
     return min(search_tokens, prompt_limit - len(prompt_ids) - _MARGIN_TOKENS)
 
 
 def _messages(request: EpisodeRequest, setup: AgentSetup, passages: str) -> tuple[dict[str, str], ...]:
-    """Returns the messages of the prompt. Question and passages are put in at once, so that neither is
-    searched for the field of the other."""
+    """Returns the messages of the prompt. Both placeholders are replaced in one pass, so that a placeholder
+    inside the question or the passages is not replaced."""
     protocol = setup.protocol
     parts = {"{question}": protocol.neutralise(request.question), PASSAGES_FIELD: passages}
     text = re.sub("|".join(map(re.escape, parts)), lambda match: parts[match[0]], protocol.user_prompt)

@@ -1,13 +1,14 @@
 """The provenance of a run: everything that its result depends on, in `provenance.json`.
 
-A result without the corpus, the retriever, the prompt and the budgets behind it cannot be compared with
-another: a repaired corpus changes EM by more than one algorithm differs from the next (arXiv 2605.27881). So
-a run writes its provenance, in messages and reports its card, when it starts (`make_provenance`), a report
-shows it, and `rag-r1 eval compare` refuses runs whose cards differ in anything that is not named as intended.
+Two results can be compared only if the corpus, the retriever, the prompt and the budgets behind them are
+known: repairing a corpus can change EM by more than one algorithm differs from the next (arXiv 2605.27881).
+Every run therefore writes its provenance when it starts (`make_provenance`). Reports show it as the run's
+"card", and `rag-r1 eval compare` refuses to compare runs whose cards differ, unless the difference is
+declared as intended.
 
-The facts come from provenance_facts.py: the retrieval server describes itself, files are hashed, packages
-have versions. What cannot be found out is null. Nothing secret is kept: addresses lose their
-credentials and parameters, and keys that name a secret lose their values.
+The facts come from provenance_facts.py, which asks the retrieval server for its description, hashes files and
+looks up package versions. A fact that cannot be found out is null. No secret is stored: credentials and
+parameters are removed from addresses, and the values of keys that name a secret are dropped.
 """
 
 from __future__ import annotations
@@ -33,76 +34,83 @@ from rag_r1.runs.folder import PROVENANCE, write_provenance
 from rag_r1.runs.settings import flatten, json_roundtrip
 from rag_r1.tools.retrieval.client import RetrieverConfig
 
-#: The file of earlier versions.
+#: The name of the file in earlier versions of this project.
 _OLD_FILE = "card.json"
-#: Keys that differ between any two runs.
+#: Keys that differ between any two runs, and are therefore not compared.
 _NOT_COMPARED = ("started",)
 
 
 class _ProvenancePart(BaseModel):
-    """A section of the file; other keys and infinite numbers are refused."""
+    """Base of the file's sections, which refuse unknown keys and numbers that are not finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ModelPart(_ProvenancePart):
-    """The policy: its name on the Hub or the name of its folder; `sha256` over the folder's files;
-    `revision`: the Hub's."""
+    """The policy."""
 
+    #: The name on the Hub, or the name of the model's folder.
     name: str
+    #: A hash over all files of the folder; None for a model on the Hub.
     sha256: str | None = None
+    #: The revision on the Hub.
     revision: str | None = None
 
 
 class EnginePart(_ProvenancePart):
-    """How the policy was asked. `mode`: `tokens`, token ids in and out, or `text`, an endpoint that tokenizes
-    itself; `options`: what else is known of the engine, such as its name."""
+    """The engine that generated the policy's turns."""
 
+    #: `tokens`: token ids are sent and returned; `text`: the endpoint tokenizes.
     mode: Literal["tokens", "text"]
+    #: What else is known of the engine, such as its API and version.
     options: dict[str, Any] = Field(default_factory=dict)
 
 
 class ProtocolPart(_ProvenancePart):
-    """The protocol. `prompt_sha256`: a hash of the system prompt, the user prompt and the opening; `sha256`:
-    of the whole definition, with tags and templates."""
+    """The protocol."""
 
     name: str
+    #: A hash of the whole definition, with tags and templates.
     sha256: str
+    #: A hash of the system prompt, the user prompt, the opening and the prompt's form.
     prompt_sha256: str
 
 
 class RetrieverPart(_ProvenancePart):
-    """The retrieval server: its address, the request, and its own description (`/ready`: back end, passages,
-    corpus, encoder, guarantee). `healthy`: whether `/health` answered; null: it has no such route."""
+    """The retrieval server, and how it was queried."""
 
     url: str
     wire: str
     topk: int
+    #: Whether `/health` reported success; None if the server has no such route.
     healthy: bool | None = None
+    #: The server's description of itself at `/ready`: back end, passages, corpus, encoder, guarantee.
     ready: dict[str, Any] | None = None
 
 
 class DataPart(_ProvenancePart):
-    """A file of questions. `rows`: null if the format has no rows that can be counted."""
+    """A file of questions."""
 
     sha256: str
+    #: The number of rows; None for a format whose rows are not counted.
     rows: int | None = None
 
 
 class CommitPart(_ProvenancePart):
-    """The commit of this project's code, and whether files in it were changed since."""
+    """The commit of this project's code."""
 
     sha: str
+    #: Whether tracked files differ from the commit.
     changed: bool
 
 
 class Provenance(_ProvenancePart):
-    """Everything that the result of a run depends on. `started`: UTC; `condition`: how the questions were
-    asked (rag_r1/evaluation/baselines.py); `judge`: the model that judged answers, if there was one; `data`:
-    by file name; `index`: the fields of the index's manifest but for its list of files."""
+    """Everything that the result of a run depends on."""
 
     format: Literal[1] = 1
+    #: When the run was started, in UTC.
     started: str
+    #: How the questions were asked (rag_r1/evaluation/baselines.py).
     condition: str = "agent"
     model: ModelPart
     engine: EnginePart
@@ -112,10 +120,13 @@ class Provenance(_ProvenancePart):
     sampling: dict[str, Any]
     seed: int | None = None
     normaliser: NormaliserName = "squad"
+    #: The model that judged the answers; empty without a judge.
     judge: dict[str, Any] = Field(default_factory=dict)
     corpus_sha256: str | None = None
     retriever: RetrieverPart | None = None
+    #: The manifest of the index, without its list of files.
     index: dict[str, Any] | None = None
+    #: The files of questions by name.
     data: dict[str, DataPart] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
     commit: CommitPart | None = None
@@ -123,29 +134,29 @@ class Provenance(_ProvenancePart):
 
     @property
     def mask(self) -> list[str] | None:
-        """The kinds of failure that the run masks, if the card has them."""
+        """The kinds of failure that the run masks; None if the card does not say."""
         mask = self.failures.get("mask")
         return list(map(str, mask)) if isinstance(mask, list | tuple) else None
 
     @property
     def rows(self) -> int | None:
-        """The questions of all data files, if they could be counted."""
+        """The number of questions in all data files; None if one of them was not counted."""
         counts = [part.rows for part in self.data.values()]
         return None if not counts or None in counts else sum(count for count in counts if count is not None)
 
     def flat(self) -> dict[str, Any]:
-        """Returns all values by their full key, as in `retriever.ready.encoder`, without empty sections."""
+        """Returns all values but empty sections, by their dotted keys, such as `retriever.ready.encoder`."""
         return {key: value for key, value in flatten(self.model_dump(mode="json")).items() if value != {}}
 
     def write(self, folder: Path) -> Path:
-        """Write `provenance.json` beside the run's settings, all or nothing; returns its path."""
+        """Write `provenance.json` into a run's folder atomically, and return its path."""
         folder.mkdir(parents=True, exist_ok=True)
         return write_provenance(folder, self.model_dump(mode="json"))
 
     @classmethod
     def read(cls, folder: Path) -> Provenance | None:
-        """Returns the card in a run's folder; None if it has none. Raises RunError for a file that is not a
-        card."""
+        """Returns the card in a run's folder; None if there is none. Raises RunError for a file that is not
+        a card."""
         for path in (folder / PROVENANCE, folder / _OLD_FILE):
             if path.is_file() and (card := cls._read(path)) is not None:
                 return card
@@ -153,7 +164,7 @@ class Provenance(_ProvenancePart):
 
     @classmethod
     def _read(cls, path: Path) -> Provenance | None:
-        """Returns the card in a file; None if it has only the settings of a run (rag_r1/runs/folder.py)."""
+        """Returns the card in a file; None if the file only has a run's settings (rag_r1/runs/folder.py)."""
         try:
             content = read_json_file(path)
             if isinstance(content, dict) and content.pop("settings", None) is not None and not content:
@@ -170,8 +181,7 @@ class Provenance(_ProvenancePart):
 
 
 def find_differences(cards: Sequence[Provenance]) -> dict[str, list[Any]]:
-    """Returns the keys in which cards differ, with the value of each card; null and a missing key are
-    equal."""
+    """Returns the keys in which cards differ, with one value per card. A missing key counts as null."""
     flat_cards = [card.flat() for card in cards]
     keys = sorted(set().union(*flat_cards) - set(_NOT_COMPARED))
     values_by_key = {key: [card.get(key) for card in flat_cards] for key in keys}
@@ -197,14 +207,15 @@ def make_provenance(
     data: Sequence[Path] = (),
     started: datetime | None = None,
 ) -> Provenance:
-    """Returns the card of a run that starts now (or at `started`), from its settings and what can be found
-    out.
+    """Returns the card of a run that starts now (or at `started`).
 
-    `model`: a folder, all of whose files are hashed, or a name on the Hub. `budget`: a Budget, or a mapping.
-    `engine`: what else is known of the engine. `retriever`: None without search; the server is asked for
-    `/ready` and `/health`, with the token in RETRIEVAL_TOKEN. `index`: the folder of the server's index, if
-    this machine has it. `data`: files of questions. Raises RunError, e.g. if the index is of another
-    corpus than the server's.
+    `model` is a folder, whose files are hashed, or a name on the Hub; `budget` is a Budget or a mapping;
+    `engine` has further facts about the engine. `retriever` is None for a run without a search; otherwise its
+    server is asked for `/ready` and `/health`, with the token in RETRIEVAL_TOKEN. `index` is the folder of
+    the server's index, if it is on this machine, and `data` are the files of questions.
+
+    Raises RunError if a file or the server cannot be used, or if the index and the server have different
+    corpora.
     """
     server = None if retriever is None else retriever_part(retriever)
     manifest = provenance_facts.manifest_facts(index) if index else None
@@ -230,16 +241,16 @@ def make_provenance(
 
 
 def retriever_part(retriever: RetrieverConfig) -> RetrieverPart:
-    """Returns the address and the request of a search, and its server's description of itself. Raises
-    RunError if no server answers."""
+    """Returns the provenance of a search: its address and request, and its server's description of itself.
+    Raises RunError if no server answers."""
     url = provenance_facts.public_address(retriever.base)
     facts = provenance_facts.describe_server(retriever.base)
     return RetrieverPart(url=url, wire=retriever.wire, topk=retriever.topk, **facts)
 
 
 def protocol_part(protocol: Protocol) -> ProtocolPart:
-    """Returns name and hashes of a protocol, without the special tokens that it neutralises: those are the
-    model's."""
+    """Returns the name and the hashes of a protocol. The special tokens that it neutralises are left out,
+    since they depend on the model."""
     prompt = [protocol.system_prompt, protocol.user_prompt, protocol.opening, protocol.prompt_form]
     definition = {name: value for name, value in asdict(protocol).items() if name != "special_tokens"}
     return ProtocolPart(name=protocol.name, sha256=_sha256(definition), prompt_sha256=_sha256(prompt))
@@ -248,8 +259,8 @@ def protocol_part(protocol: Protocol) -> ProtocolPart:
 def _corpus_sha256(
     server: RetrieverPart | None, manifest: Mapping[str, Any] | None, index: Path | None
 ) -> str | None:
-    """Returns the hash of the corpus that the server or the index names, None if neither does. Raises
-    RunError if they name different ones."""
+    """Returns the hash of the corpus that the server or the index names; None if neither names one. Raises
+    RunError if they name different corpora."""
     served = (server.ready or {}).get("corpus_sha256") if server else None
     indexed = (manifest or {}).get("corpus", {}).get("sha256")
     if served and indexed and served != indexed:
@@ -261,12 +272,12 @@ def _corpus_sha256(
 
 
 def _sha256(value: Any) -> str:
-    """A hash of a value as JSON, with sorted keys."""
+    """Returns the hash of a value's JSON with sorted keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _public_values(settings: Any) -> dict[str, Any]:
-    """Returns settings, a dataclass or a mapping, as JSON values without secrets."""
+    """Returns a dataclass or mapping of settings as JSON values without secrets."""
     values = vars(settings) if is_dataclass(settings) else dict(settings)
     return without_secrets(json_roundtrip(values))

@@ -1,8 +1,9 @@
 """Collects provenance facts: versions, hashes, the commit, the machine and the retrieval server.
 
-Answers and files are data: a description is limited in size, only its plain fields are kept, and whatever
-looks like a credential is removed. A fact that cannot be found out is None; RunError is raised for a server
-or a file that the user has named and that is missing or unusable."""
+Answers of servers and files are not trusted: a description is limited in size, only its plain fields are
+kept, and whatever looks like a credential is removed. A fact that cannot be found out is None. RunError is
+raised only for a server or a file that the user has named and that is missing or unusable.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +31,10 @@ from rag_r1.io.secrets import public_address, without_secrets
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import token_header
 
-#: Limits of a server's description of itself, in bytes and in JSON values; a larger one is not read.
+#: Limits of a server's description of itself, in bytes and JSON values. A larger one is not read.
 MAX_ANSWER_BYTES = 256 << 10
 MAX_ANSWER_VALUES = 20_000
-#: Seconds to wait for it.
+#: Seconds to wait for a server's description.
 TIMEOUT_S = 10.0
 #: Distributions whose versions can change a result.
 PACKAGES = (
@@ -51,15 +52,13 @@ PACKAGES = (
     "aiohttp",
     "openai",
 )
-#: In the description of an index, what changes while it is served, or if the server is started again.
+#: Keys of a server's description that change while an index is served, or when the server restarts.
 VOLATILE_KEYS = ("index_version", "paged_in")
 
 
 def describe_server(base: str) -> dict[str, Any]:
-    """Returns `healthy` and `ready` of the retrieval server at `base`; None for a route that it does not
-    have.
-
-    Raises RunError if nothing answers there."""
+    """Returns the fields `healthy` and `ready` of RetrieverPart for the server at `base`. A field is None if
+    the server lacks its route. Raises RunError if nothing answers there."""
     try:
         with bounded_http_client(TIMEOUT_S, token_header()) as client:
             health, _ = get_json(client, f"{base}/health")
@@ -70,7 +69,7 @@ def describe_server(base: str) -> dict[str, Any]:
             "correct the address"
         ) from error
     facts = ready if status == 200 and isinstance(ready, dict) else None
-    if facts is not None:  # without the server's other indexes and what the client does not use
+    if facts is not None:  # drops the server's other indexes, and what the client does not use
         facts = {key: value for key, value in facts.items() if key not in ("indexes", "topk", "status")}
         facts = {key: value for key, value in facts.items() if value is None or isinstance(value, str | int)}
     return {
@@ -80,14 +79,15 @@ def describe_server(base: str) -> dict[str, Any]:
 
 
 def index_identity(ready: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Returns the part of a server's description that identifies the index: equal after another start or a
-    reload of the same folder, different for another corpus or an encoder that was trained again."""
+    """Returns the part of a server's description that identifies the index. It stays the same when the
+    server restarts or reloads the folder, and changes with the corpus and the encoder."""
     return None if ready is None else {key: value for key, value in ready.items() if key not in VOLATILE_KEYS}
 
 
 def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
-    """Returns status and JSON of an answer; the JSON is None if it is missing, broken or too large. Raises
-    httpx's errors, DecodingError for a web page, with which many servers answer every request."""
+    """Returns the status and the JSON of the answer to a GET; the JSON is None if it is missing, broken or
+    too large. Raises httpx's errors, and DecodingError for a web page, since many servers answer every
+    request with one."""
     status, body = get_body(client, url)
     try:
         return status, None if body is None else read_json(body, MAX_ANSWER_VALUES)
@@ -96,13 +96,13 @@ def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
 
 
 def get_body(client: httpx.Client, url: str, payload: Any = None) -> tuple[int, bytes | None]:
-    """Returns status and body of an answer; the body is None if it is too long. `payload`: JSON for a POST.
-    Raises what `get_json` raises."""
+    """Returns the status and the body of an answer; the body is None if it is too long. With a `payload`, the
+    request is a POST with that JSON. Raises the errors of `get_json`."""
     body = b""
     with client.stream("GET" if payload is None else "POST", url, json=payload) as answer:
         if answer.status_code == 200 and is_web_page(answer.headers):
             raise httpx.DecodingError("a web page", request=answer.request)
-        for piece in answer.iter_raw():  # nothing is decompressed
+        for piece in answer.iter_raw():  # without decompression
             body += piece
             if len(body) > MAX_ANSWER_BYTES:
                 return answer.status_code, None
@@ -110,8 +110,8 @@ def get_body(client: httpx.Client, url: str, payload: Any = None) -> tuple[int, 
 
 
 def manifest_facts(index: Path) -> dict[str, Any]:
-    """Returns the fields of an index folder's `manifest.json`, without its list of files, and the hash of the
-    file. Raises RunError if it cannot be read."""
+    """Returns the fields of an index's `manifest.json` without its list of files, and the file's hash as
+    `sha256`. Raises RunError if it cannot be read."""
     path = index / "manifest.json"
     try:
         data = json_file_bytes(path)
@@ -126,8 +126,9 @@ def manifest_facts(index: Path) -> dict[str, Any]:
 
 
 def model_facts(name: str | Path) -> dict[str, Any]:
-    """Returns `name` and `sha256` of a model. A folder has its own name and the hash of all its files that
-    are not hidden, with their relative paths; anything else is a name on the Hub, without a hash."""
+    """Returns the `name` and `sha256` of a model. For a folder these are the folder's name and a hash over
+    the relative paths and contents of all files that are not hidden. Anything else is a name on the Hub,
+    whose hash is None."""
     folder = Path(name)
     if not folder.is_dir():
         return {"name": str(name), "sha256": None}
@@ -146,7 +147,7 @@ def model_facts(name: str | Path) -> dict[str, Any]:
 
 
 def file_facts(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Returns `sha256` and `rows`, their number, of each file by its name. Raises RunError."""
+    """Returns the `sha256` and the number of `rows` of each file, by its short name. Raises RunError."""
     facts = {}
     for name, path in zip(short_names(paths), paths, strict=True):
         try:
@@ -157,7 +158,7 @@ def file_facts(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
-    """Returns the names of files or folders, with as many of their parents as it takes to tell them apart."""
+    """Returns the names of files or folders, with as many parent folders as are needed to tell them apart."""
     paths_parts = [path.resolve().parts for path in paths]
     names: list[str] = []
     for length in range(1, max(map(len, paths_parts), default=0) + 1):
@@ -168,7 +169,7 @@ def short_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _row_count(path: Path) -> int | None:
-    """Counts the rows of parquet or JSON lines; None for anything else. Raises RunError."""
+    """Returns the number of rows in parquet or JSON lines; None for other formats. Raises RunError."""
     if path.suffix == ".jsonl":
         with path.open("rb") as file:
             return sum(bool(line.strip()) for line in file)
@@ -184,7 +185,7 @@ def _row_count(path: Path) -> int | None:
 
 
 def package_versions() -> dict[str, str]:
-    """Returns Python's version, and those of the PACKAGES that are installed."""
+    """Returns the version of Python, and of each of the PACKAGES that is installed."""
     facts = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -195,11 +196,11 @@ def package_versions() -> dict[str, str]:
 
 
 def commit_facts() -> dict[str, Any] | None:
-    """Returns the commit of the working tree that this package is part of; None outside of one, or without
-    git."""
+    """Returns the fields of CommitPart for the working tree that contains this package; None if there is no
+    working tree or no git."""
     package = Path(rag_r1.__file__).parent
     sha = _git(package, "rev-parse", "HEAD")
-    # Installed into an environment within another project's working tree, it is not part of that project.
+    # The package may be installed inside another project's working tree without being part of it.
     if sha is None or _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     changed = _git(package, "status", "--porcelain", "--untracked-files=no")
@@ -207,12 +208,12 @@ def commit_facts() -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Returns what a git command prints that writes nothing; None if it fails."""
+    """Returns the output of a read-only git command; None if it fails."""
     return _output(["git", "-C", str(folder), *arguments], {"GIT_OPTIONAL_LOCKS": "0"})
 
 
 def machine_facts() -> dict[str, Any]:
-    """Returns platform, processor, cores, memory in GiB, and GPUs; no name or address of the machine."""
+    """Returns the platform, processor, cores, memory in GiB and GPUs, but no name or address."""
     gpus = None
     if shutil.which("nvidia-smi"):
         gpus = _output(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], {})
@@ -226,7 +227,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def _output(command: list[str], env: Mapping[str, str]) -> str | None:
-    """Returns what a command prints; None if it fails or takes more than 30 seconds."""
+    """Returns the output of a command; None if it fails or takes more than 30 seconds."""
     try:
         process = subprocess.run(
             command, capture_output=True, text=True, timeout=30, env={**os.environ, **env}, errors="replace"
@@ -237,6 +238,7 @@ def _output(command: list[str], env: Mapping[str, str]) -> str | None:
 
 
 def _processor() -> str:
+    """Returns the name of the processor; from /proc/cpuinfo on Linux, where `platform` only has its type."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -246,6 +248,7 @@ def _processor() -> str:
 
 
 def _memory_gib() -> float | None:
+    """Returns the size of the memory in GiB; None if the system does not report it."""
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (ValueError, OSError, AttributeError):

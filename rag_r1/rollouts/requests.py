@@ -1,14 +1,14 @@
 """The requests of a run: its questions, read from files, and one request for each episode.
 
-A file is a data set's parquet (rag_r1/data/rows.py), or anything that data_process reads (questions and
-answers as JSON, JSON lines, CSV, TSV or parquet), which becomes the same rows with the prompt of the run's
-protocol. A row of a data set that was made with another protocol is asked with the prompt of the run's, and
-so is every row if the user gives a prompt. Every row has an id of its own; rows that cannot be used are
-handled by the project's one rule (rag_r1/data/files/bad_rows.py).
+A file is either the parquet of a data set (rag_r1/data/rows.py), or questions and answers as JSON, JSON
+lines, CSV, TSV or parquet, which are converted to the same rows with the prompt of the run's protocol. A data
+set's row keeps its prompt, unless it was made for another protocol or the user gives a prompt; the prompt of
+the run's protocol is used then. Ids must be unique across all files. Rows that cannot be used are handled by
+the project's rule for bad rows (rag_r1/data/files/bad_rows.py).
 
-Everything random about a question is drawn by `seeded_fraction`, a hash of the seed, the purpose and the
-question's id: it does not depend on the order of the rows, on what else is drawn, or on when a run was
-killed.
+All random numbers of a question come from `seeded_fraction`, a hash of the seed, the purpose and the
+question's id. So they do not depend on the order of the rows, on other random numbers, or on interruptions of
+the run.
 """
 
 from __future__ import annotations
@@ -35,46 +35,53 @@ from rag_r1.sandbox.parquet import check_parquet
 
 @dataclass(frozen=True)
 class EpisodeRequest:
-    """One episode to be played. `messages`: the prompt, None for the protocol's own; `sample` counts from 0;
-    `seed` and `temperature` are for the engine. `setup`: the agent, None for the run's. `search_first`:
-    search for the question, and put the passages into the prompt (one_shot.py). `past`: turns with which the
-    episode begins (agent/replay.py). `metadata`: the row's, for the record."""
+    """One episode to be played."""
 
     question_id: str
     question: str
+    #: The accepted answers.
     golds: tuple[str, ...]
+    #: The messages of the prompt; None for those of the protocol.
     messages: tuple[dict[str, Any], ...] | None = None
     data_source: str = ""
+    #: The number of the episode among those of its question, from 0.
     sample: int = 0
+    #: The seed and the temperature of the engine.
     seed: int = 0
     temperature: float = 1.0
+    #: The agent that plays the episode; None for the run's agent.
     setup: AgentSetup | None = field(default=None, compare=False, repr=False)
+    #: Whether to search for the question first and put the passages into the prompt (one_shot.py).
     search_first: bool = False
+    #: Turns that are replayed at the beginning of the episode (agent/replay.py).
     past: tuple[ReplayTurn, ...] = field(default=(), compare=False, repr=False)
+    #: The metadata of the question's row, which are copied to the record.
     metadata: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def id(self) -> str:
-        """The id of the episode, unique in a run."""
+        """The id of the episode, which is unique within a run."""
         return f"{self.question_id}#{self.sample}"
 
 
 @dataclass
 class QuestionSet:
-    """The questions of a run, in the order of the files; and the rows that were left out, as bad ones or as
-    repeats."""
+    """The questions of a run, and the rows that were left out."""
 
+    #: The questions in the order of the files.
     rows: list[QuestionRow] = field(default_factory=list)
+    #: Rows that cannot be used.
     bad: BadRows = field(default_factory=BadRows)
+    #: Rows that repeat an earlier question.
     repeats: list[RepeatedRow] = field(default_factory=list)
 
 
 def read_questions(
     paths: Sequence[str | Path], protocol: Protocol, *, skip_bad_rows: bool = False, limit: int | None = None
 ) -> QuestionSet:
-    """Returns the questions of all files, of the rows that are used the first `limit`. Raises DataError,
-    naming the file and the first bad rows, if a row cannot be used (unless `skip_bad_rows`) or if there is no
-    question."""
+    """Returns the questions of all files, or the first `limit` of them. Raises DataError if there is no
+    question, or if a row cannot be used and `skip_bad_rows` is false; the message names the first bad
+    rows."""
     if not paths:
         raise DataError("--questions names no file: give a file of questions")
     refuse_repeated(paths)
@@ -97,8 +104,8 @@ def read_questions(
 
 
 def _file_rows(path: Path, protocol: Protocol, result: QuestionSet) -> Iterable[tuple[str, QuestionRow]]:
-    """Yields the rows of a file with their places in it; adds those that are left out to `result`. Raises
-    DataError for a file that cannot be read."""
+    """Yields the usable rows of a file, each with its location for messages, and adds the other rows to
+    `result`. Raises DataError for a file that cannot be read."""
     if not path.is_file():
         fault = "is a folder" if path.is_dir() else "there is no such file"
         raise DataError(f"{path}: {fault}; give a file of questions")
@@ -122,8 +129,8 @@ def _file_rows(path: Path, protocol: Protocol, result: QuestionSet) -> Iterable[
 
 
 def _is_data_set(path: Path) -> bool:
-    """Whether a file is parquet with a data set's columns. Raises DataError if it only has the name of
-    one."""
+    """Returns whether a file is parquet with a data set's columns. Raises DataError for a file that is named
+    `.parquet` but is not parquet."""
     if path.suffix.lower() != ".parquet":
         return False
     import pyarrow
@@ -148,8 +155,9 @@ def make_request(
     own_prompt: bool = False,
     **fields: Any,
 ) -> EpisodeRequest:
-    """Returns the request that plays a row for the `sample`th time; `seed` is the run's. With `own_prompt`
-    the protocol's prompt is used even if the row has one. `fields`: further fields of EpisodeRequest."""
+    """Returns the request for episode number `sample` of a row. `seed` is the seed of the run. With
+    `own_prompt` the protocol's prompt is used even if the row has one. `fields` are further fields of
+    EpisodeRequest."""
     has_prompt = row.prompt and row.protocol == protocol.name and not own_prompt
     return EpisodeRequest(
         question_id=row.id,
@@ -165,12 +173,12 @@ def make_request(
 
 
 def seeded_fraction(seed: int, purpose: str, key: str) -> float:
-    """A pseudo-random number in [0, 1) that depends on these three values alone."""
+    """Returns a pseudo-random number in [0, 1) that depends only on the three arguments."""
     text = json.dumps([seed, purpose, key])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / (1 << 48)
 
 
 def questions_hash(rows: Iterable[QuestionRow]) -> str:
-    """A hash of what is asked, whatever the order: ids, questions, golds and prompts."""
+    """Returns a hash of the rows' ids, questions, golds and prompts that does not depend on their order."""
     keys = sorted(json.dumps([row.id, row.question, row.golds, row.prompt]) for row in rows)
     return hashlib.sha256("\n".join(keys).encode()).hexdigest()

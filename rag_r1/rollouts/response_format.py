@@ -1,4 +1,8 @@
-"""Asks an endpoint in which form it returns what a policy wrote: chat messages, token ids or text."""
+"""Finds out in which form an endpoint returns completions: as chat messages, token ids or text.
+
+The form decides which engine plays the episodes (engine_factory.py). It is found out with a test request when
+a run starts, and recorded in the run's settings.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,15 @@ from rag_r1.inference.engines.completions import returns_token_ids
 from rag_r1.rollouts.server_check import check_endpoint
 from rag_r1.runs.errors import RunError
 
-#: The forms in which an endpoint answers; the run's settings have the form under `answers`.
+#: The forms of an endpoint's answers. The run's settings record the form as `answers`.
 CHAT, IDS, TEXT = "chat", "token ids", "text"
 
 
 async def response_format(
     engine: str, endpoint: Endpoint, model: str, extra_body: Mapping[str, Any], setup: AgentSetup
 ) -> str:
-    """Asks the endpoint what it returns to this engine; returns CHAT, IDS or TEXT. Raises RunError if it has
-    no such API, or no model server answers there."""
+    """Returns CHAT, IDS or TEXT, the form of the endpoint's answers to the requests of an engine. Raises
+    RunError if the endpoint does not have the engine's API, or if no model server answers."""
     if engine == "chat" and setup.protocol.turns == "chat":
         raise RunError(
             f"--engine chat cannot play the protocol {setup.protocol.name}: its turns and tools are "
@@ -44,8 +48,8 @@ async def response_format(
 
 
 def requires_token_ids(setup: AgentSetup, answers: str) -> bool:
-    """Whether the agent needs log-probs of tokens. Raises RunError if it does and the endpoint, which returns
-    `answers`, gives none."""
+    """Returns whether the agent needs the log-probs of tokens, which only an endpoint with token ids returns.
+    Raises RunError if it needs them and the endpoint's answers have another form."""
     if setup.budget.max_state is None:
         return False
     if answers != IDS:

@@ -1,20 +1,20 @@
 """Runs many episodes concurrently, each question exactly once, across kills and restarts.
 
-An `EpisodeRunner` has everything that episodes share: the setup (a request may have one of its own), a
-function that makes the engine of a request, the reward, and the run's folder. `play(request)` plays one
-episode, scores it, writes its record to the folder and returns its outcome; a request that the folder has
-already is not played again. `run` works on many jobs at a time (concurrency.py), of which each awaits `play`
-once (traces) or several times in turn (the filter stops a question at its first right answer). The runner
-itself draws nothing at random, so the order in which episodes end changes nothing.
+An `EpisodeRunner` holds what all episodes share: the agent's setup (which a request may replace), a factory
+of engines, the reward, and the run's folder. `play(request)` plays one episode, scores it, writes its record
+to the folder and returns its outcome; a request whose outcome is already in the folder is not played again.
+`run` executes many jobs concurrently (concurrency.py). A job awaits `play` once (traces), or several times
+one after the other (the filter, which stops at a question's first right answer). The runner draws nothing at
+random, so results do not depend on the order in which episodes end.
 
-With `rag_r1.agent.paths` a request is several episodes, whose answers vote
+With `rag_r1.agent.paths` above 1, a request is played as several episodes, whose answers vote
 (rag_r1/agent/self_consistency.py).
 
-An episode with a failure of the infrastructure (the endpoint, the retrieval server) is neither right nor
-wrong: it is not scored. It is played once in each start of the command, until `tries` are used up.
+An episode that failed because of the infrastructure (the endpoint, the retrieval server) is not scored. It
+is played again, once in each run of the command, until `tries` are used up.
 
-A run ends early if `stop` is called (cost, a wrong key), or after too many failures in a row; the next start
-plays the episodes that were cancelled to their end.
+A run ends early if `stop` is called (the cost limit, a wrong key) or after too many failures in a row. The
+next run of the command plays the episodes that were cancelled.
 """
 
 from __future__ import annotations
@@ -36,36 +36,40 @@ from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.folder import EpisodeOutcome, RunFolder
 from rag_r1.runs.response_cache import Usage
 
-#: Failures of the engine in a row after which a run ends, since the endpoint is gone.
+#: Consecutive failures of the engine after which a run ends, since the endpoint is probably gone.
 MAX_CONSECUTIVE_FAILURES = 50
 
 
 @dataclass(frozen=True)
 class CorrectnessRule:
-    """When an answer counts as right: if the value of a reward term is at least `least`."""
+    """Decides which answers are right: those whose value of a reward term reaches a threshold."""
 
     term: str = "em"
-    least: float = 1.0
+    threshold: float = 1.0
 
-    def of(self, rewards: dict[str, float | None]) -> bool | None:
-        """Whether an answer with these rewards is right; None if the term has no value."""
+    def is_right(self, rewards: dict[str, float | None]) -> bool | None:
+        """Returns whether an answer with these rewards is right; None if the term has no value."""
         value = rewards.get(self.term)
-        return None if value is None else value >= self.least
+        return None if value is None else value >= self.threshold
 
 
 @dataclass
 class RunCounts:
-    """The episodes of a run so far, counted for its progress bar."""
+    """Counts of a run's episodes so far, for its progress bar."""
 
     played: int = 0
+    #: Episodes with a verdict, right or wrong.
     judged: int = 0
     right: int = 0
+    #: Episodes without a verdict because the infrastructure failed.
     failed: int = 0
+    #: Episodes with at least one failed tool call.
     tool_failures: int = 0
+    #: Episodes by the status with which they ended.
     statuses: Counter[str] = field(default_factory=Counter)
 
     def add(self, outcome: EpisodeOutcome) -> None:
-        """Count an outcome in."""
+        """Add an outcome to the counts."""
         self.played += 1
         self.judged += outcome.right is not None
         self.right += outcome.right is True
@@ -73,64 +77,68 @@ class RunCounts:
         self.tool_failures += outcome.tool_failures > 0
         self.statuses[outcome.status] += 1
 
-    def bar_fields(self, cost: float | None, share: float) -> dict[str, str]:
+    def bar_fields(self, cost: float | None, share_done: float) -> dict[str, str]:
         """Returns the texts of the progress bar by name: accuracy, failed episodes, the share of episodes
-        with a failed tool, and the cost so far and, at this rate, of all jobs (`share`: the part that is
-        done)."""
+        with a failed tool, and the cost so far with the total to expect at this rate. `share_done` is the
+        share of the jobs that are done, from 0 to 1."""
         figures = {"right": f"{self.right / self.judged:.3f}" if self.judged else "-"}
         figures["failed"] = str(self.failed)
         figures["tool_failures"] = f"{self.tool_failures / (self.played or 1):.3f}"
         if cost is not None:
-            figures["cost"] = f"{cost:.2f}" + (f" of {cost / share:.2f}" if share else "")
+            figures["cost"] = f"{cost:.2f}" + (f" of {cost / share_done:.2f}" if share_done else "")
         return figures
 
 
 @dataclass
 class EpisodeRunner:
-    """Plays requests into a run's folder. `tries`: starts of the command that play a failed episode again,
-    the first included; `idle`: see concurrency.py; `spending`: its cost is shown in the progress bar."""
+    """Plays requests and writes their records into a run's folder."""
 
     setup: AgentSetup
     make_engine: MakeEngine
     reward: RewardSum
     folder: RunFolder
     _: KW_ONLY
-    right: CorrectnessRule = CorrectnessRule()
+    correctness: CorrectnessRule = CorrectnessRule()
+    #: The most jobs that run at the same time.
     in_flight: int = 64
+    #: How many runs of the command play an episode that keeps failing, the first run included.
     tries: int = 3
     stop: CancelToken = field(default_factory=CancelToken)
-    idle: Callable[[], Awaitable[None]] | None = None
+    #: Waits until no request to the endpoint is open (concurrency.py).
+    wait_until_idle: Callable[[], Awaitable[None]] | None = None
+    #: The spending whose cost the progress bar shows.
     spending: CostTracker | None = None
-    #: Chooses the fields of a record that are written; by default all.
+    #: Selects the fields of a record that are written; by default all of them.
     written_fields: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     counts: RunCounts = field(default_factory=RunCounts, init=False)
+    #: The ids of the requests that this run of the command has played.
     _played: set[str] = field(default_factory=set, init=False)
     _failures_in_a_row: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.pool = JobPool(self.in_flight, self.stop, self.idle)
+        self.pool = JobPool(self.in_flight, self.stop, self.wait_until_idle)
 
     async def play(self, request: EpisodeRequest) -> EpisodeOutcome:
-        """Returns the outcome of a request, from the folder or from an episode that is played now."""
+        """Returns the outcome of a request, from the folder or by playing its episode now."""
         outcome = self.folder.outcome(request.id)
         is_retry = outcome is not None and self.is_open(outcome) and request.id not in self._played
         if outcome is None or is_retry:
-            outcome = await self._episode(request, 1 if outcome is None else outcome.tries + 1)
+            outcome = await self._play_episode(request, 1 if outcome is None else outcome.tries + 1)
             self._played.add(request.id)
         self.counts.add(outcome)
         self._update_bar()
         return outcome
 
     def is_open(self, outcome: EpisodeOutcome) -> bool:
-        """Whether the next start of the command plays the episode again."""
+        """Returns whether the next run of the command plays the episode again."""
         return outcome.is_open(self.tries)
 
     async def run(self, jobs: Iterable[Job[T]], total: int, unit: str) -> list[T | None]:
-        """Runs `total` jobs; returns their results in their order, None for those that were stopped."""
+        """Runs `total` jobs and returns their results in order, None for jobs that were cancelled."""
         return await self.pool.run(jobs, total, unit)
 
-    async def _episode(self, request: EpisodeRequest, try_number: int) -> EpisodeOutcome:
-        """Play and score an episode for the `try_number`th time, and write its record."""
+    async def _play_episode(self, request: EpisodeRequest, try_number: int) -> EpisodeOutcome:
+        """Play and score an episode, and write its record. `try_number` counts its attempts from 1."""
         setup = request.setup or self.setup
         one_shot = await prepare_one_shot(request, setup) if request.search_first else None
         if one_shot:
@@ -149,7 +157,7 @@ class EpisodeRunner:
             "data_source": request.data_source,
             "golds": list(request.golds),
             "prompt": setup.messages(request.question, request.messages),
-            "right": self.right.of(trajectory.rewards) if has_score else None,
+            "right": self.correctness.is_right(trajectory.rewards) if has_score else None,
             "reward_weights": self.reward.weights,
             "try": try_number,
             "usage": _usage(engines),
@@ -162,7 +170,8 @@ class EpisodeRunner:
     async def _play_paths(
         self, request: EpisodeRequest, setup: AgentSetup, engines: list[MeteredEngine]
     ) -> Trajectory:
-        """Play all paths of a request, and return the best one; adds their engines to `engines`."""
+        """Play all paths of a request and return the path that won the vote. Appends each path's engine to
+        `engines`."""
 
         async def play_path(number: int) -> Trajectory:
             engines.append(self.make_engine(_path_request(request, number)))
@@ -174,7 +183,7 @@ class EpisodeRunner:
         return await sample_paths(play_path, setup.budget.paths, setup.failures.mask)
 
     def _count_failures(self, trajectory: Trajectory) -> None:
-        """End the run after too many episodes in a row without an answer of the engine."""
+        """Stop the run after too many consecutive episodes that failed because of the engine."""
         engine_failed = trajectory.masked(("engine",))
         self._failures_in_a_row = self._failures_in_a_row + 1 if engine_failed else 0
         if self._failures_in_a_row >= MAX_CONSECUTIVE_FAILURES:
@@ -186,19 +195,19 @@ class EpisodeRunner:
         if (bar := self.pool.bar) is not None:
             has_cost = self.spending is not None and self.spending.has_prices
             cost = self.spending.cost if has_cost else None
-            share = bar.n / bar.total if bar.total else 0.0
-            bar.set_postfix(self.counts.bar_fields(cost, share), refresh=False)
+            share_done = bar.n / bar.total if bar.total else 0.0
+            bar.set_postfix(self.counts.bar_fields(cost, share_done), refresh=False)
 
 
 def _path_request(request: EpisodeRequest, number: int) -> EpisodeRequest:
-    """The request with the seed of its nth path; the first has the request's own."""
+    """Returns the request with the seed of path `number`; path 0 keeps the seed of the request."""
     if number == 0:
         return request
     return replace(request, seed=int(seeded_fraction(request.seed, "path", str(number)) * (1 << 31)))
 
 
 def _usage(engines: Sequence[MeteredEngine]) -> dict[str, int]:
-    """Returns the requests and tokens of all paths; empty without an engine."""
+    """Returns the numbers of requests and tokens, summed over the engines; empty if there are none."""
     total = Usage()
     for engine in engines:
         total.add(engine.usage)
@@ -206,6 +215,6 @@ def _usage(engines: Sequence[MeteredEngine]) -> dict[str, int]:
 
 
 async def _prompt_ids(request: EpisodeRequest, setup: AgentSetup) -> list[int]:
-    """Makes the prompt when it is awaited, within the episode, so that one that cannot be made is the row's
-    failure."""
+    """Makes the prompt when it is awaited. The episode awaits it, so a prompt that cannot be made fails this
+    row only."""
     return setup.prompt_ids(request.question, request.messages)

@@ -1,9 +1,10 @@
-"""Checks a model's server before a run begins, with one request that is not repeated.
+"""Checks a model's server before a run begins, with a request for its list of models.
 
-The check fails if the server cannot be reached, does not answer in time or in HTTP, refuses the key (HTTP
-401), or answers with a fault of its own, a redirection, a web page, or other JSON than a list of models. Many
-servers have no such list: any other refusal of it says nothing. `--check-only` then sends one request of the
-smallest kind (`check_replies`); without it, what is wrong shows at the first episode.
+The check fails if the server cannot be reached, does not answer in time or does not speak HTTP. It also fails
+if the server refuses the key (HTTP 401), or answers with a server error, a redirection, a web page, or JSON
+that is not a list of models. Other refusals are accepted, because many servers have no list of models.
+`--check-only` then sends one minimal request (`check_replies`); without it, a fault of such a server shows at
+the first episode.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from rag_r1.rollouts.provenance_facts import MAX_ANSWER_VALUES, TIMEOUT_S, get_b
 from rag_r1.runs.errors import RunError
 
 _START = "vllm serve MODEL --port {port}"
-#: The keys of an answer that hold the list of models; some servers have `models` instead of OpenAI's `data`.
+#: Keys that may hold the list of models: OpenAI's `data`, and `models` on some servers.
 _LIST_KEYS = ("data", "models")
-#: The path and the prompt of the smallest request to an API.
+#: The path and the prompt of the smallest request to each API.
 _MIN_REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
     "completions": ("completions", {"prompt": [1]}),  # token ids, as in a run
 }
-#: The statuses that refuse every request to this address, with this key, or for this model.
+#: Statuses that mean that every request to this address, with this key or for this model will be refused.
 _REFUSAL_STATUSES = {402, 403, 404, 405}
 
 
 def check_endpoint(
     url: str, key_variable: str, server: str, flag: str, model: str | None = None
 ) -> Mapping[str, Any]:
-    """Returns the models that a server lists, by name, each with its entry; {} if it lists none. `server`:
-    what it is called in messages, such as "judge"; `flag`: the option with its address.
+    """Returns the entries of a server's list of models, by name; empty if it has no list. `server` is its
+    name in messages, such as "judge", and `flag` the option with its address.
 
-    Raises RunError if no model server answers at the address, or if its list lacks the `model`."""
+    Raises RunError if no model server answers at the address, or if its list lacks `model`."""
     address = base_address(url)
     status, body = _send(address, "models", None, key_variable, server, flag)
     models = _models(body, server, address, flag) if status == 200 and body is not None else {}
@@ -54,9 +55,8 @@ def check_endpoint(
 def check_replies(
     url: str, key_variable: str, server: str, flag: str, model: str, engine: str = "chat"
 ) -> None:
-    """Call `check_endpoint`, and if the server lists no models, send one request for a single token to the
-    API of the `engine`. Raises RunError, but not for a complaint about the request itself: those of a run
-    have other keys."""
+    """Call `check_endpoint` and, if the server lists no models, request a single token from the engine's API.
+    Raises RunError, except for complaints about the request itself, since a run sends other keys."""
     if check_endpoint(url, key_variable, server, flag, model):
         return
     address = base_address(url)
@@ -72,8 +72,9 @@ def check_replies(
 def _send(
     address: str, path: str, payload: Any, key_variable: str, server: str, flag: str
 ) -> tuple[int, bytes | None]:
-    """Send a request; returns status and body of the answer, status 0 for an error that says nothing about
-    the server. `payload`: JSON for a POST. Raises RunError."""
+    """Send a request and return the status and the body of the answer. The status is 0 after an error that
+    does not show a fault of the server. With a `payload`, the request is a POST with that JSON. Raises
+    RunError."""
     try:
         with _client(key_variable) as client:
             status, body = get_body(client, f"{address}/{path}", payload)
@@ -89,7 +90,7 @@ def _send(
     if status == 401:
         key = f"set ${key_variable} to its key, or " if key_variable else ""
         raise RunError(f"{address} refuses the {server}'s key (HTTP 401): {key}correct {flag}")
-    if 300 <= status < 400:  # not followed: the key would go to another address
+    if 300 <= status < 400:  # not followed, since that would send the key to another address
         raise RunError(other_answer_fault(server, address, f"HTTP {status}, which leads elsewhere", flag))
     if status >= 500:
         text = terminal_text((body or b"").decode("utf-8", "replace"), 200)
@@ -98,8 +99,8 @@ def _send(
 
 
 def _models(body: bytes, server: str, address: str, flag: str) -> Mapping[str, Any]:
-    """Returns the models in a body; {} for a list that cannot be read. Raises RunError if it is not a
-    list."""
+    """Returns the models in a body by name; empty for a list that cannot be read. Raises RunError if the body
+    is not a list of models."""
     try:
         reply = read_json(body, MAX_ANSWER_VALUES)
     except TooLargeError:
@@ -116,7 +117,7 @@ def _models(body: bytes, server: str, address: str, flag: str) -> Mapping[str, A
 
 
 def get_answer(address: str, key_variable: str) -> Any:
-    """Returns the JSON that a server answers to a GET; None without an answer, or for an error or no JSON."""
+    """Returns the JSON of the answer to a GET; None if there is no answer, an error, or no JSON."""
     try:
         with _client(key_variable) as client:
             status, reply = get_json(client, address)
@@ -126,6 +127,6 @@ def get_answer(address: str, key_variable: str) -> Any:
 
 
 def _client(key_variable: str) -> httpx.Client:
-    """An HTTP client that sends the key in this environment variable, if it is set."""
+    """Returns an HTTP client that sends the key in the environment variable, if it is set."""
     key = os.environ.get(key_variable, "").strip()
     return bounded_http_client(TIMEOUT_S, {"Authorization": f"Bearer {key}"} if key else {})

@@ -1,9 +1,13 @@
 """A run session: opens what a command's run needs and closes it at the end.
 
-The settings of a run are all that decides which episodes are played and how; what only decides how fast
-(requests at a time, retries, addresses, the cost limit) may differ when the run is resumed. A failure of the
-endpoint or of a search is never a wrong answer, here as in training: such an episode is masked. Episodes
-do not retry: the clients of the endpoint and of the retrieval server do.
+A command such as `rag-r1 eval` first calls `prepare`, which reads the questions and checks every key without
+asking a server. It then enters `open_session`, which sends one request to the endpoint and one to the search,
+opens the run's folder and yields a `RunSession`, whose `runner` plays the episodes.
+
+The settings of a run (`settings_of`) decide which episodes are played and how; a run is resumed only with
+equal settings. What only affects speed or cost (concurrency, retries, addresses, the cost limit) is not part
+of them. As in training, a failure of the endpoint or of a search never counts as a wrong answer: such an
+episode is masked. Requests are retried by the clients of the two servers, not by the episodes.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ from rag_r1.runs.folder import RunFolder
 from rag_r1.runs.start_checks import try_servers
 from rag_r1.tools import close_tools
 
-#: Keys of rag_r1.retriever that do not change what a search finds.
+#: Keys of rag_r1.retriever that affect the speed of a search, but not its results.
 _SPEED_KEYS = {
     "url",
     "timeout_s",
@@ -49,41 +53,46 @@ _SPEED_KEYS = {
     "gather_s",
     "max_queries",
 }
-#: The format of the journal; a folder of another one is refused.
+#: Version of the journal's format. A folder with another version is refused.
 _FORMAT = 1
-#: Terms that every record has.
+#: Reward terms that are computed for every record.
 _DEFAULT_TERMS = ("em", "f1", "cover_em")
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """The inputs of a run, read and checked before anything is asked. `setup`: the agent; `retriever`: the
-    keys of the search; `right`: when an answer counts as right."""
+    """The inputs of a run, which are read and checked before any server is asked."""
 
     questions: QuestionSet
+    #: The block `rag_r1` of the run.
     config: RagR1Config
     tokens: TokenUnit
+    #: The agent that plays the questions.
     setup: AgentSetup
+    #: The keys of the search.
     retriever: dict[str, Any]
     reward: RewardSum
-    right: CorrectnessRule
+    #: Decides which answers count as right.
+    correctness: CorrectnessRule
 
 
 def prepare(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool = False) -> RunSetup:
-    """Read the questions and check every key. `defaults`: this command's keys of the block rag_r1, by
-    section. With `validation` the limits and the search are those of a validation. Raises RunError."""
+    """Read the questions and check every key of the configuration.
+
+    `defaults` are the command's own values in the block rag_r1, by section. With `validation`, the limits and
+    the search of a validation apply instead of those of training. Raises RunError."""
     add_working_directory()
     try:
-        return _prepare_setup(args, defaults, validation)
-    except ValueError as error:  # of the configuration, of a reward, of the files
+        return _prepare_setup(args, defaults, validation=validation)
+    except ValueError as error:  # from the configuration, a reward or a file
         raise RunError(str(error)) from error
 
 
 def prepare_agent(
     args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool
 ) -> tuple[RagR1Config, TokenUnit, AgentSetup]:
-    """Returns the block rag_r1, the tokens and the agent that the arguments select; `defaults`, `validation`:
-    as for `prepare`. Raises ValueError or RunError."""
+    """Returns the block rag_r1, the unit of lengths and the agent that the arguments select. `defaults` and
+    `validation` have the same meaning as in `prepare`. Raises ValueError or RunError."""
     config = config_of(args, defaults)
     tokens = TokenUnit.of(args.tokenizer)
     limits = RowLimits(args.max_prompt_tokens, args.max_response_tokens, args.max_context_tokens)
@@ -96,19 +105,20 @@ def prepare_agent(
     return config, tokens, setup
 
 
-def _prepare_setup(args: RolloutArguments, defaults: Mapping[str, Any], validation: bool) -> RunSetup:
+def _prepare_setup(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool) -> RunSetup:
+    """Do the work of `prepare`, but also raise ValueError."""
     config, tokens, setup = prepare_agent(args, defaults, validation=validation)
-    reward, right = _reward_of(args, config)
+    reward, correctness = _reward_of(args, config)
     questions = read_questions(
         args.questions, config.protocol, skip_bad_rows=args.skip_bad_rows, limit=args.limit
     )
     retriever = dict(config.validation_retriever if validation else config.retriever)
-    return RunSetup(questions, config, tokens, setup, retriever, reward, right)
+    return RunSetup(questions, config, tokens, setup, retriever, reward, correctness)
 
 
 def _reward_of(args: RolloutArguments, config: RagR1Config) -> tuple[RewardSum, CorrectnessRule]:
-    """Returns the terms of every record, and the one that says what is right. Without a key rag_r1.reward
-    these are the default terms and --term. Raises ValueError."""
+    """Returns the reward terms of every record, and the rule that decides which answers are right. Without a
+    key rag_r1.reward, the terms are the default ones and --term. Raises ValueError."""
     entries = [dict(entry) for entry in config.reward]
     if "rag_r1.reward" not in keys_of(args):
         terms = dict.fromkeys([*_DEFAULT_TERMS, args.term])
@@ -122,8 +132,8 @@ def _reward_of(args: RolloutArguments, config: RagR1Config) -> tuple[RewardSum, 
 
 
 def settings_of(args: RolloutArguments, run_setup: RunSetup, command: str, **settings: Any) -> dict[str, Any]:
-    """Returns the settings that decide which episodes are played and how, for the run's folder. `settings`:
-    those of the command alone."""
+    """Returns the settings that decide which episodes are played and how, as the run's folder records them.
+    `settings` are further settings of the command, which may replace those of the run."""
     protocol = json.dumps(dataclasses.asdict(run_setup.config.protocol), sort_keys=True, default=str)
     return {
         "command": command,
@@ -140,29 +150,31 @@ def settings_of(args: RolloutArguments, run_setup: RunSetup, command: str, **set
         "budget": vars(run_setup.setup.budget),
         "retriever": search_settings(run_setup.retriever),
         "tools": run_setup.config.tools,
-        "term": run_setup.right.term,
-        "right_from": run_setup.right.least,
+        "term": run_setup.correctness.term,
+        "right_from": run_setup.correctness.threshold,
         "rewards": [{"term": term.name, "weight": term.weight} for term in run_setup.reward.terms],
         **settings,
     }
 
 
 def search_settings(retriever: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a search that decide what it finds."""
+    """Returns the keys of a search that affect its results."""
     return {key: value for key, value in retriever.items() if key not in _SPEED_KEYS}
 
 
 @dataclass
 class RunSession:
-    """A run under way, with everything that it has open. `answers`: what the endpoint returns, token ids or
-    text (response_format.py)."""
+    """An open run: its inputs, its folder, and the connections that it uses."""
 
     run_setup: RunSetup
     folder: RunFolder
     runner: EpisodeRunner
     endpoint: Endpoint
+    #: Requests, tokens and cost so far, including earlier runs of the command.
     spending: CostTracker
+    #: Cancels the run when it is called with a reason.
     stop: CancelToken
+    #: The form of the endpoint's answers: CHAT, IDS or TEXT of response_format.py.
     answers: str
 
 
@@ -177,19 +189,21 @@ async def open_session(
     out: Path | None = None,
     searches: bool = True,
 ) -> AsyncIterator[RunSession]:
-    """Open everything that a run needs, after one request to the endpoint and one search, and close it after
-    the block. `url`, `model`: the endpoint; `out`: the run's folder, if it is not `--out`; `searches`: false
-    for a run without a search. Raises RunError."""
+    """Open everything that a run needs, after a test request to the endpoint and to the search, and close it
+    after the block.
+
+    `url` and `model` name the endpoint, `out` the run's folder if it is not `--out`. A run with
+    `searches=False` needs no search. Raises RunError."""
     setup, extra_body = run_setup.setup, json.loads(args.body)
     stop = CancelToken()
     spending = CostTracker(stop, args.price_in, args.price_out, args.max_cost)
     options = endpoint_options(args, url, args.api_key_env)
     endpoint = Endpoint(options, stop, spending, RateLimiter(args.rpm, args.tpm))
     try:
-        search = [try_first_search(run_setup.retriever, args.retriever_url)] if searches else []
+        search_checks = [try_first_search(run_setup.retriever, args.retriever_url)] if searches else []
         sampling = {"model": model, **sampling_of(args)}
-        model_server = response_format(args.engine, endpoint, model, extra_body, setup)
-        answers, *_ = await try_servers(unless_cancelled(stop, model_server), *search)
+        format_check = response_format(args.engine, endpoint, model, extra_body, setup)
+        answers, *_ = await try_servers(unless_cancelled(stop, format_check), *search_checks)
         needs_logprobs = requires_token_ids(setup, answers)
         with RunFolder(out or args.out, {**settings, "model": model, "answers": answers}) as folder:
             spending.add(folder.cache.usage)
@@ -201,11 +215,11 @@ async def open_session(
                 make_engine,
                 run_setup.reward,
                 folder,
-                right=run_setup.right,
+                correctness=run_setup.correctness,
                 in_flight=args.in_flight,
                 tries=args.tries,
                 stop=stop,
-                idle=endpoint.idle,
+                wait_until_idle=endpoint.idle,
                 spending=spending,
             )
             yield RunSession(run_setup, folder, runner, endpoint, spending, stop, answers)
@@ -215,8 +229,8 @@ async def open_session(
 
 
 def endpoint_options(args: EndpointArguments, url: str, key_variable: str) -> EndpointOptions:
-    """Returns the options of requests to the server at this address, whose key is in an environment
-    variable."""
+    """Returns the options for requests to the server at `url`, whose API key is in the environment variable
+    `key_variable`."""
     return EndpointOptions(
         url,
         key_variable,
@@ -229,9 +243,9 @@ def endpoint_options(args: EndpointArguments, url: str, key_variable: str) -> En
 
 
 async def check_only(args: RolloutArguments, run_setup: RunSetup, url: str | None, model: str) -> int:
-    """Do what `--check-only` does after the arguments are read: one search, and one request to the model's
-    server at `url`; None: the command would start it. Returns 0. Raises RunError with all that does not
-    answer."""
+    """Finish a `--check-only` command, whose arguments have been read: send one request to the search and one
+    to the model's server at `url` (None if the command would start that server itself). Returns 0. Raises
+    RunError, which names every server that does not answer."""
     stop = CancelToken()
     attempts: list[Awaitable[Any]] = [try_first_search(run_setup.retriever, args.retriever_url)]
     endpoint = None if url is None else Endpoint(endpoint_options(args, url, args.api_key_env), stop)
@@ -249,24 +263,25 @@ async def check_only(args: RolloutArguments, run_setup: RunSetup, url: str | Non
 
 
 async def _try_model(args: RolloutArguments, run_setup: RunSetup, endpoint: Endpoint, model: str) -> None:
-    """Send at least one request to the model's server, and one for a token if it lists no models."""
+    """Check the model's server; if it lists no models, also request one token. Raises RunError."""
     await response_format(args.engine, endpoint, model, json.loads(args.body), run_setup.setup)
-    if args.engine == "chat" and not args.trust_env:  # with the other engine it was asked for a token
+    if args.engine == "chat" and not args.trust_env:  # `completions` has requested a token already
         url, key_variable = endpoint.base, args.api_key_env
         await asyncio.to_thread(check_replies, url, key_variable, "model server", "--base-url", model)
 
 
 def sampling_of(args: RolloutArguments) -> dict[str, Any]:
-    """Returns the keys of every request, besides the temperature. vLLM takes what a request leaves out from
-    the model's generation_config.json (Qwen's has a repetition penalty, and top-p and top-k of its own), so a
-    policy is asked with all of them, as in training."""
+    """Returns the sampling keys of every request, without the temperature.
+
+    vLLM fills in missing keys from the model's generation_config.json (Qwen's sets a repetition penalty,
+    top-p and top-k), so the completions engine sends all of them, as training does."""
     if args.engine == "chat":
         return {"top_p": None if args.top_p == 1 else args.top_p}
     return {"top_p": args.top_p, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 def usage_line(session: RunSession) -> str:
-    """A line with the requests, tokens and cost of a run, all its starts together."""
+    """Returns a line with the requests, tokens and cost of a run, summed over all runs of its command."""
     spending = session.spending
     usage = spending.usage
     text = (

@@ -1,6 +1,6 @@
-"""Chat with a search agent: an OpenAI-compatible server with a page (`rag-r1 serve`) and a terminal
-(`rag-r1 chat`).
+"""Chats with a search agent: `rag-r1 serve` (an OpenAI-compatible server with a page) and `rag-r1 chat`.
 
-The server answers each question with one episode of the same agent core that is trained and evaluated, made
-from the same arguments as `rag-r1 eval`, so it answers what an evaluation measures.
+The server answers each question by playing one episode. It uses the agent core of training and evaluation,
+and builds the agent from the same arguments as `rag-r1 eval`. So a chat shows the behaviour that an
+evaluation measures.
 """

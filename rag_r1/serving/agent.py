@@ -1,10 +1,11 @@
-"""The chat agent: runs an episode for each question, over one endpoint.
+"""The chat agent: plays an episode for each question over one endpoint.
 
-Everything comes from the arguments of `rag-r1 eval` (EvalArguments): the agent with the limits and the search
-of a validation, the engine, the sampling. Greedy, an episode has the tokens that it has in an evaluation.
+The agent, with the limits and the search of a validation, its engine and its sampling are made from the
+arguments of `rag-r1 eval` (EvalArguments). So a greedy episode has the same tokens as in an evaluation.
+`open_agent` makes a `ChatAgent` for the server, `rag-r1 mcp` and the Python API.
 
-An endpoint whose refusal concerns all requests (a wrong key, an empty account) ends an evaluation. Here it
-fails the chats that are under way, and the next chat tries a new connection.
+If the endpoint refuses all requests, for example because of a wrong key or an empty account, an evaluation
+ends. Here only the current chats fail, and the next one opens a new connection.
 """
 
 from __future__ import annotations
@@ -41,27 +42,27 @@ from rag_r1.tools import close_tools, shared_tools
 
 logger = logging.getLogger(__name__)
 
-#: Plays a question, as `ChatAgent.play` does with its defaults.
+#: Plays a question and returns its trajectory, as `ChatAgent.play` does.
 Play = Callable[[str], Awaitable[Trajectory]]
 
 
 class ChatAgent:
-    """Plays one episode for each question, any number at a time; `open_agent` makes one. `args`: as
-    `resolve_model` and `serve_model` return them (rag_r1/evaluation/target.py); `retriever`: the keys of the
-    search."""
+    """Plays one episode for each question, any number of them concurrently. Use `open_agent` to make one."""
 
     def __init__(self, args: EvalArguments, setup: AgentSetup, retriever: Mapping[str, Any]):
+        """`args` must come from `serve_model` (rag_r1/evaluation/target.py); `retriever` has the keys of the
+        search."""
         self.args = args
         self.setup = setup
         self.retriever = retriever
         self.sampling = {"model": args.model, **sampling_of(args)}
         self.body = json.loads(args.body)
-        self.response_format = ""  # what the endpoint returns; `try_out` finds it out
+        self.response_format = ""  # the form of the endpoint's answers, which `try_out` finds out
         self._endpoint = self._connect()
 
     def prompt_fits(self, question: str) -> bool:
-        """Whether the prompt with this question is within the limit, if there is one; False if it cannot be
-        made."""
+        """Returns whether the prompt with this question is within the token limit. A prompt that cannot be
+        made does not fit."""
         limit = self.setup.budget.prompt_limit
         try:
             return limit is None or len(self.setup.prompt_ids(question)) <= limit
@@ -77,12 +78,14 @@ class ChatAgent:
         observer: Observer | None = None,
         on_text: OnText | None = None,
     ) -> Trajectory:
-        """Play the episode and return its trajectory; raises nothing but its own cancellation. `on_text` gets
-        each turn as it grows (rag_r1/inference/streaming.py), if the endpoint returns token ids; other
-        endpoints are asked for whole turns."""
+        """Play an episode and return its trajectory. Failures are recorded in the trajectory; only
+        cancellation is raised.
+
+        `observer` gets the events of the episode. `on_text` gets each turn while it is generated
+        (rag_r1/inference/streaming.py), but only from an endpoint that returns token ids."""
         endpoint = await self._open_endpoint()
         request = EpisodeRequest(uuid.uuid4().hex, question, (), seed=seed, temperature=temperature)
-        engine_of = engine_maker(
+        make_engine = engine_maker(
             self.response_format,
             self.setup,
             endpoint,
@@ -92,7 +95,7 @@ class ChatAgent:
             logprobs=self.setup.budget.max_state is not None,
             on_text=on_text if self.response_format == IDS else None,
         )
-        episode = self.setup.episode(engine_of(request), observer)
+        episode = self.setup.episode(make_engine(request), observer)
         try:
             return await unless_cancelled(
                 endpoint.stop, episode.run(request.id, question, _prompt_ids(self.setup, question))
@@ -104,11 +107,11 @@ class ChatAgent:
             return trajectory
 
     async def try_out(self) -> None:
-        """Request one search and one token, so that a fault is known at start. Raises RunError."""
+        """Request one search and one token, so that faults of the servers show at start. Raises RunError."""
         args = self.args
-        token = response_format(args.engine, self._endpoint, args.model, self.body, self.setup)
+        reply_form = response_format(args.engine, self._endpoint, args.model, self.body, self.setup)
         search = try_first_search(self.retriever, args.retriever_url)
-        self.response_format, _ = await try_servers(unless_cancelled(self._endpoint.stop, token), search)
+        self.response_format, _ = await try_servers(unless_cancelled(self._endpoint.stop, reply_form), search)
         requires_token_ids(self.setup, self.response_format)
 
     async def close(self) -> None:
@@ -116,21 +119,20 @@ class ChatAgent:
         await self._endpoint.close()
 
     async def _open_endpoint(self) -> Endpoint:
-        """The endpoint, or a new connection if it was ended by a refusal."""
-        if (old := self._endpoint).stop.reason is not None:
+        """Returns the endpoint, which is replaced by a new connection if a refusal has ended the old one."""
+        if (current := self._endpoint).stop.reason is not None:
             self._endpoint = self._connect()
-            await old.close()
+            await current.close()
         return self._endpoint
 
     def _connect(self) -> Endpoint:
-        assert self.args.base_url is not None  # `serve_model` has set it
+        assert self.args.base_url is not None  # set by `serve_model`
         return Endpoint(endpoint_options(self.args, self.args.base_url, self.args.api_key_env), CancelToken())
 
 
 def check_agent(args: EvalArguments, checks: Sequence[Callable[[], Any]] = ()) -> RagR1Config:
-    """Check an agent's arguments and files before anything is started for it, and return its configuration.
-    `checks`: further checks of the command. Raises StartError with all problems, or RunError with the only
-    one."""
+    """Check an agent's arguments and files before anything is started, and return its configuration. `checks`
+    are further checks of the command. Raises RunError for a single problem, StartError for several ones."""
     add_working_directory()
     limits = validation_limits(args.protocol)
     try:
@@ -145,8 +147,8 @@ def check_agent(args: EvalArguments, checks: Sequence[Callable[[], Any]] = ()) -
 
 
 def try_agent_servers(args: EvalArguments, config: RagR1Config, *, search: bool = True) -> None:
-    """Send one request to each server of an agent that runs already: the search's (unless `search` is false)
-    and the model's at --base-url. Raises StartError, or RunError."""
+    """Send one request to each server of the agent that is already running: to the retrieval server, unless
+    `search` is false, and to the model's server if there is a --base-url. Raises RunError or StartError."""
     attempts: list[Awaitable[Any]] = []
     if search:
         attempts.append(try_first_search(config.validation_retriever, args.retriever_url))
@@ -156,8 +158,9 @@ def try_agent_servers(args: EvalArguments, config: RagR1Config, *, search: bool 
 
 
 def _try_model(args: EvalArguments, url: str) -> None:
+    """Check the model's server at `url`, and load the model's tokenizer. Raises RunError."""
     resolved = resolve_model(args)
-    if args.tokenizer is None:  # one that the user names was loaded with the agent
+    if args.tokenizer is None:  # a tokenizer that the user names was loaded by `check_agent`
         TokenUnit.of(resolved.tokenizer)
     if not args.trust_env:  # behind a proxy, this machine may not reach the server itself
         check_replies(url, args.api_key_env, "model server", "--base-url", args.model, args.engine)
@@ -165,7 +168,8 @@ def _try_model(args: EvalArguments, url: str) -> None:
 
 @asynccontextmanager
 async def open_agent(args: EvalArguments) -> AsyncIterator[ChatAgent]:
-    """Yields an agent that has been tried out, and closes it after the block. Raises RunError."""
+    """Yields an agent whose servers have answered a test request, and closes it after the block. Raises
+    RunError."""
     add_working_directory()
     try:
         with all_problems(args, {}):
@@ -182,7 +186,7 @@ async def open_agent(args: EvalArguments) -> AsyncIterator[ChatAgent]:
 
 
 async def _prompt_ids(setup: AgentSetup, question: str) -> list[int]:
-    """The prompt's token ids. The episode awaits this coroutine, so that a prompt that cannot be made is the
-    question's failure."""
-    # In a thread: the model's chat template decides how long it takes.
+    """Returns the prompt's token ids. The episode awaits this coroutine, so a prompt that cannot be made
+    fails only this question."""
+    # In a thread, because the model's chat template may take long.
     return await asyncio.to_thread(setup.prompt_ids, question)

@@ -1,14 +1,14 @@
 """The HTTP app of the chat: OpenAI's API, `/chat/`, the page, health and metrics.
 
-    POST /v1/chat/completions   a question with its conversation; an answer, or a stream of events (wire.py)
-    GET  /v1/models             the one model
-    POST /chat/                 {"text"} -> {"result"}: Agentic RAG-R1's API, one question, no history
+    POST /v1/chat/completions   answers a conversation, in one piece or as a stream of events (wire.py)
+    GET  /v1/models             lists the only model
+    POST /chat/                 {"text"} -> {"result"}: Agentic RAG-R1's API, one question without a history
     GET  /                      the chat page (page/)
-    GET  /about                 the description of the server for the page
+    GET  /about                 the description of the server, for the page
     GET  /health, /metrics
 
-A full server, and one that stops, answers 503 with Retry-After. Every error is JSON in OpenAI's form, without
-internal details.
+A server that is full or shutting down answers 503 with Retry-After. Every error is JSON in OpenAI's form, and
+contains no internal details. The chats themselves are played by sessions.py.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
@@ -28,14 +29,13 @@ from rag_r1.http_server.request_guard import RETRY_S, STOPPING, RequestError, Re
 from rag_r1.http_server.responses import disconnected, error_response, http_error_response, serve_files
 from rag_r1.serving.admission import ServerFullError
 from rag_r1.serving.conversation import read_conversation
-from rag_r1.serving.metrics import CONTENT_TYPE
 from rag_r1.serving.page import PAGE_FILES, PageInfo
 from rag_r1.serving.sessions import FAILURES, ChatParameters, ChatSession, ChatSessions, take_reasoning
 from rag_r1.serving.wire import ChatRequest, Message, TextRequest, completion
 
-#: Answered without the token: the page, which holds no data, and the probe.
+#: Paths that need no token: the page, which has no data, and the health check.
 OPEN_PATHS = frozenset({*PAGE_FILES, "/health"})
-#: The codes of chats that began and failed, which are not refusals.
+#: The error codes of chats that began and failed; these are not counted as refusals.
 _FAILED = frozenset(code for _, code, _ in FAILURES.values())
 
 
@@ -47,9 +47,10 @@ def create_app(
     allowed: Iterable[str] = (),
     token: str | None = None,
 ) -> FastAPI:
-    """The app. `names`, `allowed`: host names that requests may use; `token`: what they must send as bearer
-    (RequestGuard checks all three)."""
-    app = FastAPI(title="RAG-R1 chat", docs_url=None, redoc_url=None)  # those pages load scripts from a CDN
+    """Returns the app. RequestGuard checks requests by `names` and `allowed`, the host names that they may
+    use, and by `token`, which they must send as their bearer token."""
+    # Without FastAPI's pages of documentation, which load scripts from a CDN.
+    app = FastAPI(title="RAG-R1 chat", docs_url=None, redoc_url=None)
     _add_error_handlers(app, chats)
     _add_chat(app, chats)
     _add_page(app, about)
@@ -65,7 +66,7 @@ def create_app(
 
 
 def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
-    """Add the routes of questions and of the model's name."""
+    """Add the routes that answer questions, and the list of models."""
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
@@ -74,9 +75,9 @@ def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
             return _ChatStream(chats, chat)
         trajectory = await _await_trajectory(request, chat)
         if trajectory is None:
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # the client has gone
         return JSONResponse(
-            completion(chat.id, chats.name, _require_answer(trajectory), take_reasoning(chat), chat.details)
+            completion(chat.id, chats.name, _require_success(trajectory), take_reasoning(chat), chat.details)
         )
 
     @app.post("/chat/", response_model=None)
@@ -89,7 +90,7 @@ def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
         trajectory = await _await_trajectory(request, _begin_chat(chats, ChatParameters(conversation)))
         if trajectory is None:
             return Response(status_code=499)
-        return JSONResponse({"result": _require_answer(trajectory).answer or ""})
+        return JSONResponse({"result": _require_success(trajectory).answer or ""})
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -98,7 +99,8 @@ def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
 
 
 def _chat_parameters(chats: ChatSessions, body: ChatRequest) -> ChatParameters:
-    """The question and the options in the body of a request. Raises RequestError for what cannot be done."""
+    """Returns the question and the options of a request. Raises RequestError for those that are
+    unsupported."""
     if body.model is not None and body.model != chats.name:
         raise RequestError(404, "model_not_found", f"the only model is {chats.name!r}")
     if reason := body.refusal():
@@ -112,7 +114,7 @@ def _chat_parameters(chats: ChatSessions, body: ChatRequest) -> ChatParameters:
 
 
 def _begin_chat(chats: ChatSessions, parameters: ChatParameters) -> ChatSession:
-    """Begin a chat. Raises RequestError if the server is full, or stops."""
+    """Begin a chat. Raises RequestError if the server is full or stopping."""
     if chats.stopped:
         raise _stopping()
     try:
@@ -128,8 +130,8 @@ def _stopping() -> RequestError:
 
 
 async def _await_trajectory(request: Request, chat: ChatSession) -> Trajectory | None:
-    """The trajectory of the chat; None if the client goes away before its end, which ends the chat. Raises
-    RequestError if the server stops before the chat has ended."""
+    """Wait for the end of a chat and return its trajectory; None if the client goes away before, which ends
+    the chat. Raises RequestError if the server stops before the chat has ended."""
     disconnection = asyncio.create_task(disconnected(request))
     try:
         await asyncio.wait({chat.task, disconnection}, return_when=asyncio.FIRST_COMPLETED)
@@ -141,18 +143,18 @@ async def _await_trajectory(request: Request, chat: ChatSession) -> Trajectory |
         chat.task.cancel()
 
 
-def _require_answer(trajectory: Trajectory) -> Trajectory:
-    """The trajectory itself. Raises RequestError if the episode failed."""
+def _require_success(trajectory: Trajectory) -> Trajectory:
+    """Returns the trajectory. Raises RequestError if its episode has failed."""
     if trajectory.status in FAILURES:
         raise RequestError(*FAILURES[trajectory.status])
     return trajectory
 
 
 class _ChatStream(StreamingResponse):
-    """The response with a chat's stream; when it ends, or its client goes away, the chat ends too."""
+    """The streamed response of a chat. When it ends or its client goes away, the chat is cancelled."""
 
     def __init__(self, chats: ChatSessions, chat: ChatSession):
-        headers = {"X-Accel-Buffering": "no"}  # nginx: pass each event on at once
+        headers = {"X-Accel-Buffering": "no"}  # makes nginx forward each event at once
         super().__init__(chats.stream(chat), headers=headers, media_type="text/event-stream")
         self._chat = chat
 
@@ -164,6 +166,8 @@ class _ChatStream(StreamingResponse):
 
 
 def _add_page(app: FastAPI, about: PageInfo) -> None:
+    """Add the files of the page, and the description that it shows."""
+
     @app.get("/about")
     async def page_info() -> dict[str, Any]:
         return about.public()
@@ -172,17 +176,19 @@ def _add_page(app: FastAPI, about: PageInfo) -> None:
 
 
 def _add_operations(app: FastAPI, chats: ChatSessions) -> None:
+    """Add the health check and the metrics."""
+
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        return {"status": "ok", "running": chats.seats.running, "waiting": chats.seats.waiting}
+        return {"status": "ok", "running": chats.admission.running, "waiting": chats.admission.waiting}
 
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
-        return Response(chats.metrics.page(), media_type=CONTENT_TYPE)
+        return Response(chats.metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_error_handlers(app: FastAPI, chats: ChatSessions) -> None:
-    """Answer every error in OpenAI's form."""
+    """Answer every error in OpenAI's form, and count refusals."""
     app.exception_handler(HTTPException)(http_error_response)
 
     @app.exception_handler(RequestError)

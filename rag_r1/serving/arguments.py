@@ -1,4 +1,8 @@
-"""The command-line options of `rag-r1 serve` and `rag-r1 chat`."""
+"""The command-line options of `rag-r1 serve` and `rag-r1 chat`.
+
+Both share `ChatAgentArguments`, which selects the agent. `to_eval_arguments` converts them to the arguments
+of `rag-r1 eval`, from which the agent is made.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +27,15 @@ from rag_r1.rollouts.agent_arguments import (
 from rag_r1.rollouts.arguments import Above0
 from rag_r1.runs.start_checks import CHECK_ONLY
 
-From0 = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
-#: Fields that have no effect with --demo, which sets them itself.
+_WholeFrom0 = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
+#: Fields that have no effect with --demo, because the demo sets them.
 _UNUSED_BY_DEMO = {
     *("model", "documents", "base_url", "max_response_tokens", "max_prompt_tokens", "max_context_tokens"),
     *(name for name in AgentSelection.model_fields if name != "overrides"),
 }
-#: A heading of `--help-all`.
+#: The heading of the server's options in `--help-all`.
 SERVER = "this server"
-#: Attempts after the first: a person waits, so fewer than an evaluation's.
+#: Retries of a request: fewer than in an evaluation, since a person is waiting.
 _RETRIES = 2
 
 
@@ -62,10 +66,10 @@ class _ModelArguments(ServedModel):
 
 
 class ChatAgentArguments(AgentSelection, EpisodeTokens, _ModelArguments):
-    """The agent that answers: a model and a search."""
+    """The agent that answers, its limits, and how many chats it plays."""
 
     timeout_s: Above0 = argument("seconds for one turn of the model", default=300.0, rare=MODEL_SERVER)
-    history: From0 | None = argument(
+    history: _WholeFrom0 | None = argument(
         "most earlier questions and answers that stand in the prompt of a follow-up question (default: 4; "
         "--demo: 0, since its policy was trained on single questions only)",
         "N",
@@ -77,13 +81,13 @@ class ChatAgentArguments(AgentSelection, EpisodeTokens, _ModelArguments):
     )
     name: str = argument("name of the model in the API", default="rag-r1", rare=SERVER)
     in_flight: Positive = argument("most chats answered at a time", "N", default=32, old="concurrency")
-    queue: From0 = argument(
+    queue: _WholeFrom0 = argument(
         "most chats that wait; a further one is refused with Retry-After", "N", default=64, rare=SERVER
     )
 
     @property
     def max_history(self) -> int:
-        """Most earlier questions that the policy is shown."""
+        """The most earlier questions that the policy is shown."""
         if self.history is not None:
             return self.history
         return 0 if self.demo else 4
@@ -115,7 +119,7 @@ class ServeArguments(ChatAgentArguments):
 
 
 def check_agent(args: ChatAgentArguments) -> None:
-    """Raises ValueError, naming the flags, unless the arguments choose one agent."""
+    """Raises ValueError, which names the flags, unless the arguments select exactly one agent."""
     if args.demo:
         refuse_unused(args, _UNUSED_BY_DEMO, "--demo brings its own")
     elif args.model is None:
@@ -126,16 +130,16 @@ def check_agent(args: ChatAgentArguments) -> None:
         refuse_unused(args, ("skip_bad_files",), "there is no --documents")
 
 
-def refuse_unused(args: ChatAgentArguments, names: Iterable[str], why: str) -> None:
-    """Raises ValueError if one of these arguments was given, since it would have no effect. `why`: the begin
-    of the message."""
+def refuse_unused(args: ChatAgentArguments, names: Iterable[str], reason: str) -> None:
+    """Raises ValueError if one of the arguments `names` was given, since it would have no effect. The message
+    begins with `reason`."""
     if unused := sorted(args.model_fields_set & set(names)):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
-        raise ValueError(f"{why}: leave out {flags}")
+        raise ValueError(f"{reason}: leave out {flags}")
 
 
 def to_eval_arguments(args: ChatAgentArguments) -> EvalArguments:
-    """The arguments with which `rag-r1 eval` would play a question as this server does."""
+    """Returns the arguments with which `rag-r1 eval` would play questions as this server does."""
     return EvalArguments(
         questions=[],
         model=args.model,
@@ -155,8 +159,9 @@ def to_eval_arguments(args: ChatAgentArguments) -> EvalArguments:
 def with_demo_limits(
     args: ChatAgentArguments, evaluation: EvalArguments, vllm: tuple[str, ...]
 ) -> EvalArguments:
-    """The demo's arguments of `rag-r1 eval` (`evaluation`, of rag_r1/demo/eval_spec.py) with those limits and
-    overrides that `args` has. `vllm`: flags of the demo's vLLM server; the user's own come last."""
+    """Returns the demo's arguments of `rag-r1 eval` (`evaluation`, from rag_r1/demo/eval_spec.py) with the
+    user's limits and overrides in `args`. `vllm` are the flags of the demo's vLLM server, which the user's
+    flags follow."""
     return evaluation.changed(
         overrides=[*evaluation.overrides, *args.overrides],
         vllm_options=shlex.join([*vllm, *shlex.split(args.vllm_options)]),

@@ -1,16 +1,16 @@
-"""Finds the passages that contain an episode's answer, and turns calls and documents into what clients get.
+"""Finds the passages that contain an episode's answer, and converts tool calls to the form of the chat API.
 
-A citation says that the words of the answer occur in the passage, one after the other, after the
-normalisation with which answers are scored. It does not say that the policy used the passage, or that the
-passage supports the answer. Yes and no are not cited. An answer whose words no passage contains is
-ungrounded: the policy has not read it in what it was shown. Right and wrong are known for questions with
-known answers only, as in the demo's world.
+A citation states that the words of the answer occur in the passage, one after the other, after the
+normalisation with which answers are scored. It does not state that the policy used the passage, or that the
+passage supports the answer. The answers yes and no are not cited. An answer is ungrounded if no passage
+contains its words, so the policy cannot have read it there. A verdict, right or wrong, is only given for
+questions whose answers are known, as in the demo's world.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from rag_r1.agent import Trajectory
 from rag_r1.data.evidence import title_of
@@ -18,34 +18,39 @@ from rag_r1.protocols import Document
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match
 from rag_r1.rewards.normalise import normalise
 
-#: Answers that occur in any text.
+#: Answers that are not cited, since almost any text contains them.
 _NOT_CITED = {"yes", "no"}
 
 
 class CitedPassage(TypedDict):
-    """A passage with the words of the answer: `turn` and `call` count from 0, `rank` from 1."""
+    """A passage that contains the words of the answer."""
 
+    #: The index of the turn, from 0.
     turn: int
+    #: The index of the call within its turn, from 0.
     call: int
+    #: The rank in the result of the call, from 1.
     rank: int
     id: str
     title: str
 
 
 class Citations(TypedDict):
-    """The data of the event `citations`. `grounded`: whether any passage contains the answer; None for an
-    answer that cannot be cited (none, yes, no). `verdict`: right or wrong by exact match with `golds`."""
+    """The data of the event `citations`."""
 
     answer: str | None
     passages: list[CitedPassage]
+    #: Whether any passage contains the answer; None for an answer that cannot be cited (none, yes, no).
     grounded: bool | None
-    verdict: NotRequired[str]
+    #: The result of exact match with `golds`.
+    verdict: NotRequired[Literal["right", "wrong"]]
+    #: The accepted answers, if they are known.
     golds: NotRequired[list[str]]
 
 
 def citations(trajectory: Trajectory, golds: Sequence[str] = ()) -> Citations:
-    """The passages that contain the answer, in the order in which they were shown. With `golds`, the right
-    answers, the result has a verdict."""
+    """Returns the passages that contain an episode's answer, in the order in which they were shown. With
+    `golds`, the accepted answers, the result also has a verdict."""
     answer = trajectory.answer
     passages: list[CitedPassage] = []
     is_citable = bool(answer) and normalise(answer) not in _NOT_CITED
@@ -64,7 +69,7 @@ def citations(trajectory: Trajectory, golds: Sequence[str] = ()) -> Citations:
 
 
 def _documents(trajectory: Trajectory) -> Iterator[tuple[int, int, int, Document]]:
-    """Yields each document with its turn, call and rank."""
+    """Yields each document with the indices of its turn and call, and its rank."""
     for turn_index, turn in enumerate(trajectory.turns):
         for call_index, call in enumerate(turn.calls):
             for rank, document in enumerate(call.documents or (), 1):
@@ -72,7 +77,7 @@ def _documents(trajectory: Trajectory) -> Iterator[tuple[int, int, int, Document
 
 
 def episode_searches(trajectory: Trajectory) -> list[dict[str, Any]]:
-    """All calls of an episode, as in the event `passages`, each with its turn."""
+    """Returns all calls of an episode in the form of the event `passages`, each with its turn."""
     return [
         {"turn": turn_index, **call_for_client(call.to_dict())}
         for turn_index, turn in enumerate(trajectory.turns)
@@ -81,7 +86,7 @@ def episode_searches(trajectory: Trajectory) -> list[dict[str, Any]]:
 
 
 def call_for_client(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A call's record (CallRecord.to_dict) as a client sees it: each document with its title and text."""
+    """Returns a call's record (CallRecord.to_dict) in the form of the API, with the titles of documents."""
     return {
         "tool": call["tool"],
         "arguments": call["arguments"],
@@ -92,6 +97,6 @@ def call_for_client(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _document_for_client(document: Document) -> dict[str, Any]:
-    """A document with its title and the text below it."""
+    """Returns a document with its title and the text without the title."""
     title, text = title_of(document), document.text or document.contents
     return {"id": document.id, "title": title, "text": text, "score": document.score}

@@ -1,11 +1,11 @@
-"""`rag-r1 serve`: launches the agent and the HTTP server, until a signal.
+"""`rag-r1 serve`: starts the agent and its HTTP server, which run until a signal.
 
     rag-r1 serve --demo
     rag-r1 serve --model outputs/rag-r1/ppo-mq --retriever-url http://127.0.0.1:8000
 
-On SIGTERM or Ctrl-C the port is closed, and chats that have begun or wait are finished within `--drain-s`.
-Chats that still run are then ended, and their clients get 503, or an error at the end of the stream; at last
-the model's and the retrieval server are ended. The status is 0 after such a stop.
+After SIGTERM or Ctrl-C the port is closed, and chats that run or wait have `--drain-s` seconds to finish.
+Remaining chats are then cancelled: their clients get HTTP 503, or an error at the end of the stream. Finally
+the model's server and the retrieval server are stopped, and the command exits with status 0.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ TOKEN_VARIABLE = "CHAT_TOKEN"
 
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 after an orderly stop, 1 with a message if the server could not start."""
+    """Run the command. Returns 0 after an orderly stop, or 1 with a message if the server could not start."""
     args = read_arguments(
         ServeArguments, arguments, prog=COMMAND, description=_DESCRIPTION, epilog=_EPILOG, check=_check_start
     )
     set_up_logs(logging.INFO)
     token = take_token_of(TOKEN_VARIABLE)
     _check_start(args)
-    # Here, because these need what belongs to extras, and `--help` does not.
+    # Imported here, because these modules need extras, which `--help` does not.
     from rag_r1.serving.http_server import RunningServer, serve
     from rag_r1.serving.launch import launch_agent
 
@@ -72,19 +72,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: ServeArguments) -> None:
+    """Check arguments, packages, port and servers. Raises StartError or RunError with all problems."""
     from rag_r1.serving.launch import check_launch
 
-    check_launch(args, [partial(check_parts, COMMAND, args), partial(check_port, args.host, args.port)])
+    check_launch(args, [partial(check_extras, COMMAND, args), partial(check_port, args.host, args.port)])
 
 
-def check_parts(command: str, args: ChatAgentArguments) -> None:
-    """Raises RunError if a package is missing that the arguments need. vLLM is checked first, because the
-    message names the extra to install, and a smaller one would not have it."""
+def check_extras(command: str, args: ChatAgentArguments) -> None:
+    """Raises RunError if a package that the arguments need is missing. vLLM comes first, because the message
+    names the extra of the first missing package, and the extra with vLLM has the others too."""
     check_packages(command, *(["vllm"] if args.demo or args.base_url is None else []), "fastapi", "uvicorn")
 
 
 def set_up_logs(level: int) -> None:
-    """Log our own lines from `level` on, and those of libraries from warnings on, to standard error."""
+    """Log to standard error: messages of the chat server from `level` on, those of libraries from warnings
+    on."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("rag_r1.serving").setLevel(level)
 

@@ -1,12 +1,12 @@
 """Reads a chat request: its question and the conversation before it.
 
-A policy was trained on one question in its protocol's prompt, so a follow-up question is asked in the same
-form: the earlier questions and answers stand before the question, in its place of the prompt. The first
-question of a conversation is asked with exactly the prompt of training and evaluation. Reasoning, searches
+A policy was trained on single questions in its protocol's prompt, so a follow-up question keeps that form:
+the earlier questions and answers are put in front of it, in the place of the question in the prompt. The
+first question of a conversation has exactly the prompt of training and evaluation. The reasoning, searches
 and passages of earlier questions are not repeated.
 
-Sessions are the client's: each request has the conversation in its `messages`, as with every
-OpenAI-compatible server, and nothing is kept here between two requests.
+As with every OpenAI-compatible server, the client keeps the conversation and sends all of it in the
+`messages` of each request. Nothing is stored here between two requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _QUESTION_HEADING = "Now answer this question:"
 
 @dataclass(frozen=True)
 class PastQuestion:
-    """A question of the conversation and what was answered."""
+    """An earlier question of the conversation and its answer."""
 
     question: str
     answer: str
@@ -31,18 +31,19 @@ class PastQuestion:
 
 @dataclass(frozen=True)
 class Conversation:
-    """The last question and the answered ones before it (`earlier`), oldest first. `ignored`: the kinds of
-    messages that the protocol's prompt has no room for, in words."""
+    """A question with its history."""
 
     question: str
+    #: The answered questions before it, oldest first.
     earlier: tuple[PastQuestion, ...] = ()
+    #: Descriptions of messages that were ignored, since the protocol's prompt has no place for them.
     ignored: tuple[str, ...] = ()
 
 
 def read_conversation(messages: Sequence[Message]) -> Conversation:
-    """Returns the question and the history in the messages of a request. A question without an answer
-    (stopped, or failed) is left out. Raises ValueError unless the last message is a question, and all are
-    texts."""
+    """Returns the question and the history in a request's messages. Earlier questions without an answer,
+    which were stopped or failed, are left out. Raises ValueError if the last message is not a question of the
+    user, or if a message is not text."""
     if not messages or messages[-1].role != "user" or not messages[-1].text.strip():
         raise ValueError("the last of the messages must be the user's question")
     earlier: list[PastQuestion] = []
@@ -55,13 +56,13 @@ def read_conversation(messages: Sequence[Message]) -> Conversation:
             if open_question and text:
                 earlier.append(PastQuestion(open_question, text))
             open_question = None
-    other_roles = {m.role for m in messages} - {"user", "assistant"}
+    other_roles = {message.role for message in messages} - {"user", "assistant"}
     ignored = tuple(f"messages of the role {role}" for role in sorted(other_roles))
     return Conversation(well_formed(messages[-1].text).strip(), tuple(earlier), ignored)
 
 
 def with_history(conversation: Conversation) -> str:
-    """The text that stands for the question in the prompt: the question itself if it is the first."""
+    """Returns the text to put in place of the question in the prompt: the question with its history."""
     if not conversation.earlier:
         return conversation.question
     earlier = (f"Question: {past.question}\nAnswer: {past.answer}" for past in conversation.earlier)
@@ -69,8 +70,9 @@ def with_history(conversation: Conversation) -> str:
 
 
 def fit_history(conversation: Conversation, max_history: int, fits: Callable[[str], bool]) -> tuple[str, int]:
-    """Returns `with_history` of as many of the last questions and answers, at most `max_history`, as fit, and
-    their number. If none fits it is the question alone, whether that fits or not."""
+    """Returns the question with as many of the latest questions and answers as fit, at most `max_history`,
+    and their number. `fits` decides whether a text fits. If no history fits, the question alone is
+    returned."""
     for count in range(min(max_history, len(conversation.earlier)), 0, -1):
         text = with_history(Conversation(conversation.question, conversation.earlier[-count:]))
         if fits(text):

@@ -1,4 +1,7 @@
-"""Runs the chat's HTTP server, uvicorn, from a bound socket until a signal."""
+"""Runs the chat's HTTP server, uvicorn, on a bound socket until a signal.
+
+`rag-r1 serve` runs it in its main thread, and `rag-r1 chat` in a thread beside the terminal.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from rag_r1.serving.launch import LaunchedAgent
 from rag_r1.serving.metrics import ChatMetrics
 from rag_r1.serving.sessions import ChatSessions
 
-#: Seconds to send the last messages to the clients of chats that a stop has ended.
+#: Seconds in which the clients of cancelled chats get their last messages.
 _LAST_MESSAGE_S = 3
 
 
@@ -32,14 +35,16 @@ async def serve(
     token: str | None = None,
     drain_s: int = 120,
 ) -> None:
-    """Serve on a bound socket until a signal, or until RunningServer.stop; `on_ready` is called when it
-    answers. `drain_s`: seconds for chats to finish after a stop. Raises RunError if the search or the model
-    does not work."""
+    """Serve on a bound socket until a signal or a call of RunningServer.stop.
+
+    `on_ready` is called when the server answers requests. `allowed` are further host names that requests may
+    use, `token` is the bearer token that they must have, and `drain_s` the seconds for chats to finish after
+    a stop. Raises RunError if the search or the model does not work."""
     host, port = listener.getsockname()[:2]
     async with open_agent(launched.evaluation) as agent:
-        seats = AdmissionQueue(args.in_flight, args.queue)
-        metrics = ChatMetrics(seats)
-        chats = ChatSessions(agent, seats, metrics, args.name, args.max_history, launched.about.golds)
+        admission = AdmissionQueue(args.in_flight, args.queue)
+        metrics = ChatMetrics(admission)
+        chats = ChatSessions(agent, admission, metrics, args.name, args.max_history, launched.about.golds)
         app = create_app(chats, launched.about, names=server_names(host), allowed=allowed, token=token)
         config = uvicorn_config(app, stop_s=drain_s + _LAST_MESSAGE_S)
         server = RunningServer(config, server_url(host, port), on_ready, chats, drain_s)
@@ -48,8 +53,8 @@ async def serve(
 
 
 class RunningServer(uvicorn.Server):
-    """A server that calls `on_ready` when it answers at `url`; its stop ends chats that take longer than
-    `drain_s` seconds."""
+    """A server that calls `on_ready` when it answers requests at `url`. After a stop, chats that take longer
+    than `drain_s` seconds are cancelled."""
 
     def __init__(
         self,
@@ -65,7 +70,7 @@ class RunningServer(uvicorn.Server):
         self._chats, self._drain_s = chats, drain_s
 
     def stop(self) -> None:
-        """Finish the chats that have begun, then end; may be called from another thread."""
+        """Stop after the current chats have finished. May be called from another thread."""
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -1,10 +1,13 @@
 """Starts the search and model servers that a chat needs.
 
-    --demo          the demo's policy and world (rag_r1/demo/chat.py)
-    --documents     an index of a folder of the user's own, and a retrieval server for it
-    otherwise       the retrieval server that the user names
+The search depends on the arguments:
 
-The model is served by vLLM (rag_r1/inference/vllm_server.py), unless --base-url names a server.
+    --demo          the retrieval server of the demo's world (rag_r1/demo/chat.py)
+    --documents     a retrieval server for an index of the user's folder, which is built first
+    otherwise       the user's retrieval server at --retriever-url
+
+The model is served with vLLM (rag_r1/inference/vllm_server.py), unless --base-url names a server.
+`check_launch` checks everything beforehand, so that nothing is started with wrong arguments.
 """
 
 from __future__ import annotations
@@ -32,44 +35,48 @@ from rag_r1.serving.page import PageInfo, model_name
 from rag_r1.tools.documents.corpus import document_files, index_folder
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
-#: What is written anew at each start, below --out. No other module has these names: --out may be a folder
-#: in which the user has an `index`, `documents` or the runs of the demo.
+#: Folders below --out that are written anew at each start. Their names are unusual, because --out may be a
+#: folder in which the user has an `index`, `documents` or runs of the demo.
 _INDEX, _CORPUS = "chat-index", "chat-documents"
-#: Starts what `--demo` serves. Named by its import path, because the demo is built on this package.
+#: The function that starts the demo's servers. It is imported by its path, since the demo imports this
+#: package.
 _DEMO = "rag_r1.demo.chat:start"
 
 
 @dataclass(frozen=True)
 class LaunchedAgent:
-    """The arguments of `rag-r1 eval` for an agent whose servers run, and its description for the page."""
+    """An agent whose servers are running."""
 
+    #: The arguments of `rag-r1 eval` with which the agent is made.
     evaluation: EvalArguments
+    #: The description of the agent for the page.
     about: PageInfo
 
 
 def check_launch(args: ChatAgentArguments, checks: Sequence[Callable[[], Any]] = ()) -> None:
-    """Raises StartError, or RunError, with all that is wrong with the arguments, before anything is started
-    (rag_r1/serving/agent.py). The demo brings its own model and search, so only --out and `checks` are
-    checked then."""
+    """Check the arguments before anything is started. `checks` are further checks of the command. For the
+    demo, which has its own model and search, only --out and `checks` are checked. Raises RunError for a
+    single problem, StartError for several ones."""
     checks = [partial(check_out, args.out), *checks]
     if args.documents is not None:
         checks.append(partial(_check_documents, args.documents))
-    if args.demo or args.model is None:  # no model: the arguments are wrong, and told with these faults
+    if args.demo or args.model is None:  # without a model, the arguments are wrong already
         with StartChecks() as start_checks:
             for check in checks:
                 start_checks.run(check)
         return
     evaluation = to_eval_arguments(args)
     if args.base_url is None:
-        [resolved] = begin_checks(partial(resolve_model, evaluation))
-        checks.append(resolved)
+        [model_check] = begin_checks(partial(resolve_model, evaluation))
+        checks.append(model_check)
         with suppress(*FAULTS):
-            evaluation = resolved()
+            evaluation = model_check()
     config = check_agent(evaluation, checks)
     try_agent_servers(evaluation, config, search=args.documents is None)
 
 
 def _check_documents(folder: Path) -> None:
+    """Raises RunError for a folder of --documents that cannot be used."""
     try:
         document_files(folder)
     except RunError as error:
@@ -78,10 +85,10 @@ def _check_documents(folder: Path) -> None:
 
 @contextmanager
 def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
-    """Start all servers that the arguments need, for as long as the block runs. Raises RunError."""
+    """Start all servers that the arguments need, and stop them after the block. Raises RunError."""
     new_folders = [folder for folder in (args.out / _CORPUS, args.out) if not folder.exists()]
     with ExitStack() as stack:
-        stack.callback(_remove_empty, new_folders)  # only --documents leaves files there
+        stack.callback(_remove_empty, new_folders)  # only --documents puts files there
         in_use = RunError(f"another chat uses the folder {args.out}: choose another --out")
         stack.enter_context(hold_lock(args.out, in_use, name=None))
         start = import_object(_DEMO) if args.demo else _start_search
@@ -96,8 +103,8 @@ def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
 
 
 def _start_search(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
-    """Returns the agent's arguments and its description. The folder of --documents, if there is one, is read
-    and indexed anew, and its retrieval server started."""
+    """Returns the agent's arguments and its description. With --documents, the folder is indexed anew and a
+    retrieval server is started for it."""
     evaluation = to_eval_arguments(args)
     if args.documents is None:
         url = evaluation.retriever_url
@@ -114,20 +121,20 @@ def _start_search(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArgum
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
-    """Remove those of the folders that are empty."""
+    """Remove the folders that are empty."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
 
 
 def start_search(corpus: Path, out: Path, stack: ExitStack) -> str:
-    """Index a corpus and start a retrieval server for it, with index and log in `out`; returns its
-    address."""
+    """Index a corpus with BM25, start a retrieval server for it and return its address. The index and the log
+    of the server are in `out`."""
     say("building the BM25 index")
     index = build_index(corpus, out / _INDEX, "--backend", "bm25")
     return stack.enter_context(retrieval_process(index, out / "search.log"))
 
 
 def say(text: str) -> None:
-    """Print a line about the start to stderr."""
+    """Print a line about the progress of the start to stderr."""
     print(text, file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""Finds the reasoning in the text of a turn: what the policy writes beside its call or answer, without tags.
+"""Extracts the reasoning from the text of a turn: everything but the tool call or answer, without tags.
 
-`turn_reasoning` reads a whole turn; `StreamingReasoning` reads one that grows, and returns the same text in
-pieces up to the call or the answer.
+`turn_reasoning` reads a whole turn. `StreamingReasoning` reads a turn while it is generated, and returns the
+same text in pieces, up to the call or the answer.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 
 from rag_r1.protocols import Protocol
 
-#: Roles of blocks whose text is not reasoning.
+#: Roles of the blocks whose text is not reasoning.
 _ACTIONS = ("call", "answer")
 
 
 def turn_reasoning(text: str, protocol: Protocol) -> str:
-    """The text of a turn beside its call or answer, without the protocol's tags."""
+    """Returns the text of a turn without its call or answer, and without the protocol's tags."""
     ends = [(end, i) for i, block in enumerate(protocol.acting) if (end := text.find(block.close)) >= 0]
     if ends:
         end, i = min(ends)
@@ -26,11 +26,11 @@ def turn_reasoning(text: str, protocol: Protocol) -> str:
 
 
 class StreamingReasoning:
-    """`turn_reasoning` for a turn that is still growing: emits text up to the call or answer, and holds back
-    what may yet become a tag or trailing white space. Each character is looked at about once, however long
-    the turn is.
+    """Extracts the reasoning of a turn while it is generated. Text that may still become a tag, or white
+    space at the end of the reasoning, is held back until more text arrives. The time is linear in the length
+    of the turn.
 
-    `ended`: nothing more comes."""
+    After the call or the answer has begun, `ended` is true and all further text is ignored."""
 
     def __init__(self, protocol: Protocol):
         tags = _tags(protocol)
@@ -38,13 +38,13 @@ class StreamingReasoning:
         self._tag_starts = {tag[:length] for tag in tags for length in range(1, len(tag) + 1)}
         self._longest_tag = max(map(len, tags))
         self._action_tags = {block.open for block in protocol.acting if block.role in _ACTIONS}
-        self._possible_tag = ""  # the end of the text so far, which may become a tag
-        self._held_space: list[str] = []  # white space that may be at the end of the reasoning
+        self._possible_tag = ""  # the end of the text so far that may become a tag
+        self._held_space: list[str] = []  # white space that may turn out to be trailing
         self._has_text = False
         self.ended = False
 
     def feed(self, piece: str) -> str:
-        """Returns the reasoning that the next piece of the turn adds."""
+        """Returns the reasoning in the next piece of the turn."""
         if self.ended:
             return ""
         text = self._possible_tag + piece
@@ -64,12 +64,13 @@ class StreamingReasoning:
         return self._hold_back_trailing_space("".join(parts))
 
     def _tag_start_length(self, text: str) -> int:
-        """The number of characters at the end of a text with which a tag may begin."""
+        """Returns the number of characters at the end of a text that may be the beginning of a tag."""
         lengths = range(min(len(text), self._longest_tag), 0, -1)
         return next((length for length in lengths if text[-length:] in self._tag_starts), 0)
 
     def _hold_back_trailing_space(self, text: str) -> str:
-        """The text without white space at the reasoning's begin; white space at its end waits for more."""
+        """Returns the text without leading white space of the reasoning. Trailing white space is held back
+        until more text arrives."""
         visible = text.rstrip()
         space = text[len(visible) :]
         if not visible:
@@ -83,9 +84,10 @@ class StreamingReasoning:
 
 
 def _tags(protocol: Protocol) -> list[str]:
+    """Returns all tags of the protocol's blocks."""
     return [tag for block in protocol.blocks for tag in (block.open, block.close) if tag]
 
 
 def _any_of(tags: list[str]) -> str:
-    """The pattern of any of these tags."""
+    """Returns a pattern that matches any of the tags."""
     return "|".join(map(re.escape, tags))

@@ -1,13 +1,13 @@
-"""The search agent from Python: questions in, trajectories out.
+"""The search agent as a Python API, which takes questions and returns trajectories.
 
     from rag_r1 import SearchAgent
 
     with SearchAgent(model="Qwen/Qwen2.5-7B-Instruct", base_url="http://127.0.0.1:8001/v1") as agent:
         print(agent.ask("Who founded Zanmu Motors?").answer)
 
-The settings are those of `rag-r1 serve`, by the names of its flags, so a question is played as the chat and
-an evaluation play it. The agent is asynchronous; it runs in a thread of its own (anyio's portal), so that
-these methods also work where an event loop is running already, as in a notebook.
+The settings are the flags of `rag-r1 serve`, so questions are played as in the chat and in an evaluation. The
+agent is asynchronous and runs in a separate thread (anyio's portal). Therefore these methods also work where
+an event loop is already running, as in a notebook.
 """
 
 from __future__ import annotations
@@ -27,12 +27,18 @@ from rag_r1.serving.launch import check_launch, launch_agent
 
 
 class SearchAgent:
-    """A model that searches. Usable in a `with` block, which starts and ends the servers that it needs.
+    """A model that searches, to be used in a `with` block, which starts and stops the servers that it needs.
 
-    Settings, the most used: `model` and `base_url` (an OpenAI-compatible server) or `model` alone (a folder,
-    served here by vLLM); `retriever_url` (a retrieval server) or `documents` (a folder that is indexed here);
-    `protocol`; `overrides`, a list of keys such as `rag_r1.agent.max_turns=6`; or only `demo=True`. Raises
-    ArgumentsError, a ValueError, for unknown or contradictory settings.
+    The most important settings are:
+
+        model, base_url            a model on an OpenAI-compatible server
+        model                      without base_url: a folder, which is served here with vLLM
+        retriever_url, documents   a retrieval server, or a folder that is indexed here
+        protocol                   the protocol that the model was trained with
+        overrides                  a list of keys such as `rag_r1.agent.max_turns=6`
+        demo                       True for the demo's model and search, without the settings above
+
+    Raises ArgumentsError, a ValueError, for unknown or contradictory settings.
     """
 
     def __init__(self, **settings: Any):
@@ -43,7 +49,8 @@ class SearchAgent:
         self._agent: ChatAgent | None = None
 
     def __enter__(self) -> SearchAgent:
-        """Start what is needed and try it out. Raises RunError, naming the server that does not answer."""
+        """Start the servers and send test requests. Raises RunError, which names a server that does not
+        answer."""
         check_launch(self.args)
         with ExitStack() as stack:
             launched = stack.enter_context(launch_agent(self.args))
@@ -58,16 +65,18 @@ class SearchAgent:
         self._stack.close()
 
     def ask(self, question: str, *, temperature: float = 0.0, seed: int = 0) -> Trajectory:
-        """Play one episode, and return its trajectory: the answer (`.answer`, None if there is none), the
-        turns with their queries and passages (`.turns`), and how it ended (`.status`). Greedy at temperature
-        0; a failure of a server is in `.failures`, and nothing is raised for it."""
+        """Play one episode and return its trajectory, with the answer (`.answer`, None if there is none), the
+        turns with their queries and passages (`.turns`), and the final status (`.status`).
+
+        Temperature 0 is greedy. The failure of a server is recorded in `.failures` and not raised."""
         return self.ask_all([question], temperature=temperature, seed=seed)[0]
 
     def ask_all(
         self, questions: Iterable[str], *, temperature: float = 0.0, seed: int = 0
     ) -> list[Trajectory]:
-        """Play an episode of each question, `in_flight` (a setting, 32) at a time; returns the trajectories
-        in the order of the questions. Raises RuntimeError outside of a `with` block."""
+        """Play an episode for each question and return the trajectories in the order of the questions. The
+        setting `in_flight` (32 by default) limits how many are played concurrently. Raises RuntimeError
+        outside of a `with` block."""
         if self._portal is None or self._agent is None:
             raise RuntimeError("SearchAgent is not open: use it in a `with` block")
         play = partial(self._agent.play, temperature=temperature, seed=seed)
@@ -75,6 +84,7 @@ class SearchAgent:
 
 
 async def _play_all(play: Play, questions: list[str], in_flight: int) -> list[Trajectory]:
+    """Play all questions, at most `in_flight` of them concurrently."""
     slots = asyncio.Semaphore(in_flight)
 
     async def play_in_turn(question: str) -> Trajectory:

@@ -1,7 +1,8 @@
-"""Chat sessions: each is a task that waits for admission, runs its episode and streams its events.
+"""Chat sessions: each is a task that waits for admission, plays its episode and streams its events.
 
-The task belongs to its request: it is cancelled when the client has gone, which cancels the episode and with
-it the requests to the model, and when it ends, however it ends, its seat is free.
+The app (app.py) begins a session for each request with `ChatSessions.begin`, and cancels its task when the
+client has gone; this also cancels the episode and its requests to the model. However a task ends, its slot is
+then freed.
 """
 
 from __future__ import annotations
@@ -27,12 +28,11 @@ from rag_r1.serving.wire import DONE, KEEP_ALIVE, ChunkBuilder, episode_ending, 
 
 logger = logging.getLogger(__name__)
 
-#: Seconds without anything to show after which a comment is sent: proxies close silent connections.
+#: Seconds without an event after which a comment is sent, since proxies close silent connections.
 SILENT_S = 15.0
-#: Between the reasoning of two turns.
+#: Separates the reasoning of two turns.
 _TURN_BREAK = "\n\n"
-#: Endings that are not an answer of the policy, each with the HTTP status, the code and the sentence of its
-#: error.
+#: Statuses of failed episodes, each with the HTTP status, the code and the message of its error.
 FAILURES = {
     "bad_row": (400, "too_long", "the question is longer than the model's prompt may be: shorten it"),
     "tool_failure": (502, "search_failed", "the search did not answer: try again"),
@@ -48,63 +48,69 @@ class ChatParameters:
     conversation: Conversation
     temperature: float = 0.0
     seed: int = 0
+    #: Whether the stream ends with the numbers of tokens.
     include_usage: bool = False
+    #: Keys of the request that have no effect.
     ignored: tuple[str, ...] = ()
 
 
 @dataclass
 class ChatSession:
-    """One chat. `task` returns the trajectory; `events` ends with None when it is done; `history`: the
-    number of earlier questions that the policy was shown."""
+    """One chat: a question that waits, is answered or has been answered."""
 
     parameters: ChatParameters
     ticket: AdmissionTicket
+    #: Plays the episode and returns its trajectory.
     task: asyncio.Task[Trajectory] = field(init=False)
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
+    #: The events of the episode; None after the last one.
     events: asyncio.Queue[StreamEvent | None] = field(default_factory=asyncio.Queue)
+    #: The number of earlier questions that the policy was shown.
     history: int = 0
 
     @property
     def details(self) -> dict[str, object]:
-        """How the request was read: earlier questions that were used, and keys that were ignored."""
+        """How the request was read: the number of earlier questions, and the keys that were ignored."""
         ignored = [*self.parameters.conversation.ignored, *self.parameters.ignored]
         return {"history": self.history, "ignored": ignored}
 
 
 @dataclass
 class ChatSessions:
-    """Begins chats, and streams them to clients. `name`: the model's; `max_history`: most earlier questions
-    that the policy is shown; `golds`: right answers, by question, where they are known."""
+    """Begins chats and streams them to clients."""
 
     agent: ChatAgent
-    seats: AdmissionQueue
+    admission: AdmissionQueue
     metrics: ChatMetrics
+    #: The name of the model in the API.
     name: str
+    #: The most earlier questions that the policy is shown.
     max_history: int
+    #: The accepted answers by question, where they are known.
     golds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    #: Whether the server stops: running chats were ended, and no other begins.
+    #: Whether the server is stopping: all chats were cancelled, and no other may begin.
     stopped: bool = field(default=False, init=False)
     _running: set[asyncio.Task[Trajectory]] = field(default_factory=set, init=False)
 
     def begin(self, parameters: ChatParameters) -> ChatSession:
-        """Begin a chat, or put it into the queue. Raises ServerFullError."""
-        chat = ChatSession(parameters, self.seats.enter())
+        """Begin a chat, which may have to wait for a slot. Raises ServerFullError if too many chats wait."""
+        chat = ChatSession(parameters, self.admission.enter())
         chat.task = asyncio.create_task(self._play(chat))
         self._running.add(chat.task)
         chat.task.add_done_callback(partial(self._finish, chat))
         return chat
 
     def stop(self) -> None:
-        """End every chat, also those that wait: their clients get STOPPING."""
+        """Cancel all chats, including those that wait. Their clients get the error STOPPING."""
         self.stopped = True
         for task in self._running:
             task.cancel()
 
     async def _play(self, chat: ChatSession) -> Trajectory:
-        """Wait for the seat, then play the episode with as much of the history as fits."""
-        entered = time.monotonic()
-        await chat.ticket.seat()
-        self.metrics.wait.observe(time.monotonic() - entered)
+        """Wait for a slot, then play the episode with as much of the history as fits into the prompt."""
+        entered_s = time.monotonic()
+        await chat.ticket.wait_for_slot()
+        self.metrics.wait.observe(time.monotonic() - entered_s)
         parameters = chat.parameters
         question, chat.history = await asyncio.to_thread(
             fit_history, parameters.conversation, self.max_history, self.agent.prompt_fits
@@ -119,7 +125,8 @@ class ChatSessions:
         )
 
     def _finish(self, chat: ChatSession, task: asyncio.Task[Trajectory]) -> None:
-        """Free the seat, count the chat and log its end; the text of questions is private and not logged."""
+        """Free the slot, count the chat and log its end. The texts of questions are private and not
+        logged."""
         finished = not task.cancelled() and task.exception() is None
         self._running.discard(task)
         chat.ticket.leave(finished=finished)
@@ -130,7 +137,7 @@ class ChatSessions:
             searches, seconds = trajectory.n_searches, trajectory.seconds
             logger.info("%s: %s, searches: %d, %.1f s", chat.id, trajectory.status, searches, seconds)
             if trajectory.status in FAILURES:
-                details = "; ".join(one_line_text(note.detail) for note in trajectory.failures)
+                details = "; ".join(one_line_text(failure.detail) for failure in trajectory.failures)
                 logger.warning("%s: %s: %s", chat.id, trajectory.status, details)
         elif task.cancelled():
             self.metrics.abandoned.inc()
@@ -139,7 +146,7 @@ class ChatSessions:
             logger.error("%s failed", chat.id, exc_info=task.exception())
 
     async def stream(self, chat: ChatSession) -> AsyncIterator[bytes]:
-        """The answer as server-sent events."""
+        """Yields the chat as server-sent events, up to the answer and [DONE]."""
         chunks = ChunkBuilder(chat.id, self.name)
         yield chunks.delta(role="assistant", content="")
         if not chat.ticket.is_admitted:
@@ -154,8 +161,7 @@ class ChatSessions:
             if event is None:
                 break
             if isinstance(event, Reasoning):
-                separator = _TURN_BREAK if event.starts_turn and not is_first else ""
-                yield chunks.delta(reasoning_content=separator + event.text)
+                yield chunks.delta(reasoning_content=_reasoning_text(event, is_first=is_first))
                 is_first = False
             else:
                 yield chunks.event(event.kind, event.data)
@@ -164,7 +170,8 @@ class ChatSessions:
         yield DONE
 
     def _last_chunks(self, chat: ChatSession, chunks: ChunkBuilder) -> list[bytes]:
-        """The answer with its citations and the ending, or the error, of a chat whose task is done."""
+        """Returns the last chunks of a chat whose task is done: its answer with citations and status, or its
+        error."""
         if chat.task.cancelled() or chat.task.exception() is not None:
             _, code, message = STOPPING if self.stopped and chat.task.cancelled() else FAILURES["error"]
             return [sse(error_body(code, message))]
@@ -183,11 +190,15 @@ class ChatSessions:
 
 
 def take_reasoning(chat: ChatSession) -> str:
-    """Takes all events of a chat that has ended, and returns the reasoning as its stream would have it."""
+    """Empties the events of a chat that has ended, and returns the reasoning as a stream would send it."""
     text = ""
     while not chat.events.empty():
         event = chat.events.get_nowait()
         if isinstance(event, Reasoning):
-            separator = _TURN_BREAK if event.starts_turn and text else ""
-            text += separator + event.text
+            text += _reasoning_text(event, is_first=not text)
     return text
+
+
+def _reasoning_text(piece: Reasoning, *, is_first: bool) -> str:
+    """Returns a piece of reasoning for clients, separated from the reasoning of an earlier turn."""
+    return _TURN_BREAK + piece.text if piece.starts_turn and not is_first else piece.text

@@ -1,11 +1,11 @@
-"""Turns the events of an episode into stream events: reasoning, searches and passages.
+"""Converts the events of an episode to the events of a chat's stream: reasoning, searches and passages.
 
-reasoning   what the policy writes in a turn, without tags, calls and the answer, in pieces as it grows
-searching   {turn, calls: [{tool, arguments}]}
-passages    {turn, calls: [{tool, arguments, status, seconds, documents: [{id, title, text, score}]}]}
-rewrite     {turn, removed}: turns that were taken out of the context
+    reasoning   a piece of what the policy writes in a turn, without tags, calls and the answer
+    searching   {turn, calls: [{tool, arguments}]}
+    passages    {turn, calls: [{tool, arguments, status, seconds, documents: [{id, title, text, score}]}]}
+    rewrite     {turn, removed}, where `removed` are turns that were removed from the context
 
-The event `citations` follows at the end of an episode (citations.py).
+`EventStreamer` is the observer of one episode. The event `citations` follows at the end (citations.py).
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from rag_r1.serving.reasoning import StreamingReasoning, turn_reasoning
 
 @dataclass(frozen=True)
 class Reasoning:
-    """A piece of reasoning. `starts_turn`: it is the first of its turn."""
+    """A piece of reasoning."""
 
     text: str
+    #: Whether it is the first piece of its turn.
     starts_turn: bool
     kind: Literal["reasoning"] = "reasoning"
 
 
 @dataclass(frozen=True)
 class EpisodeEvent:
-    """An event by its name in the API, with its data as the top of the module lists them."""
+    """An event with its name in the API and its data, which the top of this module describes."""
 
     kind: Literal["searching", "passages", "rewrite"]
     data: Mapping[str, Any]
@@ -42,17 +43,19 @@ StreamEvent = Reasoning | EpisodeEvent
 
 @dataclass
 class EventStreamer:
-    """An observer of one episode that passes stream events to `show`. `generation_started` is called when a
-    generation starts, if the engine reports it, and returns the function for its pieces; text that the engine
-    does not report is shown at the end of the turn."""
+    """An observer of one episode, which converts its events to stream events.
+
+    An engine that streams calls `generation_started` for each generation, and the function that it returns
+    for each piece. Reasoning that was not streamed is shown at the end of its turn."""
 
     protocol: Protocol
+    #: Called with each stream event.
     show: Callable[[StreamEvent], None]
-    #: The reasoning of this turn that was shown.
+    #: The pieces of reasoning of the current turn that were shown.
     _pieces: list[str] = field(default_factory=list, init=False)
 
     def __call__(self, event: Event) -> None:
-        """Show what an event of the episode adds."""
+        """Show an event of the episode."""
         turn, data = event.turn, event.data
         if event.kind == "turn":
             self._pieces = []
@@ -67,18 +70,21 @@ class EventStreamer:
             self.show(EpisodeEvent("rewrite", {"turn": turn, "removed": data["removed"]}))
 
     def generation_started(self) -> Callable[[str], None]:
-        """The function for the pieces of a generation, which may be another attempt at the same turn: text
-        that was shown is not shown again, and nothing is shown of an attempt that differs from it."""
-        growing = StreamingReasoning(self.protocol)
+        """Returns the function to call with each piece of a generation.
+
+        A generation may be another attempt at the same turn. Text that was shown before is then skipped, and
+        if the attempt differs from that text, nothing of it is shown."""
+        reasoning = StreamingReasoning(self.protocol)
         shown = "".join(self._pieces)
-        repeated = 0  # characters of `shown` that have come again
+        repeated = 0  # the number of characters of `shown` that this attempt has repeated
 
         def add_piece(piece: str) -> None:
+            """Show the new reasoning in a piece of the generation."""
             nonlocal repeated
-            new, remaining = growing.feed(piece), len(shown) - repeated
+            new, remaining = reasoning.feed(piece), len(shown) - repeated
             repeat, unseen = new[:remaining], new[remaining:]
             if not shown.startswith(repeat, repeated):
-                growing.ended = True  # this attempt has other words than the first, which readers have seen
+                reasoning.ended = True  # readers have seen the text of another attempt
                 return
             repeated += len(repeat)
             self._show_reasoning(unseen)
@@ -86,7 +92,7 @@ class EventStreamer:
         return add_piece
 
     def _show_missing(self, text: str) -> None:
-        """Show what is not shown yet of the whole turn's reasoning."""
+        """Show the part of a whole turn's reasoning that was not shown yet."""
         shown = "".join(self._pieces)
         if text.startswith(shown):
             self._show_reasoning(text[len(shown) :])

@@ -140,7 +140,7 @@ def _print_summary(args: TracesArguments, run: RunSession, summary: dict[str, An
     if summary["accuracy"] is None:
         print("no trace could be judged")
     else:
-        accuracy = f"accuracy {summary['accuracy']:.3f} ({run.run_setup.right.term})"
+        accuracy = f"accuracy {summary['accuracy']:.3f} ({run.run_setup.correctness.term})"
         line = f"{accuracy}: {summary['right']} of {summary['judged']} traces right"
         if args.samples > 1:
             line += f"; {summary['questions_right_once']:.3f} of the questions right at least once"

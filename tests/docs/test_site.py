@@ -71,7 +71,7 @@ def test_the_reference_has_every_public_name_with_its_docstring():
 
     text = site.api_reference()
     assert all(f"### {name}\n" in text for name in rag_r1.__all__)
-    assert "#### SearchAgent.ask_all" in text and "`in_flight` (a setting, 32) at a time" in text
+    assert "#### SearchAgent.ask_all" in text and "setting `in_flight` (32 by default) limits" in text
 
 
 def test_only_pages_with_a_diagram_bring_the_script_that_draws_it(tmp_path: Path):

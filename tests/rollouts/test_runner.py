@@ -223,4 +223,4 @@ def test_a_full_disk_ends_the_run(tmp_path: Path):
     ("rewards", "right"), [({"f1": 0.9}, True), ({"f1": 0.7}, False), ({"f1": None}, None), ({}, None)]
 )
 def test_what_is_right_is_a_threshold_on_a_term(rewards, right):
-    assert CorrectnessRule("f1", 0.8).of(rewards) is right
+    assert CorrectnessRule("f1", 0.8).is_right(rewards) is right

@@ -20,7 +20,7 @@ async def test_chats_beyond_the_seats_wait_in_order_and_beyond_the_queue_are_ref
         seats.enter()
     assert MIN_RETRY_S <= refused.value.retry_after_s <= MAX_RETRY_S
     first.leave(finished=True)
-    await asyncio.wait_for(second.seat(), 1)
+    await asyncio.wait_for(second.wait_for_slot(), 1)
     assert not third.is_admitted
 
 
@@ -37,13 +37,13 @@ async def test_a_chat_that_leaves_the_queue_makes_room_there():
 async def test_a_cancelled_wait_loses_only_itself():
     seats = AdmissionQueue(max_running=1, max_waiting=2)
     running, waiting, later = seats.enter(), seats.enter(), seats.enter()
-    task = asyncio.create_task(waiting.seat())
+    task = asyncio.create_task(waiting.wait_for_slot())
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     waiting.leave()
     running.leave()
-    await asyncio.wait_for(later.seat(), 1)
+    await asyncio.wait_for(later.wait_for_slot(), 1)
     assert seats.running == 1 and seats.waiting == 0
 
 

@@ -1,1 +1,1 @@
-"""`rag-r1 eval --card`: all probes of a policy, their figures and the verdict."""
+"""Plays all probes of a policy for `rag-r1 eval --card`, and computes their figures and the verdict."""

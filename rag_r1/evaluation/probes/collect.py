@@ -1,11 +1,13 @@
 """Collects the passages that probes need: gold passages and random ones.
 
-The corpus is read once, whatever its size: in memory are the passages that are kept and the current row. A
-gold passage is found by its id, or by the title of its page; of a page at most `MAX_PASSAGES_PER_PAGE`
-passages are kept. The random ones are a sample without replacement: those with the smallest hashes of seed,
-id and position, so they depend neither on the order of reading nor on what else is collected. The results are
-written to a file (rag_r1/probes/passages.py) every `save_interval` rows, with the position that was reached,
-so a scan that was killed goes on from there. It ends with an error before the file gets too large to be read.
+The corpus is read once as a stream, so only the passages that are kept are in memory. A gold passage is found
+by its id or by the title of its page; at most `MAX_PASSAGES_PER_PAGE` passages are kept of a page. The random
+passages are a sample without replacement: those with the smallest hashes of the seed, the id and the position
+in the corpus. So they do not depend on which gold passages are collected.
+
+Every `save_interval` rows, the results and the position in the corpus are written to a file
+(rag_r1/probes/passages.py), from which an interrupted scan is continued. The scan fails before the file gets
+too large to be read.
 """
 
 from __future__ import annotations
@@ -35,48 +37,54 @@ from rag_r1.probes.passages import (
 from rag_r1.protocols import Document
 from rag_r1.runs.state_file import StateFile
 
-#: Most passages that are kept of one page.
+#: The most passages that are kept of one page.
 MAX_PASSAGES_PER_PAGE = 50
 #: Random passages of the corpus, from which the probe `random` draws.
 RANDOM_SAMPLE_SIZE = 2000
 #: Rows of the corpus between two writes of the file.
 SAVE_INTERVAL = 200_000
-#: Changes with what a scan of the same corpus collects: a file of an earlier version is not continued.
+#: Increased when scans of the same corpus collect something else, so that older files are not continued.
 _VERSION = 1
 
 
 class _ScanState(PassagesFile):
-    """The content of the file, with what a scan needs to go on. `place`: the position that it has reached."""
+    """The whole content of the file, with the keys that continue a scan."""
 
+    #: The position in the corpus (CorpusPosition).
     place: tuple[int, int, int]
+    #: The number of bad rows, and the messages of the first ones.
     bad: tuple[int, list[str]]
 
 
 @dataclass
 class _PassageScan:
-    """A scan under way: what it looks for (`ids`, `titles`, and `sample_size` random passages by `seed`),
-    what it has collected, and the `position` that it has reached. `drawn` is a heap of (negative hash, id,
-    contents), so the largest hash leaves first."""
+    """A scan of a corpus: what it looks for, what it has collected, and how far it has come."""
 
+    #: Ids of gold passages.
     ids: frozenset[str]
+    #: Titles of gold pages, as `title_key` returns them.
     titles: frozenset[str]
+    #: The number of random passages.
     sample_size: int
     seed: int
+    #: The gold passages that were found by id.
     by_id: dict[str, Document] = field(default_factory=dict)
+    #: The passages of the gold pages that were found.
     by_title: dict[str, list[Document]] = field(default_factory=dict)
+    #: The sample so far, a heap of (negative hash, id, contents): its first entry has the largest hash.
     drawn: list[Drawn] = field(default_factory=list)
     bad: BadRows = field(default_factory=BadRows)
     position: CorpusPosition = CorpusPosition()
     done: bool = False
 
     def fingerprint(self, corpus: Corpus) -> str:
-        """A hash of the corpus's files and of all that is looked for in them."""
+        """Returns a hash of the corpus's files and of what the scan looks for in them."""
         target = [_VERSION, corpus.fingerprint(), sorted(self.ids), sorted(self.titles)]
         target += [self.sample_size, self.seed, MAX_PASSAGES_PER_PAGE]
         return hashlib.sha256(json.dumps(target).encode()).hexdigest()
 
     def add(self, document: Document) -> None:
-        """Keep a passage of the corpus, if it is one that is looked for or belongs to the sample so far."""
+        """Keep a passage of the corpus if it is a gold passage, or belongs to the sample so far."""
         if document.id in self.ids:
             self.by_id.setdefault(document.id, document)
         if self.titles and (key := title_key(title_of(document))) in self.titles:
@@ -87,7 +95,8 @@ class _PassageScan:
             self._sample(document)
 
     def _sample(self, document: Document) -> None:
-        """Put a passage into the sample, in the place of the one with the largest hash if that is larger."""
+        """Add a passage to the sample; in a full sample, it replaces the passage with the largest hash if its
+        own is smaller."""
         text = f"{self.seed}\n{document.id}\n{_legacy_position_text(self.position)}"
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         entry = (-int.from_bytes(digest[:8], "big"), *_pair(document))
@@ -108,7 +117,7 @@ class _PassageScan:
         }
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """Take over a state that `state` has returned. Raises ValueError for anything else."""
+        """Continue from a state that `state` has returned. Raises ValueError if it has another shape."""
         state = _ScanState.model_validate(content, strict=False)
         passages = state.passages()
         self.by_id, self.by_title = passages.by_id, passages.by_title
@@ -130,13 +139,13 @@ def find_passages(
     save_interval: int = SAVE_INTERVAL,
     progress: bool = True,
 ) -> tuple[Passages, BadRows]:
-    """Returns the gold passages of these questions and `sample_size` random passages, from one reading of the
-    corpus, and the bad rows that were left out. Both are in the file `out`, too; a file of the same scan is
-    continued.
+    """Reads the corpus once; returns the gold passages of the questions with `sample_size` random passages,
+    and the bad rows that were left out. Both are also written to the file `out`. If that file belongs to an
+    interrupted scan with the same parameters, the scan is continued.
 
-    Raises DataError for a corpus that cannot be read, for more passages than a file may hold, for an id of
-    several passages, and for bad rows that are not to be left out: the file then stays unfinished (`done` is
-    false), so that nothing but this command reads it.
+    Raises DataError if the corpus cannot be read, if there are more passages than a file may hold, if several
+    passages have the same id, or if there are bad rows and `skip_bad_rows` is false. The file then stays
+    unfinished (`done` is false), so that only this command reads it.
     """
     evidence = list(evidence)
     ids = frozenset().union(*(gold.ids for gold in evidence))
@@ -144,7 +153,7 @@ def find_passages(
     scan = _PassageScan(ids, titles, sample_size, seed)
     file = StateFile(out, {"fingerprint": scan.fingerprint(corpus)}, MAX_BYTES, MAX_VALUES)
     file.read(scan.restore)
-    repeated = BadRows() if scan.done else _scan_remaining(scan, corpus, file, save_interval, progress)
+    repeated = BadRows() if scan.done else _scan_rest(scan, corpus, file, save_interval, progress=progress)
     is_refused = bool(scan.bad.count) and not skip_bad_rows
     if not scan.done:
         scan.done = not (is_refused or repeated.count)
@@ -156,10 +165,11 @@ def find_passages(
     return Passages(scan.by_id, scan.by_title, random_passages(scan.drawn)), scan.bad
 
 
-def _scan_remaining(
-    scan: _PassageScan, corpus: Corpus, file: StateFile, save_interval: int, progress: bool
+def _scan_rest(
+    scan: _PassageScan, corpus: Corpus, file: StateFile, save_interval: int, *, progress: bool
 ) -> BadRows:
-    """Read the corpus from the scan's position on; returns the passages with the id of an earlier one."""
+    """Read the corpus from the scan's position to its end. Returns the passages whose id an earlier one
+    has."""
     seen_ids = SeenIds.until(scan.position, corpus, progress=progress)
     for number, (row, position) in enumerate(corpus.rows(scan.position, progress=progress), 1):
         scan.position = position
@@ -174,8 +184,8 @@ def _scan_remaining(
 
 
 def _save(scan: _PassageScan, file: StateFile) -> None:
-    """Write the state. Raises DataError, and leaves the file as it was, if the state has outgrown what can be
-    read again."""
+    """Write the scan's state to the file. If the state is too large to be read again, leaves the file
+    unchanged and raises DataError."""
     try:
         file.write(scan.state(), private=True, refuses_too_large=True)
     except TooLargeError as error:
@@ -183,7 +193,7 @@ def _save(scan: _PassageScan, file: StateFile) -> None:
 
 
 def _legacy_position_text(position: CorpusPosition) -> str:
-    """A position as earlier releases wrote it: their scans go on, and the same passages are drawn again."""
+    """Returns a position as earlier releases wrote it, so that their scans continue with the same sample."""
     return "Place(file={}, offset={}, row={})".format(*position)
 
 

@@ -1,8 +1,8 @@
 """`rag-r1 probe-passages`: collects the passages that the probes `random` and `gold` show.
 
-The questions name the gold passages; collect.py finds them in the corpus, and draws the random ones. A search
-card of the same questions and corpus finds the same. The file (rag_r1/probes/passages.py) also holds the
-position that the scan has reached, so the same command continues after a kill.
+The questions name the gold passages; collect.py finds them in the corpus and draws the random ones. A search
+card with the same questions and corpus gets the same passages. The file (rag_r1/probes/passages.py) also has
+the position of the scan, so the same command continues after an interruption.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ the same command continues where it was killed.
 
 
 class PassagesArguments(Arguments):
-    """The questions and the corpus of the passages, and their file."""
+    """The questions, the corpus, and the file for the passages."""
 
     questions: list[Path] = argument(
         "questions: data.val_files of the training, or a data set's own files", ("FILE", ...), old="data"
@@ -68,7 +68,7 @@ class PassagesArguments(Arguments):
 
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Find the passages and print how many there are; returns the exit status."""
+    """Find the passages, print their numbers and return the exit status."""
     args = read_arguments(
         PassagesArguments,
         arguments,
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: PassagesArguments) -> CorpusInputs:
-    """Returns the questions and the corpus, after all checks. Raises StartError with all problems."""
+    """Check the arguments, and return the questions and the corpus. Raises StartError with all problems."""
     with StartChecks() as checks:
         checks.run(check_out_file, args.out)
         inputs = read_inputs(checks, args.questions, args.corpus, skip_bad_rows=args.skip_bad_rows)
@@ -100,11 +100,10 @@ def check_start(args: PassagesArguments) -> CorpusInputs:
 def gather(
     args: PassagesArguments, inputs: CorpusInputs | None = None, *, save_interval: int = SAVE_INTERVAL
 ) -> tuple[list[str], BadRows]:
-    """Write the passages; returns the lines to be printed, with their numbers, and the rows that were left
-    out. `inputs`: from `check_start`, which is called if there are none.
+    """Write the passages. Returns the lines to be printed, with the numbers of passages, and the rows that
+    were left out. `inputs` is the result of `check_start`, which is called without it.
 
-    Raises RunError and DataError, with the remedy, if a file cannot be read, or has bad rows that are not to
-    be left out.
+    Raises RunError or DataError if a file cannot be read, or has bad rows that are not to be skipped.
     """
     inputs = inputs or check_start(args)
     data = inputs.questions

@@ -9,9 +9,10 @@ from typing import Any
 from rag_r1.evaluation.probes.metrics import CONDITION_NAMES
 from rag_r1.runs.markdown import Page, cell, integer, number, table, with_interval
 
+#: The content of search_card.json.
 Card = Mapping[str, Any]
 
-#: How each condition differs from the real run.
+#: How each condition differs from the real run, as the page says it.
 _DESCRIPTIONS = {
     "closed_book": "no turn in which it may search: it has to answer at once",
     "empty": "every search finds nothing",
@@ -31,7 +32,7 @@ _HEAD = (
 
 
 def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:
-    """Returns the whole page."""
+    """Returns the page, with links to the pictures."""
     first, verdict, *remarks = card["sentences"]
     page = Page("Does it search, or does it already know?")
     page.text(f"**{verdict}** {' '.join([first, *remarks])}").pictures(pictures).table(_HEAD, _rows(card))
@@ -68,7 +69,7 @@ def _rows(card: Card) -> list[list[str]]:
 
 
 def _excluded_lines(card: Card) -> Iterator[str]:
-    """Yields the conditions that were not played, and the questions that were left out of others."""
+    """Yields sentences about conditions that were not played, and questions that were left out of others."""
     for name, reasons in card["left_out"].items():
         for reason, count in reasons.items():
             if count is None:

@@ -1,23 +1,23 @@
 """Computes the figures and the verdict of the probe suite from its runs.
 
-Each question has one number per condition, its EM. The figures of a group of questions (all, a data source, a
-kind of question) are means with a bootstrap interval (rag_r1/evaluation/report/bootstrap.py). A condition is
-compared with the real run on the questions that both have, in pairs, by two differences, each with its own
-interval:
+The figures of a group of questions (all, a data source, a kind of question) are means over its questions,
+each with a bootstrap interval (rag_r1/evaluation/report/bootstrap.py). A condition is compared with the real
+run on the questions that both have. Two paired differences are computed, each with its interval:
 
     difference   EM of the condition - EM of the real run
-    over half    EM of the condition - half of the EM of the real run
+    over_half    EM of the condition - half of the EM of the real run
 
-The verdict follows from the second, for the conditions in which the policy cannot find the evidence
-(`WITHOUT_EVIDENCE`). If the interval lies below 0 for all of them, at most half of what it answers with its
-search is answered without: it searches. If it lies above 0 with a closed book, it already knows. If the
-intervals decide neither, the verdict is open."""
+The verdict depends on `over_half` in the conditions in which the policy cannot find the evidence
+(`WITHOUT_EVIDENCE`). If its interval is below 0 in all of them, the policy keeps less than half of its right
+answers without the evidence: it searches. If the interval is above 0 with a closed book, the policy already
+knows the answers. If neither holds, the verdict is mixed or open (`_verdict_of`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -43,27 +43,28 @@ CONDITION_NAMES = {
     "gold": "the gold passages",
     "withheld": "the evidence withheld",
 }
-#: The figures of each condition, by their names in rag_r1/evaluation/report/measures.py; the first one is
-#: compared.
+#: The figures of each condition, as rag_r1/evaluation/report/measures.py names them. Conditions are compared
+#: by the first one.
 _FIGURES = ("em", "answered", "queries")
 _MEASURES = tuple(measure for name in _FIGURES for measure in MEASURES if measure.name == name)
-#: Questions that a verdict needs in each condition.
+#: The fewest questions per condition with which a verdict is given.
 MIN_QUESTIONS = 20
-#: Above this share of failed episodes a remark says that the figures are those of a selection.
+#: Share of failed episodes above which a remark says that the figures only cover a selection.
 _MANY_FAILED = 0.02
 
 
 @dataclass(frozen=True)
 class ConditionRun:
-    """The run of one condition. `values`: the figures of each question, (figures,), without failed ones;
-    `failed`: failed episodes."""
+    """The figures of one condition's run."""
 
+    #: An array of shape (figures,) for each question that has not failed.
     values: dict[QuestionKey, np.ndarray]
+    #: The number of failed episodes.
     failed: int
 
     @classmethod
     def of(cls, table: RunTable) -> ConditionRun:
-        """The run with this table of its records."""
+        """Returns the figures in the table of a run's records."""
         values = {key: row for key, row in by_question(table, _MEASURES).items() if not np.isnan(row[0])}
         return cls(values, int(table.failed.sum()))
 
@@ -71,8 +72,8 @@ class ConditionRun:
 def figures(
     runs: Mapping[str, ConditionRun], rows: Sequence[QuestionRow], bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
 ) -> dict[str, Any]:
-    """Returns groups, conditions and verdict, as search_card.json has them. `runs`: by condition, with the
-    real run."""
+    """Returns the conditions with their figures, and the verdict, as search_card.json has them. `runs` has
+    the run of each condition, including the real run; `rows` are the questions."""
     groups = groups_of(rows)
     all_questions = groups.pop("all")
     conditions = {
@@ -89,8 +90,8 @@ def figures(
 
 
 def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:
-    """Returns the questions of each group: `all`, each data source in the papers' order, each kind of
-    question; without a group that has the same questions as an earlier one."""
+    """Returns the questions of each group: `all`, each data source in the papers' order, and each kind of
+    question. A group with the same questions as an earlier one is left out."""
     sources: dict[str, list[QuestionKey]] = {}
     kinds: dict[str, list[QuestionKey]] = {}
     for row in rows:
@@ -108,21 +109,21 @@ def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:
 
 
 def kind_of(row: QuestionRow) -> str:
-    """Returns the kind of question that a row names; empty if it names none."""
+    """Returns the kind of question that the row's metadata name; empty if they name none."""
     kind = row.metadata.get("kind") or row.metadata.get("question_type")
     hops = row.metadata.get("hops")
     return str(kind) if kind else f"{hops} hops" if hops else ""
 
 
 def _means(run: ConditionRun, keys: Iterable[QuestionKey], bootstrap: Bootstrap) -> dict[str, Any]:
-    """Returns the figures of these questions, by name."""
+    """Returns the means of a run's figures over the questions `keys`, by name."""
     values = {key: run.values[key] for key in keys if key in run.values}
     estimates = _estimates(values, [measure.share for measure in _MEASURES], bootstrap)
     return dict(zip(_FIGURES, estimates, strict=True))
 
 
 def _comparison(run: ConditionRun, real: ConditionRun, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Returns the differences from the real run, and the real run's EM, on the questions that both have."""
+    """Returns both differences from the real run, and the EM of the real run, on the questions of both."""
     pairs = {key: (row[0], real.values[key][0]) for key, row in run.values.items() if key in real.values}
     differences = {key: np.array([em - real_em, em - real_em / 2]) for key, (em, real_em) in pairs.items()}
     difference, over_half = _estimates(differences, [False, False], bootstrap)
@@ -134,8 +135,8 @@ def _comparison(run: ConditionRun, real: ConditionRun, bootstrap: Bootstrap) -> 
 def _estimates(
     values: Mapping[QuestionKey, np.ndarray], shares: Sequence[bool], bootstrap: Bootstrap
 ) -> list[dict[str, Any]]:
-    """Returns the mean of each column with its interval, for which questions are drawn within their
-    sources."""
+    """Returns the mean of each column with its interval. Questions are resampled within their sources.
+    `shares` says for each column whether its values are between 0 and 1."""
     if not values:
         return [{"value": None, "low": None, "high": None, "questions": 0} for _ in shares]
     by_source: dict[str, list[np.ndarray]] = {}
@@ -147,14 +148,15 @@ def _estimates(
 
 
 def verdict(conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns `verdict`: searches, knows, mixed or open; and `sentences`: the same in words, with remarks."""
+    """Returns the `verdict` (searches, knows, mixed or open), and `sentences` that explain it, with
+    remarks."""
     over_half = {name: conditions[name]["over_half"] for name in WITHOUT_EVIDENCE if name in conditions}
     word, sentence = _verdict_of(over_half)
     return {"verdict": word, "sentences": [_accuracy(conditions), sentence, *_remarks(conditions)]}
 
 
 def _verdict_of(over_half: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
-    """Returns the verdict and its sentence, from the second difference of the conditions without evidence."""
+    """Returns the verdict and its sentence. `over_half` is that difference by condition without evidence."""
     if not over_half or any(difference["questions"] < MIN_QUESTIONS for difference in over_half.values()):
         return "open", f"Too few questions for a verdict: it takes {MIN_QUESTIONS} in each condition."
     sides = {name: _side(difference) for name, difference in over_half.items()}
@@ -171,8 +173,9 @@ def _verdict_of(over_half: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     return "open", f"Open: with {undecided} it may keep more or less than half of its right answers."
 
 
-def _side(difference: Mapping[str, Any]) -> str:
-    """Returns on which side of 0 the interval of a difference lies; `open` if it contains 0 or is missing."""
+def _side(difference: Mapping[str, Any]) -> Literal["below", "above", "open"]:
+    """Returns whether the interval of a difference is below or above 0; `open` if it contains 0 or is
+    missing."""
     if (difference["high"] or 0) < 0:
         return "below"
     return "above" if (difference["low"] or 0) > 0 else "open"
@@ -186,7 +189,7 @@ def _accuracy(conditions: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _remarks(conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns sentences about the gold passages, the closed book and the failures."""
+    """Returns remarks about the gold passages, the closed book and the failures."""
     remarks = []
     if gold := conditions.get("gold"):
         real, ideal = percent(gold["real_there"]), percent(gold["em"])
@@ -206,7 +209,7 @@ def _remarks(conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def percent(figure: Mapping[str, Any]) -> str:
-    """Returns a share as `95 % [91, 98]`; a dash without a value."""
+    """Returns a share with its interval in percent, such as `95 % [91, 98]`; a dash without a value."""
     if figure["value"] is None:
         return "–"
     ends = [figure["low"], figure["high"]]

@@ -12,8 +12,8 @@ from rag_r1.runs.pictures import draw
 
 
 def draw_search_card(card: Mapping[str, Any], out: Path) -> list[Path]:
-    """Draw `search_card.png`: the EM of each condition, over all questions and by group, with intervals.
-    Returns its path, in a list that is empty if it was not drawn."""
+    """Draw `search_card.png`: the EM of each condition with its interval, over all questions and by group.
+    Returns a list with its path, which is empty if the picture was not drawn."""
     conditions = card["conditions"]
     groups = list(conditions[REAL]["groups"])
 

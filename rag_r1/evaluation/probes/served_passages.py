@@ -1,6 +1,7 @@
 """Reads gold passages by their ids from a retrieval server, for probes without a corpus.
 
-`POST /documents` of our server returns the texts of the passages that a data set names by id.
+The project's retrieval server returns the texts of passages by their ids at `POST /documents`. Another server
+may lack this route; its probes are then played without the texts.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from rag_r1.protocols import Document
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import token_header
 
-#: Documents of one request: the limit of our server.
+#: Documents per request, the limit of the project's server.
 _DOCUMENTS_PER_REQUEST = 64
 
 
 def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
-    """Returns the gold passages that these questions name by id, from the retrieval server at `base`; none if
-    it does not serve documents by id. Raises RunError if nothing answers there, or something else."""
+    """Returns the gold passages that the questions name by id, from the retrieval server at `base`; none if
+    it does not serve documents by id. Raises RunError if no server answers there, or if its answer has
+    another form."""
     ids = sorted({passage_id for gold in evidence for passage_id in gold.ids})
     passages = Passages()
     try:
@@ -43,8 +45,8 @@ def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
 
 
 def _documents_of(data: Any, ids: Sequence[str]) -> dict[str, Document]:
-    """Returns the documents of a server's answer, by id, without those that it does not have. Raises
-    ValueError for an answer of another shape."""
+    """Returns the documents in a server's answer by id; ids without a text are left out. Raises ValueError
+    for an answer of another shape."""
     result = data.get("result") if isinstance(data, dict) else None
     if not isinstance(result, list) or len(result) != len(ids):
         raise ValueError("no `result` with a document for each id")

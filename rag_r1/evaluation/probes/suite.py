@@ -4,16 +4,17 @@ The questions of an evaluation are played once more under each probe (rag_r1/pro
 settings as in the real run:
 
     OUT/real, OUT/closed_book, OUT/empty, OUT/random, OUT/gold, OUT/withheld
-                         a run each, as `rag-r1 eval` makes it: records, provenance, report
+                         one run each, as `rag-r1 eval` makes it: records, provenance, report
     OUT/search_card.json, .md, .png
-                         EM with intervals by condition, and the verdict (metrics.py)
+                         the EM of each condition with its interval, and the verdict (metrics.py)
     OUT/passages.json    the passages that the probes show (rag_r1/probes/passages.py)
 
-`random` needs the corpus. `gold` needs the text of the gold passages: from the corpus, or, if the data set
+`random` needs the corpus. `gold` needs the texts of the gold passages, from the corpus or, if the data set
 names them by id, from the retrieval server. Questions that name no gold passages are left out of `gold` and
-`withheld`; questions of which a gold passage is not found are left out of `gold`. Both are counted. A
-condition that cannot be played is left out, with the reason. Run again, the command goes on where it was
-interrupted."""
+`withheld`, and questions with a gold passage that is not found are left out of `gold`; the card counts both.
+A condition that cannot be played is left out, and the card gives the reason. The same command resumes an
+interrupted suite.
+"""
 
 from __future__ import annotations
 
@@ -55,22 +56,26 @@ from rag_r1.tools.registry import DEFAULT_TOOL
 
 CARD_JSON, CARD_MD, PASSAGES = "search_card.json", "search_card.md", "passages.json"
 
+#: Reasons for which questions are left out of a condition.
 _NO_EVIDENCE = "questions that name no gold passages"
 _MISSING_GOLD = "questions of which a gold passage was not found"
 
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """The conditions to be played, each with its setup. `left_out`, by condition and reason: how many
-    questions are left out, or None for the whole condition."""
+    """The conditions to be played, and what is left out."""
 
+    #: Each condition with the inputs of its run.
     conditions: list[tuple[Condition, RunSetup]] = field(default_factory=list)
+    #: By condition and reason: the number of questions that are left out, None for the whole condition.
     left_out: dict[str, dict[str, int | None]] = field(default_factory=dict)
 
 
 async def make_search_card(args: EvalArguments, run_setup: RunSetup, passages: Passages) -> int:
-    """Play all conditions into folders of `args.out` and write the card; returns DONE, or the status of the
-    first run that did not end so. `args.base_url` is the server; `passages`: from `gather_passages`. Raises
+    """Play all conditions into subfolders of `args.out` and write the card. Returns DONE, or the status of
+    the first run that ended otherwise.
+
+    `args.base_url` must name the model's server. `passages` is the result of `gather_passages`. Raises
     RunError."""
     plan = plan_conditions(run_setup, passages)
     for number, (condition, condition_setup) in enumerate(plan.conditions, 1):
@@ -85,8 +90,8 @@ async def make_search_card(args: EvalArguments, run_setup: RunSetup, passages: P
 
 
 def gather_passages(args: EvalArguments, run_setup: RunSetup) -> Passages:
-    """Returns the gold passages and the random ones, as far as the corpus or the server has them. Raises
-    RunError."""
+    """Returns the gold and the random passages that the corpus or, without --corpus, the retrieval server
+    has. Raises RunError."""
     gold = [evidence for row in run_setup.questions.rows if (evidence := GoldEvidence.of(row.metadata))]
     if not args.corpus:
         options = {key: value for key, value in run_setup.retriever.items() if key != "tool"}
@@ -111,7 +116,7 @@ def gather_passages(args: EvalArguments, run_setup: RunSetup) -> Passages:
 
 
 def plan_conditions(run_setup: RunSetup, passages: Passages) -> ProbePlan:
-    """Returns the conditions that can be played with these questions and passages."""
+    """Returns the conditions that can be played with the questions and the passages."""
     rows = run_setup.questions.rows
     topk = probes.topk_of(run_setup.retriever)
     deeper_setup = _with_deeper_search(run_setup, topk)
@@ -130,7 +135,7 @@ def plan_conditions(run_setup: RunSetup, passages: Passages) -> ProbePlan:
 
 
 def _reason_not_to_play(name: Probe, evidence: Mapping[str, GoldEvidence], agent: ProbeAgent) -> str | None:
-    """Returns why a condition cannot be played at all; None if it can."""
+    """Returns the reason for which a condition cannot be played at all; None if it can."""
     if name in probes.NEED_PASSAGES and not agent.topk:
         return "rag_r1.retriever.topk is not a number, so it is not known how many passages a search shows"
     if name == "random" and not probes.enough_random(agent.passages, evidence.values(), agent.topk):
@@ -143,23 +148,22 @@ def _reason_not_to_play(name: Probe, evidence: Mapping[str, GoldEvidence], agent
 
 
 def _count_exclusions(name: Probe, evidence: Iterable[GoldEvidence]) -> dict[str, int | None]:
-    """Counts the questions that are left out of a condition, by reason."""
+    """Returns the number of questions that are left out of a condition, by reason."""
     excluded = [gold for gold in evidence if not probes.applies(name, gold)]
     return dict(sorted(Counter(_MISSING_GOLD if gold else _NO_EVIDENCE for gold in excluded).items()))
 
 
 def _with_deeper_search(run_setup: RunSetup, topk: int) -> RunSetup:
-    """Returns the setup with a search that returns enough to fill top-k without the passages of gold
-    pages."""
+    """Returns the run's inputs with a search that fills top-k even without the passages of gold pages."""
     retriever = probes.deeper_search(run_setup.retriever, topk)
     tools = partial(shared_tools, retriever, run_setup.config.tools)
     return replace(run_setup, retriever=retriever, setup=replace(run_setup.setup, tools=tools))
 
 
 def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEvidence]) -> Condition:
-    """Returns the condition of a probe. `evidence`: by the id of the question."""
+    """Returns the condition of a probe. `evidence` has the evidence of each question by its id."""
     options: dict[str, Any] = {}
-    if name in probes.NEED_PASSAGES:  # a run goes on only with the same passages
+    if name in probes.NEED_PASSAGES:  # a run is resumed only with the same passages
         is_random = name == "random"
         random_passages = agent.passages.random if is_random else []
         options = {"passages_sha256": _hash({} if is_random else evidence, random_passages)}
@@ -173,7 +177,7 @@ def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEviden
 
 
 def _hash(evidence: Mapping[str, GoldEvidence], random_passages: Sequence[Document]) -> str:
-    """A hash of the passages that a condition shows or withholds."""
+    """Returns a hash of the passages that a condition shows or withholds."""
     golds = [
         [name, sorted(gold.ids), sorted(gold.titles), [passage.id for passage in gold.passages]]
         for name, gold in sorted(evidence.items())
@@ -188,8 +192,10 @@ def write_card(
     rows: Sequence[QuestionRow],
     left_out: Mapping[str, Mapping[str, int | None]],
 ) -> dict[str, Any]:
-    """Write the card from the finished runs of these conditions, the real one first; returns the content of
-    search_card.json. `left_out`: as in ProbePlan. Raises RunError."""
+    """Write the card of the finished runs in `out`, and return the content of search_card.json.
+
+    `names` are the conditions that were played, the real run first; `left_out` is that of the ProbePlan.
+    Raises RunError."""
     runs = {}
     try:
         cards = {name: Provenance.read(out / name) for name in names}

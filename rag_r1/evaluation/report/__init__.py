@@ -1,4 +1,4 @@
-"""Reports of finished runs: tables, intervals, comparisons, plots."""
+"""Makes reports of finished runs: tables, intervals, comparisons and plots."""
 
 from rag_r1.system.renamed_modules import forwarding_getattr
 

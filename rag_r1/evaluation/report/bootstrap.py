@@ -1,20 +1,21 @@
-"""Bootstrap intervals: percentile, stratified by data source, clustered by question.
+"""Computes bootstrap intervals: percentile intervals, stratified by data source and clustered by question.
 
-Every figure of a report is a ratio of two sums over questions; for a plain mean, the second sum is the
-number of questions. A replicate draws the questions of a source again, with replacement, and computes the
-ratio anew; the interval holds the middle `level` of the replicates (Efron and Tibshirani, An Introduction
-to the Bootstrap, 1993, ch. 13). A question is drawn with all of its samples, because samples of one
-question are not independent (Davison and Hinkley, Bootstrap Methods, 1997, 3.8; Miller, arXiv 2411.00640).
-Each source is resampled by itself, at its own size, and the mean over the sources is computed from these
+Every figure of a report is a ratio of two sums over questions; for a plain mean, the second sum is the number
+of questions. A replicate resamples the questions of a source with replacement and computes the ratio again.
+The interval contains the middle `level` of the replicates (Efron and Tibshirani, An Introduction to the
+Bootstrap, 1993, ch. 13). A question is drawn with all of its samples, because samples of one question are not
+independent (Davison and Hinkley, Bootstrap Methods, 1997, 3.8; Miller, arXiv 2411.00640). Each source is
+resampled separately, at its own size, and the mean over the sources is computed from these replicates
 (Agarwal et al., arXiv 2108.13264).
 
-If all values of a share are 0 (or 1), all replicates are equal, and the percentiles would claim certainty.
-Then the interval is Clopper and Pearson's for no success (no failure) in as many questions; that of a mean
-over sources, all of which are so, is the mean of theirs.
+If all values of a share are 0, all replicates are equal, and percentiles would suggest certainty. The
+interval is then that of Clopper and Pearson for no success in as many questions; if all values are 1, it is
+the one for no failure. If this holds for every source, the interval of the mean over the sources is the mean
+of their intervals.
 
-The draws of a source depend on the seed and the source's name only, so the same questions give the same
-interval whatever else is in the report. A replicate is a vector of counts that is multiplied with the
-values of all figures at once.
+The draws of a source depend only on the seed and the source's name, so the same questions give the same
+interval in every report. A replicate is a vector of counts, which is multiplied with the values of all
+figures in one matrix product.
 """
 
 from __future__ import annotations
@@ -22,64 +23,68 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-#: Draws in memory at a time.
+#: The most draws that are in memory at the same time.
 _MAX_DRAWS = 4_000_000
 
 
 @dataclass(frozen=True)
 class RatioSums:
-    """The terms of the two sums, for the questions of one source.
+    """The terms of the two sums for the questions of one source. A question without a figure has 0 in
+    both."""
 
-    numerators, denominators: (questions, figures). A question without the figure has 0 in both.
-    """
-
+    #: Shape (questions, figures).
     numerators: np.ndarray
+    #: Shape (questions, figures).
     denominators: np.ndarray
 
     @classmethod
     def of_means(cls, values: np.ndarray) -> RatioSums:
-        """The sums of plain means of `values`, (questions, figures)."""
+        """Returns the sums for plain means of `values`, an array of shape (questions, figures)."""
         return cls(values, np.ones_like(values))
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Figures with their intervals, each (figures,); nan where there is no value or no interval.
+    """Figures with their intervals, nan where there is no value or no interval."""
 
-    replicates: (resamples, figures).
-    """
-
+    #: Shape (figures,), like `low` and `high`.
     value: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    #: Shape (resamples, figures).
     replicates: np.ndarray
 
 
-#: The estimates of each source, of the mean over the sources, and of all questions.
-Estimates = tuple[dict[str, Estimate], Estimate, Estimate]
+class Estimates(NamedTuple):
+    """The estimates for each source, for the mean over the sources, and for all questions together."""
+
+    by_source: dict[str, Estimate]
+    mean: Estimate
+    overall: Estimate
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How intervals are computed. `level`: the share of replicates that an interval holds."""
+    """The method and the parameters with which intervals are computed."""
 
     resamples: int = 2000
+    #: The share of the replicates that an interval contains.
     level: float = 0.95
     seed: int = 0
 
     def description(self) -> dict[str, Any]:
-        """Returns the fields as the files of results have them."""
+        """Returns the parameters as the files of results record them."""
         return {"level": self.level, "resamples": self.resamples, "seed": self.seed}
 
     def estimates(self, sources: Mapping[str, RatioSums], shares: Sequence[bool]) -> Estimates:
-        """Returns the figures of each source, their means over the sources, and the figures of all questions.
+        """Returns the figures of each source, their means over the sources, and those of all questions.
 
-        `shares`: for each figure, whether its values lie in [0, 1]. A source without a value of a figure is
-        left out of that figure's mean.
+        `shares` says for each figure whether its values are in [0, 1]. A source without a value of a figure
+        is left out of that figure's mean.
         """
         totals = {name: _totals(sums) for name, sums in sources.items()}
         draws = {name: self._draw(name, sums) for name, sums in sources.items()}
@@ -103,10 +108,11 @@ class Bootstrap:
             ),
             shares,
         )
-        return by_source, mean, overall
+        return Estimates(by_source, mean, overall)
 
     def _draw(self, name: str, sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
-        """Draws the replicates of a source; returns both sums of each, (resamples, figures) each."""
+        """Draws the replicates of a source. Returns their numerators and denominators, (resamples, figures)
+        each."""
         questions, figures = sums.numerators.shape
         columns = np.concatenate([sums.numerators, sums.denominators], axis=1)
         rng = np.random.default_rng([self.seed, _seed_of(name)])
@@ -121,21 +127,21 @@ class Bootstrap:
         return replicates[:, :figures], replicates[:, figures:]
 
     def _estimate(self, value: np.ndarray, replicates: np.ndarray) -> Estimate:
-        """Returns values with their percentile intervals."""
+        """Returns the values with the percentile intervals of their replicates."""
         tail = (1 - self.level) / 2
         low, high = np.full_like(value, np.nan), np.full_like(value, np.nan)
         for i in range(len(value)):
             finite = replicates[~np.isnan(replicates[:, i]), i]
             if not np.isnan(value[i]) and len(finite):
                 low[i], high[i] = np.quantile(finite, [tail, 1 - tail])
-        # A replicate is summed in another order than the value: the last bit may differ.
+        # Replicates are summed in another order than the value, so the last bits may differ.
         return Estimate(value, np.fmin(low, value), np.fmax(high, value), replicates)
 
     def _bounded_estimate(
         self, value: np.ndarray, replicates: np.ndarray, sums: RatioSums, shares: Sequence[bool]
     ) -> Estimate:
-        """Returns the estimate with Clopper and Pearson's bound where all values of a share are 0, or are 1,
-        and without an interval where there is only one question."""
+        """Returns the estimate with Clopper and Pearson's bound for a share whose values are all 0 or all 1,
+        and without an interval for other figures of a single question."""
         estimate = self._estimate(value, replicates)
         for i, share in enumerate(shares):
             questions = int((sums.denominators[:, i] > 0).sum())
@@ -148,18 +154,18 @@ class Bootstrap:
         return estimate
 
 
-#: Intervals as the reports have them by default.
+#: The intervals of reports by default.
 DEFAULT_BOOTSTRAP = Bootstrap()
 
 
 def _sums_of(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the sum of all first and that of all second arrays."""
+    """Returns the sum of the first arrays and the sum of the second arrays."""
     firsts, seconds = zip(*pairs, strict=True)
     return sum(firsts), sum(seconds)
 
 
 def _totals(sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
-    """Returns both sums over the questions."""
+    """Returns both sums over the questions, (figures,) each."""
     return sums.numerators.sum(axis=0), sums.denominators.sum(axis=0)
 
 
@@ -170,8 +176,8 @@ def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def _mean(values: np.ndarray, terms: np.ndarray) -> np.ndarray:
-    """Returns the mean of `terms`, (..., sources, figures), over the sources of which `values`, (sources,
-    figures), is not nan; nan if there are none, or if one of these is nan in `terms`."""
+    """Returns the mean of `terms`, (..., sources, figures), over the sources with a value in `values`,
+    (sources, figures). The mean is nan if no source has a value, or if such a source has nan in `terms`."""
     is_number = ~np.isnan(values)
     total = np.where(is_number, terms, 0.0).sum(axis=-2)
     count = is_number.sum(axis=0)
@@ -179,5 +185,5 @@ def _mean(values: np.ndarray, terms: np.ndarray) -> np.ndarray:
 
 
 def _seed_of(name: str) -> int:
-    """Returns a number for a name, the same in every process."""
+    """Returns a number that depends only on the name, unlike `hash`, which differs between processes."""
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:8], "big")

@@ -1,7 +1,8 @@
 """Compares finished runs on the questions that all of them share, with differences and tests.
 
-Runs are compared only if their cards are equal except for the keys that `--differs` names: a difference of
-the corpus, the prompt or the budget would otherwise look like one of the method.
+Runs are compared only if their cards (rag_r1/rollouts/provenance.py) agree in all keys but those that
+`--differs` names. Otherwise the effect of another corpus, prompt or budget could be mistaken for that of the
+method.
 
     rag-r1 eval compare outputs/base outputs/trained --differs model
 """
@@ -33,7 +34,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import PROVENANCE
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
-#: The value of `--differs` with which runs without a card are compared as well.
+#: The value of `--differs` with which runs without a card can be compared.
 NO_CARD = "card"
 _EPILOG = """\
 KEY is a key of the cards, or a section: `model` stands for `model.name` and `model.sha256`. Repeat the flag,
@@ -49,29 +50,31 @@ def compare(
     differs: Sequence[str] = (),
     normaliser: NormaliserName = "squad",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    *,
     skip_bad_rows: bool = False,
 ) -> dict[str, Any]:
-    """Returns the content of compare.json, from at least two run folders, the first of which is the baseline.
+    """Returns the content of compare.json for two or more run folders, the first of which is the baseline.
 
-    `differs`: keys of the cards that may differ. Raises one of the report's WRONG_RUN: RunError if the runs
+    `differs` are keys of the cards that may differ. Raises one of WRONG_RUN, which is RunError if the runs
     cannot be compared.
     """
-    return compare_runs(read_runs(runs, differs, skip_bad_rows), normaliser, bootstrap)
+    return compare_runs(read_runs(runs, differs, skip_bad_rows=skip_bad_rows), normaliser, bootstrap)
 
 
 class ComparableRuns(NamedTuple):
-    """Runs that can be compared: their names, cards and tables, the questions that they share, and the
-    intended differences of their cards."""
+    """Runs that can be compared. Lists have one entry per run."""
 
     names: list[str]
     cards: list[Provenance | None]
     tables: list[RunTable]
+    #: The questions that the runs share.
     questions: SharedQuestions
+    #: The intended differences of the cards: the value of each run, by key.
     differing: dict[str, list[Any]]
 
 
 def compare_runs(runs: ComparableRuns, normaliser: NormaliserName, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Returns the content of compare.json, from runs that have been read."""
+    """Returns the content of compare.json for runs that have been read."""
     facts = next((card.flat() for card in runs.cards if card is not None), {})
     return {
         **compare_tables(runs.names, runs.tables, runs.questions, normaliser, bootstrap),
@@ -80,8 +83,8 @@ def compare_runs(runs: ComparableRuns, normaliser: NormaliserName, bootstrap: Bo
     }
 
 
-def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool) -> ComparableRuns:
-    """Reads the runs. Raises StartError with all reasons for which they cannot be compared."""
+def read_runs(runs: Sequence[Path], differs: Sequence[str], *, skip_bad_rows: bool) -> ComparableRuns:
+    """Reads the runs. Raises StartError with all reasons why they cannot be compared."""
     with StartChecks() as checks:
         if missing := [str(run) for run in runs if not run.exists()]:
             checks.add(
@@ -92,10 +95,10 @@ def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool)
         for run in empty:
             checks.add(no_records(run))
         folders = [run for run in folders if run not in empty]
-        earlier_problems = len(checks.problems)
+        problems_so_far = len(checks.problems)
         cards = [checks.run(Provenance.read, run) for run in folders]
         differing = None
-        if len(checks.problems) == earlier_problems:  # all cards are known
+        if len(checks.problems) == problems_so_far:  # all cards could be read
             differing = checks.run(intended_differences, folders, cards, differs)
         tables = [
             checks.run(read_run, run, mask=card.mask if card else None, skip_bad_rows=skip_bad_rows)
@@ -103,12 +106,13 @@ def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool)
         ]
     readable = [table for table in tables if table is not None]
     assert differing is not None  # or the checks have raised
-    return ComparableRuns(run_names(runs), cards, readable, _find_shared(readable, skip_bad_rows), differing)
+    questions = _find_shared(readable, skip_bad_rows=skip_bad_rows)
+    return ComparableRuns(run_names(runs), cards, readable, questions, differing)
 
 
-def _find_shared(tables: Sequence[RunTable], skip_bad_rows: bool) -> SharedQuestions:
-    """Returns the questions that all runs have. Raises RunError if there are none, or if one id stands for
-    two questions."""
+def _find_shared(tables: Sequence[RunTable], *, skip_bad_rows: bool) -> SharedQuestions:
+    """Returns the questions that all runs share. Raises RunError if there are none, or if runs use the same
+    id for different questions and `skip_bad_rows` is false."""
     questions = shared_questions(tables)
     if questions.mismatched and not skip_bad_rows:
         bad = BadRows()
@@ -126,8 +130,8 @@ def _find_shared(tables: Sequence[RunTable], skip_bad_rows: bool) -> SharedQuest
 def intended_differences(
     runs: Sequence[Path], cards: Sequence[Provenance | None], differs: Sequence[str]
 ) -> dict[str, list[Any]]:
-    """Returns the keys in which the cards differ, with the values of all runs, None without a card. Raises
-    RunError if one of them is not in `differs`, or if a name in `differs` is not a key."""
+    """Returns the keys in which the cards differ, with one value per run, None for a run without a card.
+    Raises RunError if a key is not covered by `differs`, or if `differs` has a name that is not a key."""
     names = [name.strip() for text in differs for name in text.split(",") if name.strip()]
     readable = [card for card in cards if card is not None]
     _check_keys(readable, names)
@@ -152,8 +156,8 @@ def intended_differences(
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:
-    """Returns short names of the folders (rag_r1/rollouts/provenance_facts.py); numbered if a folder is named
-    twice."""
+    """Returns short names of the folders (rag_r1/rollouts/provenance_facts.py), which are numbered if a
+    folder is given twice."""
     names = short_names(runs)
     if len(set(names)) == len(names):
         return names
@@ -161,7 +165,7 @@ def run_names(runs: Sequence[Path]) -> list[str]:
 
 
 def _check_keys(cards: Sequence[Provenance], names: Sequence[str]) -> None:
-    """Raises RunError for a name of --differs that is not a key or a section of the cards."""
+    """Raises RunError for a name in --differs that is neither a key nor a section of the cards."""
     keys = {key for card in cards for key in card.flat()} | set(Provenance.model_fields)
     sections = {".".join(key.split(".")[:depth]) for key in keys for depth in range(1, key.count(".") + 2)}
     for name in names:
@@ -172,7 +176,7 @@ def _check_keys(cards: Sequence[Provenance], names: Sequence[str]) -> None:
 
 
 def _value_text(value: Any) -> str:
-    """Returns a value of a card for a message, at most 100 characters."""
+    """Returns a card's value as text for a message, with at most 100 characters."""
     text = "not known" if value is None else repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
@@ -200,7 +204,7 @@ class CompareArguments(Arguments):
 
 @command_main(*WRONG_RUN)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval compare") -> int:
-    """Compare runs and print the tables; returns the exit status."""
+    """Compare runs, print the tables and return the exit status."""
     args = read_arguments(
         CompareArguments,
         arguments,
@@ -219,17 +223,18 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval compar
 
 
 def _check_runs(args: CompareArguments) -> ComparableRuns:
-    """Reads the runs. Raises StartError with all that is wrong."""
+    """Checks the arguments and reads the runs. Raises StartError with all problems."""
     with StartChecks() as checks:
         if args.out is not None:
             checks.run(check_out, args.out)
-        runs = checks.run(read_runs, args.runs, args.differs, args.skip_bad_rows)
+        runs = checks.run(read_runs, args.runs, args.differs, skip_bad_rows=args.skip_bad_rows)
     assert runs is not None  # or the checks have raised
     return runs
 
 
 def write_comparison(comparison: Mapping[str, Any], out: Path | None) -> str:
-    """Write compare.json, compare.md and the pictures, if there is a folder for them; returns the page."""
+    """Returns the page compare.md. With a folder `out`, also writes compare.json, the page and its
+    pictures."""
     from rag_r1.evaluation.report.comparison_markdown import markdown
     from rag_r1.evaluation.report.plots import draw_comparison
 

@@ -1,17 +1,17 @@
 """Computes the comparison of several runs on their shared questions.
 
-A question is compared if every run has at least one episode of it that has not failed; the others are counted
-and left out of everything, also of the runs' own values, so all columns are about the same questions.
+A question is compared if every run has at least one episode of it that has not failed. All other questions
+are counted and left out, even of the runs' own values, so that all columns are about the same questions.
 Samples of a question are averaged first.
 
-    difference   of the means, with the interval of the paired bootstrap (bootstrap.py)
-    EM, cover-EM McNemar's exact test of each source, if every question has one episode in both runs; with
-                 several samples a question is no longer right or wrong, and it is the permutation test
-    F1, terms    permutation test
-    p_holm       corrected over the data sources and the compared runs of one figure
+    difference     the difference of the means, with the interval of the paired bootstrap (bootstrap.py)
+    EM, cover-EM   McNemar's exact test for each source, if every question has one episode in each run; with
+                   several samples per question, the permutation test
+    F1, terms      the permutation test
+    p_holm         Holm's correction over the data sources and the compared runs of one figure
 
-The means over sources and over all questions are tested by permutation and are not part of the correction:
-each is one hypothesis of its own.
+The means over the sources and over all questions are tested by permutation. They are not part of the
+correction, since each of them is a separate hypothesis.
 """
 
 from __future__ import annotations
@@ -37,23 +37,26 @@ from rag_r1.rewards.normalise import NormaliserName
 
 #: Data source and question id.
 QuestionKey = tuple[str, str]
-#: Tests the run `i + 1` against the first; returns the entries of the test in compare.json.
+#: Tests run `i + 1` against the first run. Returns the entries of the test in compare.json.
 _Test = Callable[[int], dict[str, Any]]
 
-#: Figures whose differences have an interval and no test.
+#: Figures whose differences have an interval but no test.
 _COSTS = ("formatted", "retrievals", "queries", "turns", "recall", "seconds", "generated_tokens")
+#: Figures that are 0 or 1 for each episode.
 _BINARY = ("em", "cover_em")
 
 
 @dataclass(frozen=True)
 class SharedQuestions:
-    """The questions that are compared, by source in the papers' order. For each run, `only`: how many
-    questions it has that not all have; `failed`: how many shared ones have failed. `mismatched`: questions
-    with the same id, but another text or other gold answers."""
+    """The questions that are compared, and the numbers of those that are not."""
 
+    #: The compared questions by source, in the papers' order.
     shared: dict[str, list[QuestionKey]]
+    #: For each run, the number of questions that not all runs have.
     only: list[int]
+    #: For each run, the number of shared questions whose episodes have all failed in it.
     failed: list[int]
+    #: Questions whose text or gold answers differ between runs, although their ids are equal.
     mismatched: list[QuestionKey]
 
     @property
@@ -80,13 +83,14 @@ def shared_questions(tables: Sequence[RunTable]) -> SharedQuestions:
 
 @dataclass(frozen=True)
 class _SourceValues:
-    """The values of each source's questions, (questions, figures, runs); nan where a run has none."""
+    """The values of all figures in all runs."""
 
+    #: An array of shape (questions, figures, runs) for each source; nan where a run has no value.
     arrays: dict[str, np.ndarray]
 
-    def sums(self, changes: bool) -> dict[str, RatioSums]:
-        """Returns sums for the bootstrap: those of the runs' values, or of their differences from the first
-        run. A question without a value in one run counts in none."""
+    def sums(self, *, changes: bool) -> dict[str, RatioSums]:
+        """Returns the bootstrap's sums of the runs' values or, with `changes`, of their differences from the
+        first run. A question that lacks a value in one run is left out for all runs."""
         sums = {}
         for source, values in self.arrays.items():
             terms = values[..., 1:] - values[..., :1] if changes else values
@@ -96,7 +100,8 @@ class _SourceValues:
         return sums
 
     def measured(self, figure: int) -> dict[str, np.ndarray]:
-        """Returns the values of one figure, (questions, runs), of the sources and questions that have it."""
+        """Returns the values of one figure by source, (questions, runs) each, without questions and sources
+        that have none."""
         values = {source: array[:, figure] for source, array in self.arrays.items()}
         measured = {source: array[~np.isnan(array).any(axis=1)] for source, array in values.items()}
         return {source: array for source, array in measured.items() if len(array)}
@@ -109,22 +114,19 @@ def compare_tables(
     normaliser: NormaliserName = "squad",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> dict[str, Any]:
-    """Returns the content of compare.json without the cards. The other runs are compared with the first."""
+    """Returns the content of compare.json without the cards. All runs are compared with the first one."""
     measures = _measures(tables, normaliser)
     values = _values(tables, questions, measures)
-    runs = len(tables)
-    differences = runs - 1
     levels = bootstrap.estimates(
         values.sums(changes=False), [measure.share for measure in measures for _ in tables]
     )
-    changes = bootstrap.estimates(values.sums(changes=True), [False] * (len(measures) * differences))
+    changes = bootstrap.estimates(values.sums(changes=True), [False] * (len(measures) * (len(tables) - 1)))
     single = all(_has_single_episodes(table, questions) for table in tables)
     figures = {}
-    for n, measure in enumerate(measures):
-        if figure_values := values.measured(n):
+    for index, measure in enumerate(measures):
+        if figure_values := values.measured(index):
             tests = _FigureTests(measure.name, figure_values, single and measure.name in _BINARY, bootstrap)
-            columns = range(n * runs, (n + 1) * runs), range(n * differences, (n + 1) * differences)
-            figures[measure.name] = _figure(measure, figure_values, levels, changes, columns, tests)
+            figures[measure.name] = _figure(measure, index, figure_values, levels, changes, tests)
     return {
         "format": 1,
         "runs": list(names),
@@ -146,7 +148,7 @@ def compare_tables(
 
 
 def _measures(tables: Sequence[RunTable], normaliser: NormaliserName) -> list[Measure]:
-    """Returns the scores with this normaliser, the terms that all runs have, and the costs."""
+    """Returns the scores with the normaliser, the reward terms that all runs have, and the costs."""
     scores = [replace(score(name, normaliser), name=name, label=score(name).label) for name in METRICS]
     shared_terms = set(tables[0].terms).intersection(*(table.terms for table in tables[1:]))
     terms = [measure for measure in measures_of(tables[0]) if measure.name in shared_terms]
@@ -168,18 +170,20 @@ def _values(
 
 
 def _has_single_episodes(table: RunTable, questions: SharedQuestions) -> bool:
-    """Whether a run has one episode of each shared question that has not failed."""
+    """Returns whether a run has exactly one successful episode of each shared question."""
     scored = Counter(compress(table.question_keys, ~table.failed))
     return all(scored[key] == 1 for keys in questions.shared.values() for key in keys)
 
 
 @dataclass(frozen=True)
 class _FigureTests:
-    """The tests of one figure of the run `i + 1` against the first. `values`: (questions, runs) by source;
-    `binary`: whether they are right or wrong, so that McNemar's test can be used."""
+    """Tests one figure of the run `i + 1` against the first run."""
 
+    #: The name of the figure.
     name: str
+    #: An array of shape (questions, runs) for each source.
     values: Mapping[str, np.ndarray]
+    #: Whether all values are 0 or 1, so that McNemar's test can be used.
     binary: bool
     bootstrap: Bootstrap
 
@@ -196,17 +200,17 @@ class _FigureTests:
     def of_mean(self, i: int) -> dict[str, Any]:
         """Tests the mean over the sources."""
         sources = len(self.values)
-        changes = [(run[:, i + 1] - run[:, 0]) / (len(run) * sources) for run in self.values.values()]
+        changes = [(array[:, i + 1] - array[:, 0]) / (len(array) * sources) for array in self.values.values()]
         return self._permutation_test("(mean)", i, np.concatenate(changes))
 
     def of_all(self, i: int) -> dict[str, Any]:
         """Tests all questions together."""
-        changes = [run[:, i + 1] - run[:, 0] for run in self.values.values()]
+        changes = [array[:, i + 1] - array[:, 0] for array in self.values.values()]
         return self._permutation_test("(all)", i, np.concatenate(changes))
 
     def _permutation_test(self, group: str, i: int, differences: np.ndarray) -> dict[str, Any]:
-        """Tests differences of questions, with draws that depend only on the seed and the name of the
-        test."""
+        """Tests the questions' differences. The random draws depend only on the seed, the figure, the group
+        and the run."""
         name = repr((self.name, group, i)).encode("utf-8", "surrogatepass")
         seed = int.from_bytes(hashlib.sha256(name).digest()[:8], "big")
         p = permutation(differences, np.random.default_rng([self.bootstrap.seed, seed]))
@@ -215,31 +219,39 @@ class _FigureTests:
 
 def _figure(
     measure: Measure,
+    index: int,
     values: Mapping[str, np.ndarray],
     levels: Estimates,
     changes: Estimates,
-    columns: tuple[range, range],
     tests: _FigureTests,
 ) -> dict[str, Any]:
-    """Returns a figure of compare.json: for each source, the mean and all questions, the runs' values and
-    their differences from the first run. `columns`: the columns of the figure in `levels` and in
-    `changes`."""
+    """Returns the entry of a figure in compare.json: the runs' values and their differences from the first
+    run, for each source, for the mean over the sources and for all questions.
+
+    `values` are the figure's values by source, (questions, runs) each. `levels` and `changes` are the
+    bootstrap's estimates of the values and of the differences of all figures, and `index` is the number of
+    this figure among them."""
     tested = measure.section == "scores"
+    runs = next(iter(values.values())).shape[1]
+    level_columns = range(index * runs, (index + 1) * runs)
+    change_columns = range(index * (runs - 1), (index + 1) * (runs - 1))
 
     def group(level: Estimate, change: Estimate, count: int, test: _Test) -> dict[str, Any]:
-        """The runs' values and differences for one group of `count` questions."""
+        """Returns the entry of one group of `count` questions."""
         differences = []
-        for i, column in enumerate(columns[1]):
+        for i, column in enumerate(change_columns):
             difference = figure(change, column, count)
             if tested:
                 p = bootstrap_p(float(change.value[column]), change.replicates[:, column])
                 difference |= {**test(i), "p_bootstrap": _rounded_p(p)}
             differences.append(difference)
-        return {"values": [figure(level, column, count) for column in columns[0]], "differences": differences}
+        values_of_runs = [figure(level, column, count) for column in level_columns]
+        return {"values": values_of_runs, "differences": differences}
 
     groups = {
-        source: group(levels[0][source], changes[0][source], len(runs), partial(tests.of_source, source))
-        for source, runs in values.items()
+        source: group(level, changes.by_source[source], len(values[source]), partial(tests.of_source, source))
+        for source, level in levels.by_source.items()
+        if source in values
     }
     if tested:
         differences = [difference for entry in groups.values() for difference in entry["differences"]]
@@ -252,8 +264,8 @@ def _figure(
         "decimals": measure.decimals,
         "tested": tested,
         "sources": groups,
-        "mean": group(levels[1], changes[1], count, tests.of_mean),
-        "all": group(levels[2], changes[2], count, tests.of_all),
+        "mean": group(levels.mean, changes.mean, count, tests.of_mean),
+        "all": group(levels.overall, changes.overall, count, tests.of_all),
     }
 
 

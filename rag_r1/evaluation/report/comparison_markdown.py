@@ -9,11 +9,12 @@ from typing import Any
 from rag_r1.evaluation.report.published_results import LAYOUT, PUBLISHED, PublishedResult, label_of, labels
 from rag_r1.runs.markdown import Page, cell, integer, number, p_value, with_interval
 
+#: The content of compare.json.
 Comparison = Mapping[str, Any]
 
 
 def markdown(comparison: Comparison, pictures: Sequence[Path] = ()) -> str:
-    """Returns the whole page."""
+    """Returns the page, with links to the pictures."""
     tested = [figure for figure in comparison["figures"].values() if figure["tested"]]
     untested = [figure for figure in comparison["figures"].values() if not figure["tested"]]
     page = Page("Comparison")
@@ -32,7 +33,7 @@ def markdown(comparison: Comparison, pictures: Sequence[Path] = ()) -> str:
 
 
 def _add_opening(page: Page, comparison: Comparison) -> None:
-    """Add the paragraphs before the tables, and the table of the intended differences."""
+    """Add the introduction, and the table of the intended differences between the cards."""
     counts, interval = comparison["questions"], comparison["interval"]
     page.text(
         f"{integer(counts['compared'])} questions that all runs have and none has lost to a failure; all "
@@ -57,7 +58,7 @@ def _add_opening(page: Page, comparison: Comparison) -> None:
 
 
 def _add_runs(page: Page, comparison: Comparison) -> None:
-    """Add the table of the runs and of their questions that are not compared."""
+    """Add the table of the runs, with the numbers of their questions that are not compared."""
     counts = comparison["questions"]
     columns = zip(comparison["runs"], counts["not_in_all_runs"], counts["failed"], strict=True)
     rows = [[cell(name), integer(only), integer(failed)] for name, only, failed in columns]
@@ -65,18 +66,19 @@ def _add_runs(page: Page, comparison: Comparison) -> None:
 
 
 def _head(comparison: Comparison, first: str) -> list[str]:
-    """Returns the head of a table with a column for each source, their mean and all questions."""
+    """Returns the head of a table that has a column for each source, for their mean and for all questions."""
     return [first, *map(cell, labels(comparison["sources"]).values()), "Avg.", "all questions"]
 
 
 def _groups(comparison: Comparison, figure: Mapping[str, Any]) -> list[Mapping[str, Any] | None]:
-    """Returns the figure of each source (None without a value), of their mean and of all questions."""
+    """Returns a figure's entry for each source (None without a value), for their mean and for all
+    questions."""
     sources = [figure["sources"].get(source) for source in comparison["sources"]]
     return [*sources, figure["mean"], figure["all"]]
 
 
 def _add_values(page: Page, comparison: Comparison, figure: Mapping[str, Any]) -> None:
-    """Add the table of the runs' values."""
+    """Add the table of the runs' values of a figure."""
     groups = _groups(comparison, figure)
     rows = []
     for i, name in enumerate(comparison["runs"]):
@@ -86,7 +88,8 @@ def _add_values(page: Page, comparison: Comparison, figure: Mapping[str, Any]) -
 
 
 def _add_untested(page: Page, comparison: Comparison, figures: Sequence[Mapping[str, Any]]) -> None:
-    """Add the means over the sources of the figures without a test; compare.json has those of each source."""
+    """Add the table of the figures without a test, as means over the sources; compare.json has each
+    source."""
     first, *other_runs = map(cell, comparison["runs"])
     head = ["mean over the sources", first, *(part for run in other_runs for part in (run, "difference"))]
     rows = []
@@ -101,7 +104,7 @@ def _add_untested(page: Page, comparison: Comparison, figures: Sequence[Mapping[
 
 
 def _add_differences(page: Page, comparison: Comparison, figure: Mapping[str, Any]) -> None:
-    """Add the differences from the first run, one line for each source, and their tests."""
+    """Add a table of differences from the first run and their tests for every other run, a row per source."""
     names = _head(comparison, "")[1:]
     head = ["", "questions", "difference", "only first right", "only this right"]
     head += ["p", "p, Holm", "p, bootstrap"]
@@ -119,7 +122,7 @@ def _add_differences(page: Page, comparison: Comparison, figure: Mapping[str, An
 
 
 def _add_published(page: Page, comparison: Comparison) -> None:
-    """Add the papers' rows for the data sets of the comparison."""
+    """Add the papers' results for the data sets of the comparison."""
     compared = {label_of(source) for source in comparison["sources"]}
     names = [name for name in LAYOUT if name in compared]
     rows = [
@@ -136,6 +139,6 @@ def _add_published(page: Page, comparison: Comparison) -> None:
 
 
 def _mean(row: PublishedResult, names: Sequence[str]) -> str:
-    """Returns the mean over these data sets; a dash if the paper does not have all of them."""
+    """Returns the mean over the data sets; a dash if the paper lacks one of them."""
     numbers = [row.values[name] for name in names if name in row.values]
     return number(sum(numbers) / len(numbers) if len(numbers) == len(names) else None)

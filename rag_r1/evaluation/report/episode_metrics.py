@@ -1,8 +1,9 @@
 """Computes the metrics of one episode from its trajectory record.
 
-Answers are compared by the same functions that reward them in training (rag_r1/rewards), here with both
-normalisers. What a record does not have (whether a question can be answered from the corpus, which passages
-hold its answer) comes from side files (rag_r1/data/annotations.py); a number that is not known is None.
+Answers are scored by the same functions as the rewards of training (rag_r1/rewards), but with both
+normalisers. Facts that are not in a record come from files of annotations (rag_r1/data/annotations.py):
+whether the corpus can answer a question, and which passages have its answer. A number that is unknown is
+None.
 """
 
 from __future__ import annotations
@@ -16,35 +17,36 @@ from rag_r1.data.evidence import GoldEvidence
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match, token_f1
 from rag_r1.rewards.normalise import NormaliserName
 
+#: The scores of an answer by name.
 METRICS = {"em": exact_match, "cover_em": cover_exact_match, "f1": token_f1}
 NORMALISER_NAMES: tuple[NormaliserName, ...] = get_args(NormaliserName)
-#: Prefix of the columns that hold the terms of the reward, e.g. a judge's.
+#: Prefix of columns with the terms of the reward, such as a judge's.
 TERM = "term:"
-#: Figures that the logs of a training have too (agent/records.py), under the same names.
+#: Figures that the logs of a training also have, under the same names (agent/records.py).
 _LOGGED_FIGURES = (
     "repeated_queries", "turns", "calls", "failed_calls", "refused_calls", "retries", "seconds",
 )  # fmt: skip
-#: Entries of a record's rewards that get no column: the metrics above, and what the sum of the terms adds.
+#: Entries of a record's rewards without a column of their own: METRICS, and those that RewardSum adds.
 _SKIPPED_TERMS = (*METRICS, "score", "missing_terms")
 
-#: Failures after which there is no answer of the policy, whatever the run's policy of failures was.
+#: Kinds of failure that always exclude an episode, since the policy could not answer.
 _NO_ANSWER = frozenset({"engine", "row", "error"})
-#: The kinds that a run either masks or shows to the policy. `judge` and `budget` are never masked here: the
-#: answer exists without the judge, and the policy has spent the budget itself.
+#: Kinds of failure that a run either masks or shows to the policy. `judge` and `budget` never exclude an
+#: episode: its answer does not depend on the judge, and the policy itself has spent the budget.
 _SHOWN_OR_MASKED = frozenset({"retriever", "tool"})
 
 
 def masked_kinds(mask: Collection[str] | None) -> frozenset[str]:
-    """Returns the kinds of failure that exclude an episode from the scores. `mask`: the kinds that the run
-    masks, None if they are not known."""
+    """Returns the kinds of failure that exclude an episode from the scores. `mask` are the kinds that the run
+    masks; if it is None, the run is assumed to mask all of them."""
     return _NO_ANSWER | (_SHOWN_OR_MASKED if mask is None else _SHOWN_OR_MASKED & set(mask))
 
 
 def episode_metrics(
     trajectory: Trajectory, golds: Sequence[str], evidence: GoldEvidence | None, answerable: bool | None
 ) -> dict[str, float | None]:
-    """Returns the numbers of one episode by name; all episodes have the same names, except for terms of the
-    reward."""
+    """Returns the metrics of one episode by name. All episodes have the same names, except for the terms of
+    the reward. `evidence` and `answerable` are None if they are unknown."""
     figures = summary(trajectory)
     calls = (call for turn in trajectory.turns for call in turn.calls)
     documents = [document for call in calls for document in call.documents or ()]

@@ -1,9 +1,9 @@
-"""The measures of a report: their names, and how they are computed from a run table.
+"""Defines the measures of a report: their names, and how they are computed from a run table.
 
-A figure is a ratio of two sums over questions: of `value`, and of `weight`, which is 1 for a plain mean.
-Both are first averaged over the samples of a question, so a question counts once, however many samples it
-has. Scores and costs are those of the episodes that have not failed; figures about failures are those of
-all. docs/guides/reports.md lists the formulas.
+A figure is a ratio of two sums over questions: the sum of `value` and the sum of `weight`, which is 1 for a
+plain mean. Both are first averaged over the samples of a question, so that every question counts once. Scores
+and costs only cover episodes that have not failed; measures of failures cover all episodes.
+docs/guides/reports.md lists the formulas.
 """
 
 from __future__ import annotations
@@ -19,34 +19,40 @@ from rag_r1.evaluation.report.episode_metrics import TERM
 from rag_r1.evaluation.report.run_table import RunTable
 from rag_r1.rewards.normalise import NormaliserName
 
-#: The columns of a run table, by name, with `failed`.
+#: The columns of a run table by name, and `failed`.
 Columns = Mapping[str, np.ndarray]
+#: Computes one number per episode.
 Formula = Callable[[Columns], np.ndarray]
 Section = Literal["scores", "form", "answerable", "search", "cost", "failures"]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of a report. `share`: whether its values lie in [0, 1]; `with_failed`: whether it counts
-    failed episodes too; `decimals`: those of its values in tables."""
+    """A figure of a report."""
 
     name: str
+    #: The name in tables and pictures.
     label: str
     section: Section
     value: Formula
+    #: The weight of each episode; None for a plain mean.
     weight: Formula | None = None
+    #: Whether the values are in [0, 1].
     share: bool = True
+    #: Whether failed episodes count too.
     with_failed: bool = False
+    #: The number of decimals in tables.
     decimals: int = 3
 
 
 def column(name: str) -> Formula:
-    """Returns the formula that takes the column of that name."""
+    """Returns the formula that reads the column of that name."""
     return lambda columns: columns[name]
 
 
 def score(metric: str, normaliser: NormaliserName = "squad") -> Measure:
-    """Returns EM, cover-EM or F1 with a normaliser; its name is `em`, or `em_r1_searcher`."""
+    """Returns the measure of EM, cover-EM or F1 with a normaliser, which is named `em` or
+    `em_r1_searcher`."""
     label = {"em": "EM", "cover_em": "cover-EM", "f1": "F1"}[metric]
     name = metric
     if normaliser != "squad":
@@ -55,17 +61,16 @@ def score(metric: str, normaliser: NormaliserName = "squad") -> Measure:
 
 
 def among(name: str, label: str, section: Section, score_column: str, group: str) -> Measure:
-    """Returns the mean of a score over the episodes for which the column `group` is 1."""
-    return Measure(f"{name}_{group}", label, section, _product(score_column, group), column(group))
+    """Returns the measure of a score's mean over the episodes for which the column `group` is 1."""
 
+    def value(columns: Columns) -> np.ndarray:
+        return columns[score_column] * columns[group]
 
-def _product(first: str, second: str) -> Formula:
-    """Returns the formula of the product of two columns."""
-    return lambda columns: columns[first] * columns[second]
+    return Measure(f"{name}_{group}", label, section, value, column(group))
 
 
 def _bound(name: str, label: str, for_failed: float) -> Measure:
-    """Returns the EM that there would be if all failed episodes had the value `for_failed`."""
+    """Returns the measure of the EM that would result if all failed episodes had the EM `for_failed`."""
 
     def value(columns: Columns) -> np.ndarray:
         return np.where(columns["failed"] == 1.0, for_failed, columns["em:squad"])
@@ -74,12 +79,12 @@ def _bound(name: str, label: str, for_failed: float) -> Measure:
 
 
 def _cost(name: str, label: str, section: Section = "cost", decimals: int = 1) -> Measure:
-    """Returns the mean of a column that is not a share."""
+    """Returns the measure of the mean of a column that is not a share."""
     return Measure(name, label, section, column(name), share=False, decimals=decimals)
 
 
 def _of_calls(name: str, label: str, count: str) -> Measure:
-    """Returns the share of the tool calls that the column `count` counts."""
+    """Returns the measure of the share of tool calls that the column `count` counts."""
     return Measure(name, label, "failures", column(count), column("calls"), with_failed=True)
 
 
@@ -117,7 +122,7 @@ MEASURES: tuple[Measure, ...] = (
 
 
 def measures_of(table: RunTable) -> tuple[Measure, ...]:
-    """Returns MEASURES, and a figure for each term of the reward in the records, such as a judge's."""
+    """Returns MEASURES, and a measure for each term of the reward in the records, such as a judge's."""
     terms = []
     for name in table.terms:
         values = table.columns[name][~np.isnan(table.columns[name])]
@@ -128,8 +133,8 @@ def measures_of(table: RunTable) -> tuple[Measure, ...]:
 
 
 def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, RatioSums], np.ndarray]:
-    """Returns the sums of each source for the bootstrap, and the number of episodes of each figure in each
-    source, (sources, figures), in the order of the sources' names."""
+    """Returns the bootstrap's sums for each source, and the numbers of episodes behind them, an array of
+    shape (sources, figures). Both are in the order of the sources' names."""
     questions, indices = table.question_indices()
     columns = {**table.columns, "failed": table.failed.astype(float)}
     numerators = np.empty((len(questions), len(measures)))
@@ -152,9 +157,8 @@ def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, R
 
 
 def by_question(table: RunTable, measures: Sequence[Measure]) -> dict[tuple[str, str], np.ndarray]:
-    """Returns the values of each question, (figures,): the means over its samples; nan where it has none.
-
-    Raises ValueError for a figure that is not a mean over questions."""
+    """Returns an array of shape (figures,) for each question, its means over the question's samples; nan
+    where it has no value. Raises ValueError for a measure that is not a plain mean over questions."""
     if weighted := [measure.name for measure in measures if measure.weight is not None]:
         raise ValueError(f"{', '.join(weighted)}: no mean over questions")
     sums, _ = by_source(table, measures)

@@ -1,9 +1,13 @@
-"""Draws the pictures of reports and comparisons. Names are drawn as they are: `$` does not start a
-formula."""
+"""Draws the pictures of reports and comparisons with matplotlib.
+
+The names of runs and data sources are drawn verbatim: matplotlib would otherwise read `$` as the start of a
+formula.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +19,13 @@ from rag_r1.runs import pictures
 from rag_r1.runs.markdown import one_line_text
 from rag_r1.runs.pictures import SERIES, reach
 
-#: The first bar of several numbers of retrievals: this many or more.
+#: Episodes with this many retrievals or more share one bar.
 _MAX_RETRIEVALS = 8
 
 
 def draw_report(report: Mapping[str, Any], table: RunTable, out: Path) -> list[Path]:
-    """Draw `report_scores.png` and `report_searches.png`; returns the paths of those that were drawn."""
+    """Draw `report_scores.png` and `report_searches.png`, and return the paths of the pictures that were
+    drawn."""
     sources = list(report["counts"]["sources"])
     rows = [*labels(sources).values(), "mean of sources"]
 
@@ -34,20 +39,17 @@ def draw_report(report: Mapping[str, Any], table: RunTable, out: Path) -> list[P
         axes.set(xlim=(0, 1), xlabel="score")
         legend(axes.figure, series, [figure["label"] for figure in figures])
 
+    searches = partial(_searches, table=table)
     return [
         *pictures.draw(out / "report_scores.png", scores, size=(7.0, 1.4 + 0.45 * len(rows))),
-        *pictures.draw(
-            out / "report_searches.png",
-            lambda left, right: _searches(left, right, table),
-            size=(7.0, 3.2),
-            panels=2,
-        ),
+        *pictures.draw(out / "report_searches.png", searches, size=(7.0, 3.2), panels=2),
     ]
 
 
 def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list[Path]:
-    """Draw `compare_<name>.png`: each run's value of a figure, and its difference from the first run, by
-    source, with intervals. Returns its path, in a list that is empty if it was not drawn."""
+    """Draw `compare_<name>.png`, which shows each run's value of a figure and its difference from the first
+    run, by source and with intervals. Returns a list with its path, which is empty if the picture was not
+    drawn."""
     figure, sources = comparison["figures"][name], comparison["sources"]
     runs = [one_line_text(run) for run in comparison["runs"]]
     rows = [*labels(sources).values(), "mean of sources"]
@@ -72,8 +74,8 @@ def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list
 
 
 def dots(axes: Any, points: Sequence[Mapping[str, Any]], i: int, count: int, color: str | None = None) -> Any:
-    """Draw series `i` of `count`, which are below each other in a row: a dot for each row, with its
-    interval."""
+    """Draw series `i` of `count`: a dot with its interval in each row. The dots of the series are placed
+    below each other within a row."""
     measured = [(row, point) for row, point in enumerate(points) if point["value"] is not None]
     points = [point for _, point in measured]
     values = [point["value"] for point in points]
@@ -83,14 +85,15 @@ def dots(axes: Any, points: Sequence[Mapping[str, Any]], i: int, count: int, col
 
 
 def legend(figure: Any, series: Sequence[Any], names: Sequence[str], columns: int = 3) -> None:
-    """Draw a legend above the panels, with these names: matplotlib hides labels that begin with `_`."""
+    """Draw a legend above the panels. The names are passed explicitly, since matplotlib hides labels that
+    begin with `_`."""
     box = figure.legend(series, list(names), frameon=False, loc="outside upper center", ncols=columns)
     for text in box.get_texts():
         text.set_parse_math(False)
 
 
 def row_names(axes: Any, names: Sequence[str]) -> None:
-    """Name the rows of a panel, the first on top."""
+    """Name the rows of a panel, with the first one at the top."""
     axes.set_yticks(range(len(names)), [one_line_text(name) for name in names], parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="x", color=pictures.LIGHT, linewidth=0.6)
@@ -98,7 +101,7 @@ def row_names(axes: Any, names: Sequence[str]) -> None:
 
 
 def _searches(left: Any, right: Any, table: RunTable) -> None:
-    """Draw the share of episodes by number of retrievals, and the EM of each number."""
+    """Draw the share and the EM of the episodes by their number of retrievals."""
     scored = ~table.failed
     retrievals = np.minimum(table.columns["retrievals"][scored], _MAX_RETRIEVALS).astype(int)
     counts = np.bincount(retrievals, minlength=_MAX_RETRIEVALS + 1)

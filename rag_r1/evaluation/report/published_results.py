@@ -1,12 +1,12 @@
 """The papers' data sets: their order, their labels and their published results.
 
-RAG-R1's tables have NQ, TriviaQA, PopQA | HotpotQA, 2Wiki, MuSiQue, Bamboogle | Avg.: three sets of
-single-hop questions, four of multi-hop ones, and the mean over the sets, in which each set counts once.
+The columns of RAG-R1's tables are NQ, TriviaQA, PopQA | HotpotQA, 2Wiki, MuSiQue, Bamboogle | Avg.: three
+data sets of single-hop questions, four of multi-hop questions, and the mean in which each set counts once.
 Agentic RAG-R1's MedQA comes after them. A data source is recognised by the last part of its name (`hotpotqa`,
-`rag_r1/hotpotqa`, `searchR1_nq`); others follow, sorted.
+`rag_r1/hotpotqa`, `searchR1_nq`). Unknown sources follow in alphabetical order.
 
 Published figures are printed for orientation only. They were measured on other corpora, with other
-retrievers, prompts and budgets, some of them on samples of the questions.
+retrievers, prompts and budgets, and some of them on samples of the questions.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-#: Names of the data source by its label in tables, in the order of the papers.
+#: The labels in tables, in the order of the papers, each with the names that data sources may have.
 LAYOUT: dict[str, tuple[str, ...]] = {
     "NQ": ("nq", "nqopen", "naturalquestions"),
     "TriviaQA": ("triviaqa", "trivia", "tqa"),
@@ -30,20 +31,21 @@ _LABELS = {name: label for label, names in LAYOUT.items() for name in names}
 
 
 def label_of(source: str) -> str | None:
-    """Returns the papers' label of a data source; None for a source that they do not have."""
+    """Returns the papers' label of a data source; None for an unknown source."""
     name = re.sub(r"[^a-z0-9]", "", source.rpartition("/")[2].lower())
     return _LABELS.get(name.removeprefix("searchr1"))
 
 
 def in_paper_order(sources: Iterable[str]) -> list[str]:
-    """Returns data sources in the papers' order, others after them by name; each once."""
+    """Returns the distinct data sources in the papers' order, followed by unknown ones in alphabetical
+    order."""
     order = [*LAYOUT, None]
     return sorted(set(sources), key=lambda source: (order.index(label_of(source)), source))
 
 
 def labels(sources: Iterable[str]) -> dict[str, str]:
-    """Returns the name of each source in a table: its label, or its own name if it has no label or shares it
-    with another source."""
+    """Returns the name of each source in tables: its label, or the source's own name if it has no label or
+    shares the label with another source."""
     paper_labels = {source: label_of(source) for source in sources}
     all_labels = list(paper_labels.values())
     return {
@@ -52,19 +54,25 @@ def labels(sources: Iterable[str]) -> dict[str, str]:
     }
 
 
+#: What a published figure measures. `formatted` is the share of answers in the required format.
+PublishedMeasure = Literal["em", "cover_em", "judge", "formatted"]
+
+
 @dataclass(frozen=True)
 class PublishedResult:
-    """A row of a paper's table: `values`, shares of right answers by label. `measure`: em, cover_em, judge
-    or, for the share of answers in the right format, formatted; `source`: the paper."""
+    """A row of a paper's table."""
 
+    #: The system or mode that was evaluated.
     system: str
-    measure: str
+    measure: PublishedMeasure
+    #: Shares from 0 to 1 by the label of the data set.
     values: Mapping[str, float]
+    #: The paper or repository.
     source: str
 
 
-def _row(system: str, measure: str, source: str, names: str, *values: float) -> PublishedResult:
-    """Returns a row whose values belong to these labels, which have spaces between them."""
+def _row(system: str, measure: PublishedMeasure, source: str, names: str, *values: float) -> PublishedResult:
+    """Returns a row with one value per label. `names` are the labels, separated by spaces."""
     return PublishedResult(system, measure, dict(zip(names.split(), values, strict=True)), source)
 
 

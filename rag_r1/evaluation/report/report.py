@@ -1,9 +1,10 @@
 """Writes the report of a run: `report.json`, `report.md` and two plots.
 
-Everything is computed from the records, so the report can be made again at any time, and the order of the
-records does not change a byte of it. Every figure stands for each data source, as the mean over the sources
-(in which each counts once, as in the papers' tables) and for all questions together, with a bootstrap
-interval (bootstrap.py).
+Everything is computed from the records, so a report can be made again at any time, and it does not depend on
+the order of the records. Every figure is given for each data source, as the mean over the sources (in which
+each source counts once, as in the papers' tables) and for all questions together, with a bootstrap interval
+(bootstrap.py). The steps are run_table.py (records to table), measures.py (table to sums), this module (sums
+to report.json) and report_markdown.py.
 
     rag-r1 eval report outputs/run
 """
@@ -37,13 +38,13 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
 REPORT_JSON, REPORT_MD = "report.json", "report.md"
-#: The errors of the files of a run; their messages have the remedy.
+#: The errors that the files of a run may cause. Their messages say what to do.
 WRONG_RUN = (RunError, DataError, OSError)
 
 
 def make_report(run: Path, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> dict[str, Any]:
-    """Write the report of a run into its folder; returns the content of report.json. Raises one of WRONG_RUN,
-    and then writes nothing."""
+    """Write the report of a run into its folder, and return the content of report.json. Raises one of
+    WRONG_RUN if the run cannot be read; nothing is written then."""
     card = Provenance.read(run)
     return write_report(read_run(run, mask=card.mask if card else None), card, run, bootstrap)
 
@@ -51,7 +52,7 @@ def make_report(run: Path, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> dict[str
 def write_report(
     table: RunTable, card: Provenance | None, out: Path, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
 ) -> dict[str, Any]:
-    """Write the report of a run that has been read; returns the content of report.json. Raises OSError."""
+    """Write the report of a run that has been read, and return the content of report.json. Raises OSError."""
     from rag_r1.evaluation.report.plots import draw_report
     from rag_r1.evaluation.report.report_markdown import markdown
 
@@ -64,7 +65,7 @@ def write_report(
 
 
 def report_of(table: RunTable, card: Provenance | None, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Returns the content of report.json: plain JSON values, numbers rounded to six digits."""
+    """Returns the content of report.json, with plain JSON values and numbers rounded to six decimals."""
     measures = measures_of(table)
     sums, episodes = by_source(table, measures)
     by_name, mean, overall = bootstrap.estimates(sums, [measure.share for measure in measures])
@@ -96,26 +97,24 @@ def report_of(table: RunTable, card: Provenance | None, bootstrap: Bootstrap) ->
 
 
 def counts(table: RunTable, card: Provenance | None) -> dict[str, Any]:
-    """Returns the numbers of questions, episodes, failures, end statuses and causes of wrong answers, of each
-    source and of all."""
+    """Returns the numbers of questions, episodes, failures, final statuses and causes of wrong answers, for
+    each source and for all sources together."""
     sources = in_paper_order(key[0] for key in table.keys)
     groups = {name: [i for i, key in enumerate(table.keys) if key[0] == name] for name in sources}
     questions, _ = table.question_indices()
-    question_count = card.rows if card else None
+    expected = card.rows if card else None
     return {
         "sources": {name: _counts(table, episodes) for name, episodes in groups.items()},
         "all": _counts(table, range(len(table.keys))),
-        "questions_in_data": question_count,
-        "questions_without_record": (
-            None if question_count is None else max(0, question_count - len(questions))
-        ),
+        "questions_in_data": expected,
+        "questions_without_record": None if expected is None else max(0, expected - len(questions)),
         "bad_records": table.bad.count,
         "played_again": table.replaced,
     }
 
 
 def figure(estimate: Estimate, i: int, questions: int, episodes: int | None = None) -> dict[str, Any]:
-    """Returns the `i`th figure of an estimate as report.json has it; null for a value that is not known."""
+    """Returns figure number `i` of an estimate as report.json has it, with None for unknown values."""
     names = ("value", "low", "high")
     values: dict[str, Any] = {name: rounded(float(getattr(estimate, name)[i])) for name in names}
     values["questions"] = questions
@@ -123,12 +122,12 @@ def figure(estimate: Estimate, i: int, questions: int, episodes: int | None = No
 
 
 def rounded(value: float) -> float | None:
-    """Rounds to six digits, so that no byte depends on the order of a sum; None for nan."""
+    """Rounds to six decimals, which hides the effect of the order of summation. Returns None for nan."""
     return None if math.isnan(value) else round(value, 6) + 0.0
 
 
 def _counts(table: RunTable, episodes: Sequence[int]) -> dict[str, Any]:
-    """Returns the numbers of `counts` for these episodes, by their indices in the table."""
+    """Returns the numbers of `counts` for some episodes, which are given by their indices in the table."""
     failed = [i for i in episodes if table.failed[i]]
     scored = [i for i in episodes if not table.failed[i]]
     return {
@@ -136,7 +135,7 @@ def _counts(table: RunTable, episodes: Sequence[int]) -> dict[str, Any]:
         "episodes": len(episodes),
         "failed": len(failed),
         "failed_by_kind": _tally(kind for i in failed for kind in table.failures[i]),
-        # A spent budget does not count as a failure: it shows in the statuses.
+        # A spent budget is not a failure; the statuses show it.
         "scored_with_failure": _tally(k for i in scored for k in table.failures[i] if k != "budget"),
         "causes": _tally(cause for i in episodes if (cause := table.causes[i]) is not None),
         "statuses": _tally(table.statuses[i] for i in episodes),
@@ -144,12 +143,12 @@ def _counts(table: RunTable, episodes: Sequence[int]) -> dict[str, Any]:
 
 
 def _tally(values: Iterable[str]) -> dict[str, int]:
-    """Counts equal values; sorted by value."""
+    """Returns the number of occurrences of each value, sorted by value."""
     return dict(sorted(Counter(values).items()))
 
 
 class ReportArguments(Arguments):
-    """The run, its side files, and how the intervals of its report are computed."""
+    """The run, its files of annotations, and the parameters of its intervals."""
 
     run: CliPositionalArg[Path] = argument("folder of a finished run", "RUN")
     out: Path | None = argument("folder for the report (default: the run's)", "DIR", default=None)
@@ -164,7 +163,7 @@ class ReportArguments(Arguments):
 
 @command_main(*WRONG_RUN)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval report") -> int:
-    """Make a report and print it; returns the exit status."""
+    """Make a report, print it and return the exit status."""
     args = read_arguments(
         ReportArguments, arguments, prog=prog, description=__doc__.split("\n\n")[0], check=_check_start
     )
@@ -179,7 +178,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval report
 
 
 def _check_start(args: ReportArguments) -> tuple[Provenance | None, RunTable]:
-    """Returns the run's provenance and records. Raises StartError with all that is wrong."""
+    """Returns the run's provenance and its records. Raises StartError with all problems."""
     with StartChecks() as checks:
         card = checks.run(Provenance.read, args.run)
         table = checks.run(
@@ -192,7 +191,7 @@ def _check_start(args: ReportArguments) -> tuple[Provenance | None, RunTable]:
             skip_bad_rows=args.skip_bad_rows,
         )
         if table is None and (args.answerable or args.supporting):
-            # Each of the three by itself, so that none hides the problems of another.
+            # The three are read separately, so that no problem hides another.
             checks.run(read_run, args.run, step=args.step, skip_bad_rows=args.skip_bad_rows)
             if args.answerable is not None:
                 checks.run(read_answerable, args.answerable, BadRows())

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.failure_causes import CAUSES
+from rag_r1.evaluation.report.measures import Section
 from rag_r1.evaluation.report.published_results import labels
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.runs.markdown import Page, cell, integer, with_interval
 
+#: The content of report.json.
 Report = Mapping[str, Any]
 
-_TITLES = {
+#: The headings of the sections of measures, in the order of the page.
+_TITLES: dict[Section, str] = {
     "scores": "Scores",
     "form": "Form of the answers",
     "answerable": "Questions that the corpus can answer",
@@ -21,12 +24,12 @@ _TITLES = {
     "cost": "Cost",
     "failures": "Failures",
 }
-#: Above this share of failed episodes the page warns that the scores are those of a selection.
+#: Share of failed episodes above which the page warns that the scores only cover a selection.
 _MANY_FAILED = 0.02
 
 
 def markdown(report: Report, pictures: Sequence[Path] = ()) -> str:
-    """Returns the whole page."""
+    """Returns the page, with links to the pictures."""
     page = Page("Evaluation").text(*_opening(report)).pictures(pictures)
     _add_causes(page, report)
     for section in _TITLES:
@@ -63,14 +66,13 @@ def _opening(report: Report) -> list[str]:
         )
     if counts["bad_records"]:
         paragraphs.append(f"**{integer(counts['bad_records'])} bad rows were left out.**")
-    if counts["played_again"]:
-        repeats = f"{integer(counts['played_again'])} records are of episodes that were played again."
-        paragraphs.append(repeats)
+    if repeats := counts["played_again"]:
+        paragraphs.append(f"{integer(repeats)} records are of episodes that were played again.")
     return paragraphs
 
 
 def _add_causes(page: Page, report: Report) -> None:
-    """Add the table of why answers are wrong, the commonest cause first."""
+    """Add the table of the causes of wrong answers, the most frequent first."""
     sources, totals = report["counts"]["sources"], report["counts"]["all"]
     causes = sorted(totals.get("causes", {}).items(), key=lambda item: -item[1])
     if not causes:
@@ -85,8 +87,8 @@ def _add_causes(page: Page, report: Report) -> None:
     page.heading("Why answers are wrong").table(head, rows)
 
 
-def _add_section(page: Page, report: Report, section: str) -> None:
-    """Add the table of a section's figures, without those that have no value."""
+def _add_section(page: Page, report: Report, section: Section) -> None:
+    """Add the table of a section's figures. Figures without a value are left out."""
     sources = report["counts"]["sources"]
     rows = []
     for figure in report["figures"].values():
@@ -100,11 +102,12 @@ def _add_section(page: Page, report: Report, section: str) -> None:
 
 
 def _add_statuses(page: Page, report: Report) -> None:
-    """Add the table of how episodes ended, and which failures there were."""
+    """Add the table of the episodes' statuses and failures."""
     sources, totals = report["counts"]["sources"], report["counts"]["all"]
     columns = [*sources.values(), totals]
 
     def rows(kind: str, label: str) -> list[list[str]]:
+        """Returns a row for each name in the counts `kind`; `{}` in the label is replaced by the name."""
         return [
             [label.format(cell(name)), *(integer(counts[kind].get(name, 0)) for counts in columns)]
             for name in totals[kind]
@@ -121,7 +124,7 @@ def _add_statuses(page: Page, report: Report) -> None:
 
 
 def _add_card(page: Page, report: Report) -> None:
-    """Add the card of the run, key by key."""
+    """Add the table of the run's card, its provenance."""
     page.heading("Card")
     if report["card"] is None:
         page.text("The run has no card, so its figures cannot be compared with others.")

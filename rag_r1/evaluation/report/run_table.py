@@ -1,18 +1,18 @@
 """Reads the records of a finished run into a table of numbers, one row for each episode.
 
-    keys       (data source, question id, sample), sorted: nothing depends on the order of the records
-    columns    one array for each number (episode_metrics.py), nan where it is not known
-    failed     whether an episode was lost to the infrastructure
+    keys       (data source, question id, sample), sorted, so that the order of the records does not matter
+    columns    an array for each metric (episode_metrics.py), nan where it is unknown
+    failed     whether an episode was lost to a failure of the infrastructure
 
-**A failed episode is not a wrong answer.** It has no scores: it is counted, by kind, and left out of every
-score and cost, and of the tests. An episode has failed if the engine failed, if its row cannot be used or
-if there was a bug; and, if a search or another tool failed, unless the run's failure policy
-(`failures.mask` in its card) shows such failures to the policy and goes on.
+**A failed episode is not a wrong answer.** It has no scores: failed episodes are counted by kind, and left
+out of all scores, costs and tests. An episode has failed if the engine failed, if its row cannot be used, or
+if there was a bug. It has also failed if a search or another tool failed, unless the run's failure policy
+(`failures.mask` in its card) shows such failures to the policy and continues the episode.
 
-A record is of one episode. If the same sample of a question was played twice, because it failed or because a
-run was killed, a record that has not failed replaces one that has; of equal records one is kept; and two
-different answers are a bad row (rag_r1/data/files/bad_rows.py). The id of a record's question is
-`question_id`, or else the part of `id` before `#<sample>`, or else its text.
+The same sample of a question may have several records, because it failed at first or because a run was
+killed. A successful record replaces failed ones, and of equal records one is kept; two different answers are
+a bad row (rag_r1/data/files/bad_rows.py). The id of a record's question is `question_id`. Without that key it
+is the part of `id` before `#<sample>`, or else the text of the question.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rag_r1.data.annotations import Annotations, read_answerable, read_supportin
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import as_golds
-from rag_r1.evaluation.failure_causes import cause_of
+from rag_r1.evaluation.failure_causes import cause_of, evidence_of
 from rag_r1.evaluation.report.episode_metrics import TERM, episode_metrics, masked_kinds
 from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
@@ -42,29 +42,29 @@ from rag_r1.runs.errors import RunError
 #: Data source, question id and sample of an episode.
 Key = tuple[str, str, str]
 
-_SAMPLE = re.compile(r"(.+)#(\d+)", re.DOTALL)
-#: The errors of a line that is not a trajectory, or has values of wrong types.
+#: An episode's id, which consists of the question's id and the sample.
+_EPISODE_ID = re.compile(r"(.+)#(\d+)", re.DOTALL)
+#: The errors that a record causes if it is not a trajectory, or has values of wrong types.
 _UNUSABLE = (TypeError, ValueError, KeyError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True)
 class RunTable:
-    """The episodes of a run; all lists and arrays have one entry for each. `keys`, `columns`, `failed`: see
-    the top of the module.
-
-    `questions`: texts and gold answers; `failures`: the kinds of failure that happened, shown or masked;
-    `causes`: of wrong answers, None for others (rag_r1/evaluation/failure_causes.py);
-    `replaced`: records of episodes that were played again; `bad`: rows that could not be used.
-    """
+    """The episodes of a run, with one entry per episode in all lists and arrays (see the module)."""
 
     keys: list[Key]
+    #: The text of each episode's question, and its gold answers.
     questions: list[tuple[str, tuple[str, ...]]]
     statuses: list[str]
+    #: The kinds of failure in each episode, shown to the policy or masked.
     failures: list[tuple[str, ...]]
     failed: np.ndarray
     columns: dict[str, np.ndarray]
+    #: The cause of a wrong answer (failure_causes.py), None for other episodes.
     causes: list[str | None]
+    #: Rows that could not be used.
     bad: BadRows
+    #: The number of records that were replaced by others of the same episode.
     replaced: int
 
     @property
@@ -74,12 +74,12 @@ class RunTable:
 
     @property
     def question_keys(self) -> list[tuple[str, str]]:
-        """Data source and id of each episode's question."""
+        """The data source and the id of each episode's question."""
         return [key[:2] for key in self.keys]
 
     def question_indices(self) -> tuple[list[tuple[str, str]], np.ndarray]:
-        """Returns the questions, as (data source, id), in order; and for each episode the index of its
-        question among them."""
+        """Returns the distinct questions as (data source, id), in order, and for each episode the index of
+        its question among them."""
         indices: dict[tuple[str, str], int] = {}
         of_episodes = [indices.setdefault(key, len(indices)) for key in self.question_keys]
         return list(indices), np.array(of_episodes, dtype=np.int64)
@@ -87,9 +87,10 @@ class RunTable:
 
 @dataclass(frozen=True)
 class _EpisodeRow:
-    """A row of the table. `step`: the training step; 0 in an evaluation."""
+    """A row of the table."""
 
     key: Key
+    #: The step of the training; 0 in an evaluation.
     step: int
     question: str
     golds: tuple[str, ...]
@@ -102,9 +103,9 @@ class _EpisodeRow:
 
     @property
     def fingerprint(self) -> str:
-        """A hash that is equal for equal episodes. It decides which of two contradicting answers is kept: a
-        hash favours none, and is the same in every run."""
-        text = f"_Episode({repr(self).partition('(')[2]}"  # a former name, so that the choice stays the same
+        """A hash of the row's values. It decides which of two contradicting records is kept, always in the
+        same way but without favouring either."""
+        text = f"_Episode({repr(self).partition('(')[2]}"  # the class's former name, which keeps old choices
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -117,13 +118,12 @@ def read_run(
     step: int | None = None,
     skip_bad_rows: bool = False,
 ) -> RunTable:
-    """Returns the table of a run folder (of its subfolder `trajectories`, if there is one) or of a file of
-    records.
+    """Returns the table of the records in a run's folder or in a file.
 
-    `mask`: the kinds of failure that the run masks, None if that is not known. `answerable`, `supporting`:
-    files of annotations. `step`: the step of a training whose validation is read; None if there is only one.
-    Raises DataError for a path that does not exist or a file that cannot be read, and RunError for records
-    that do not make a table.
+    `mask` are the kinds of failure that the run masks, None if they are unknown. `answerable` and
+    `supporting` are files of annotations. `step` selects the validation at one step of a training. Raises
+    DataError if a file is missing or cannot be read, and RunError if there are no usable records, bad rows
+    that are not skipped, or records of several steps.
     """
     bad = BadRows()
     answerables = read_answerable(answerable, bad) if answerable else None
@@ -135,14 +135,14 @@ def read_run(
     if bad.count and not skip_bad_rows:
         raise RunError(f"{run}: nothing was written, because of {bad.refusal()}")
     _check_step(episodes, run, step)
-    for side_file in (answerables, evidence):
-        if side_file is not None:
-            side_file.check()
+    for annotation_file in (answerables, evidence):
+        if annotation_file is not None:
+            annotation_file.check()
     return _table(episodes, bad, replaced)
 
 
 def _check_step(episodes: Sequence[_EpisodeRow], run: Path, step: int | None) -> None:
-    """Raises RunError without an episode, or for episodes of several steps."""
+    """Raises RunError if there are no episodes, or if they belong to several steps of a training."""
     if not episodes and step is None:
         raise no_records(run)
     if not episodes:
@@ -156,7 +156,7 @@ def _check_step(episodes: Sequence[_EpisodeRow], run: Path, step: int | None) ->
 
 
 def has_records(run: Path) -> bool:
-    """Whether a run's folder or file has a record, or a line that should be one."""
+    """Returns whether a run's folder or file has a record, even a broken one."""
     try:
         return next(placed_records(records_path(run)), None) is not None
     except DataError:
@@ -164,14 +164,14 @@ def has_records(run: Path) -> bool:
 
 
 def no_records(run: Path) -> RunError:
-    """Returns the error for a run without a record."""
+    """Returns the error for a run without records."""
     return RunError(
         f"{records_path(run)} has no trajectory records: give a run's folder, or a file of records"
     )
 
 
 def records_path(run: Path) -> Path:
-    """Returns the folder or file that has a run's records."""
+    """Returns the folder or file with the records of a run: its subfolder `trajectories` if there is one."""
     return run / "trajectories" if (run / "trajectories").is_dir() else run
 
 
@@ -190,11 +190,7 @@ def _read_row(
     failed = bool(set(kinds) & set(mask))
     if not golds and not failed:
         raise ValueError("it has no gold answers (`golds`)")
-    gold_passages = evidence.get(source, question_id) if evidence else None
-    gold_passages = gold_passages or GoldEvidence.of(record)
-    metadata = record.get("metadata")
-    if not gold_passages and isinstance(metadata, Mapping):
-        gold_passages = GoldEvidence.of(metadata)
+    gold_passages = (evidence.get(source, question_id) if evidence else None) or evidence_of(record)
     answerable = answerables.get(source, question_id) if answerables else None
     numbers = episode_metrics(trajectory, golds, gold_passages, answerable)
     for name, number in numbers.items():
@@ -217,7 +213,7 @@ def _read_row(
 def _key(record: Mapping[str, Any]) -> Key:
     """Returns the key of a record's episode."""
     record_id = str(record["id"])
-    match = _SAMPLE.fullmatch(record_id)
+    match = _EPISODE_ID.fullmatch(record_id)
     question_id = record.get("question_id") or (match[1] if match else record["question"])
     sample = record.get("sample", match[2] if match else record_id)
     return str(record.get("data_source") or ""), str(question_id), str(sample)
@@ -229,8 +225,8 @@ def _without_repeats(
     step: int | None,
     bad: BadRows,
 ) -> tuple[list[_EpisodeRow], int]:
-    """Returns the episodes, sorted, each once, and how many records were replaced by others of the same
-    episode. Adds records that cannot be used, or that contradict another one, to `bad`."""
+    """Returns the distinct episodes, sorted by key, and the number of records that were replaced by others of
+    the same episode. Adds records that cannot be used or that contradict another one to `bad`."""
     versions_by_episode: dict[tuple[Key, int], dict[str, _EpisodeRow]] = {}
     count = 0
     for location, record in records:
@@ -261,7 +257,7 @@ def _table(episodes: list[_EpisodeRow], bad: BadRows, replaced: int) -> RunTable
     columns = {  # None becomes nan
         name: np.array([row.numbers.get(name) for row in episodes], dtype=float) for name in names
     }
-    # A file lists the answerable questions of a source: one that it does not list is not answerable.
+    # A file lists all answerable questions of a source, so a question that it does not list is unanswerable.
     answerable = columns["answerable"]
     sources = np.array([episode.key[0] for episode in episodes], dtype=object)
     listed_sources = set(sources[~np.isnan(answerable)])

@@ -1,22 +1,22 @@
 """`rag-r1 eval sigma`: proposes the state threshold `rag_r1.agent.max_state` from finished episodes.
 
-An answer is accepted while the state of the memory, the sum of -log p of the policy's tokens that are still
-in the context (rag_r1/agent/memory.py), is below `max_state`. That is TC-RAG's controller, whose sigma of 1.2
-is about sums of entropies and does not carry over. So play questions with a `max_state` above all states,
+The state of the memory is the sum of -log p over the policy's tokens that are still in the context
+(rag_r1/agent/memory.py). An answer is accepted only while the state is below `max_state`. This is the
+controller of TC-RAG; its sigma of 1.2 refers to sums of entropies and cannot be used here. Instead, play
+questions with a `max_state` above all states, and look at the states of right and wrong answers:
 
     rag-r1 eval ... --out evals/states rag_r1.agent.max_state=1000000
     rag-r1 eval sigma evals/states
 
-and read at which states answers are right and wrong. Two thresholds are proposed:
+The command proposes two thresholds, each half-way between two states that occurred:
 
-    quantile   the lowest that accepts a share of the right answers, by default 90 %: what it costs is known,
-               and what it saves is the share of wrong answers that it demotes
-    balanced   the one of best balanced accuracy, the mean of the share of right answers that are accepted and
-               of wrong ones that are not (Brodersen et al., 2010)
+    quantile   the lowest threshold that accepts a given share of the right answers, by default 90 %
+    balanced   the threshold with the best balanced accuracy, which is the mean of the share of right answers
+               that are accepted and the share of wrong ones that are rejected (Brodersen et al., 2010)
 
-A threshold lies half-way between two states that occurred. The area under the ROC curve (Mann and Whitney) is
-the chance that a wrong answer has a higher state than a right one: near 0.5 the state tells nothing, and no
-threshold helps. An answer in the last turn counts whatever the state, and has none.
+The area under the ROC curve (Mann and Whitney) is the probability that a wrong answer has a higher state than
+a right one. If it is near 0.5, the state carries no information, and no threshold helps. An answer in the
+last turn is always accepted, so it has no state.
 """
 
 from __future__ import annotations
@@ -44,41 +44,46 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import integer, number, table
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
-#: The quantiles of the states that are printed.
+#: The quantiles of the states in the printed table.
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-#: With fewer right or wrong answers a threshold depends on chance.
+#: The fewest right answers, and wrong ones, with which a threshold does not depend on chance.
 MIN_ANSWERS = 50
-#: An area under the curve that is closer to 0.5 is of no use.
+#: How far the area under the curve must be above 0.5 for the state to be useful.
 _MIN_AREA_GAIN = 0.05
 
 
 @dataclass(frozen=True)
 class AnswerStates:
-    """States at the answer turn, in nats, of right and of wrong answers, sorted. `excluded`: how many records
-    have no state, by reason."""
+    """The states, in nats, at which answers were given."""
 
+    #: The states of right answers, sorted.
     right: np.ndarray
+    #: The states of wrong answers, sorted.
     wrong: np.ndarray
+    #: The number of records without a state, by reason.
     excluded: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """A proposed `max_state`: the shares of right and of wrong answers whose state is below it."""
+    """A possible value of `max_state`."""
 
+    #: The threshold, in nats.
     sigma: float
+    #: The share of right answers whose state is below the threshold.
     right_accepted: float
+    #: The share of wrong answers whose state is below the threshold.
     wrong_accepted: float
 
     @property
     def balanced_accuracy(self) -> float:
-        """The mean of the shares of right answers that are accepted and of wrong ones that are not."""
+        """The mean of the share of right answers that are accepted and of wrong ones that are rejected."""
         return (self.right_accepted + 1 - self.wrong_accepted) / 2
 
 
 def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: float = 1.0) -> AnswerStates:
-    """Returns the states in trajectory records. An answer is right if the value of `term` is at least
-    `right_from`. Raises DataError if a record is not a trajectory."""
+    """Returns the states of the answers in trajectory records. An answer is right if its value of the reward
+    term `term` is at least `right_from`. Raises DataError if a record is not a trajectory."""
     states: dict[bool, list[float]] = {True: [], False: []}
     excluded: Counter[str] = Counter()
     for record in records:
@@ -99,8 +104,9 @@ def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: f
 
 
 def thresholds_of(states: AnswerStates) -> list[Threshold]:
-    """Returns the thresholds that accept different answers, in ascending order: half-way between neighbouring
-    states, and one above all of them. Empty without a right and a wrong answer."""
+    """Returns all thresholds that accept different answers, in ascending order: one between each pair of
+    neighbouring states, and one above all states. The list is empty unless there are right and wrong
+    answers."""
     if not len(states.right) or not len(states.wrong):
         return []
     values = np.unique(np.concatenate([states.right, states.wrong]))
@@ -118,19 +124,21 @@ def quantile_threshold(thresholds: Sequence[Threshold], share: float) -> Thresho
 
 
 def best_balanced(thresholds: Sequence[Threshold]) -> Threshold:
-    """Returns the threshold of best balanced accuracy; of equal ones the highest, which demotes the
-    fewest."""
+    """Returns the threshold with the best balanced accuracy; among equals the highest, which rejects the
+    fewest answers."""
     return max(thresholds, key=lambda t: (round(t.balanced_accuracy, 12), t.sigma))
 
 
 def roc_area(states: AnswerStates) -> float:
-    """Returns the chance that a wrong answer has a higher state than a right one; equal states count half."""
+    """Returns the probability that a wrong answer has a higher state than a right one. Ties count one
+    half."""
     lower = sum(np.searchsorted(states.right, states.wrong, side=side).sum() for side in ("left", "right"))
     return float(lower / 2 / (len(states.right) * len(states.wrong)))
 
 
 def report(states: AnswerStates, share: float) -> list[str]:
-    """Returns the lines to be printed: the distributions, the proposals, and warnings about them."""
+    """Returns the lines to be printed: the distributions of the states, the proposals, and warnings. `share`
+    is the share of right answers that the first proposal accepts."""
     lines = [*_distributions(states), ""]
     lines += [f"left out: {integer(count)} records {reason}" for reason, count in states.excluded.items()]
     thresholds = thresholds_of(states)
@@ -152,7 +160,7 @@ def report(states: AnswerStates, share: float) -> list[str]:
 
 
 def _distributions(states: AnswerStates) -> list[str]:
-    """Returns the table of the states of right and of wrong answers."""
+    """Returns the lines of the table with the states of right and wrong answers."""
     rows = []
     for name, group in (("right", states.right), ("wrong", states.wrong)):
         facts = [None] * (1 + len(_QUANTILES))
@@ -164,7 +172,7 @@ def _distributions(states: AnswerStates) -> list[str]:
 
 
 def _proposals(thresholds: Sequence[Threshold], share: float) -> list[str]:
-    """Returns the table of the two proposed thresholds."""
+    """Returns the lines of the table with the two proposed thresholds."""
     proposals = {
         f"{share:.0%} of the right answers": quantile_threshold(thresholds, share),
         "best balanced accuracy": best_balanced(thresholds),
@@ -178,7 +186,7 @@ def _proposals(thresholds: Sequence[Threshold], share: float) -> list[str]:
 
 
 class SigmaArguments(Arguments):
-    """The runs, and the term by which their answers are right."""
+    """The runs, the term by which their answers are right, and the share to accept."""
 
     runs: CliPositionalArg[list[Path]] = argument(
         "folders of runs, or files of records, that were played with a max_state above all states", "RUN"
@@ -193,7 +201,7 @@ class SigmaArguments(Arguments):
 
 @command_main(DataError, RunError, OSError)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma") -> int:
-    """Print the distributions and the proposals; returns the exit status."""
+    """Print the distributions and the proposals, and return the exit status."""
     args = read_arguments(
         SigmaArguments,
         arguments,
@@ -217,21 +225,21 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
 
 
 def _check_start(args: SigmaArguments) -> None:
-    """Raises StartError for runs without a trajectory."""
+    """Raises StartError for runs without trajectories."""
     with StartChecks() as checks:
         for run in args.runs:
             checks.run(_check_run, run)
 
 
 def _check_run(run: Path) -> None:
-    """Raises RunError for a run without records, DataError for one whose first record is not a trajectory."""
+    """Raises RunError if a run has no records, and DataError if its first record is not a trajectory."""
     if next(_located_trajectories([run]), None) is None:
         raise no_records(run)
 
 
 def _located_trajectories(runs: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the records of runs with their places in the files. Raises DataError, with the place, for one
-    that is not a trajectory."""
+    """Yields the records of runs, each with its location for messages. Raises DataError for a record that is
+    not a trajectory."""
     for location, record in placed_records(*map(records_path, runs)):
         try:
             trajectory_of(record)

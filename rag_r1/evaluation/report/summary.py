@@ -1,4 +1,4 @@
-"""Writes the summary that `rag-r1 eval` prints: the main figures in a few lines."""
+"""Makes the lines that `rag-r1 eval` prints at its end: the main figures, and why a run was stopped."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 from rag_r1.evaluation.report.published_results import labels
 from rag_r1.runs.markdown import one_line_text, with_interval
 
+#: The figures that are printed, if they have a value.
 _SHOWN = ("em", "cover_em", "f1", "em_answerable", "formatted", "retrievals", "seconds", "recall")
 
 
 def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
-    """Yields lines with the main figures over all questions, and the EM of each source."""
+    """Yields lines with the main figures over all questions, and with the EM of each data source."""
     totals = report["counts"]["all"]
     counts = f"{totals['questions']:,} questions, {totals['episodes']:,} episodes"
     yield f"condition {one_line_text(condition)}: {counts}"
@@ -35,5 +36,5 @@ def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
 
 
 def stop_message(reason: str, missing: str) -> str:
-    """Returns why a run has stopped, what is `missing`, and what to do."""
+    """Returns the message of a stopped run: the reason, what is `missing`, and how to continue."""
     return f"stopped: {reason}\n{missing}: run the same command again to go on"

@@ -1,1 +1,1 @@
-"""`rag-r1 mcp`: search and agent as tools for MCP clients."""
+"""`rag-r1 mcp`: offers the search and the agent as tools to MCP clients."""

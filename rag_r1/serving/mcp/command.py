@@ -1,6 +1,6 @@
-"""`rag-r1 mcp`: serves the search and the agent to MCP clients, and shows what an MCP server offers.
+"""`rag-r1 mcp`: serves the search and the agent to MCP clients; with --tools, shows another server's tools.
 
-server.py is the server. Its protocol over stdio uses stdout alone, so all messages go to stderr.
+server.py implements the server. Over stdio, stdout belongs to the protocol, so all messages go to stderr.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from rag_r1.evaluation.eval_arguments import EvalArguments
 
-#: The environment variable with the token of `--http`.
+#: The environment variable with the bearer token that `--http` requires.
 TOKEN_VARIABLE = "RAG_R1_MCP_TOKEN"
 _DESCRIPTION = f"""\
 Offer the search, and a trained agent, to MCP clients (desktop assistants, editors, other agents): the tool
@@ -56,9 +56,9 @@ also: rag-r1 mcp --tools https://mcp.example.org/mcp
       print what an MCP server says about its tools, as entries of rag_r1.tools; MY_TOKEN is an environment
       variable with the bearer token that the address wants
 """
-#: Seconds in which a stop finishes running requests; the streams of clients would never end by themselves.
+#: Seconds for running requests to finish after a stop. The streams of clients never end by themselves.
 _STOP_S = 10
-#: The order of words that follows a message about a wrong one.
+#: The syntax of --tools, for messages about wrong arguments.
 _USAGE = "rag-r1 mcp --tools [--token-env NAME] URL, or rag-r1 mcp --tools COMMAND ..."
 _PORT = Annotated[int, Field(ge=1, le=65535), Constraint("a port, 1 to 65535")]
 
@@ -75,7 +75,7 @@ class _ModelArguments(Arguments):
 
 
 class McpArguments(AgentSelection, _ModelArguments):
-    """The tools to offer, and the port."""
+    """The tools to offer, and where to offer them."""
 
     in_flight: Positive = argument(
         "most questions answered at a time; as many more wait", "N", default=8, old="concurrency"
@@ -92,7 +92,7 @@ class McpArguments(AgentSelection, _ModelArguments):
 
 @command_main(RunError, McpFailure, ValueError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 after an orderly stop, 1 with a message if the server could not start."""
+    """Run the command. Returns 0 after an orderly stop, or 1 with a message if the server could not start."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["--tools"]:
         return _print_tools(arguments[1:])
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = "stdio" if args.http is None else f"http://127.0.0.1:{args.http}/mcp"
         print(f"all checks passed: {tools} would be offered over {where}")
         return 0
-    if args.http is None:  # an exception would wait for the thread that reads stdin
+    if args.http is None:  # an exception would have to wait for the thread that reads stdin
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         asyncio.run(serve(args))
@@ -117,10 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: McpArguments) -> None:
-    """Raises StartError, or RunError, with all that is wrong with the arguments, then with the servers. If a
-    retrieval server does not answer yet, that is only a warning, unless there is a model (which needs it at
-    its start) or --check-only: each search then says what is wrong. Another server at its address is always
-    an error."""
+    """Check the arguments, then the servers. Raises RunError for a single problem, StartError for several.
+
+    A retrieval server that does not answer yet only causes a warning, since each search reports it later. It
+    is an error if there is a model, which needs the search from the start, or with --check-only. Another
+    server at its address is always an error."""
     from rag_r1.http_server.listening import check_port
     from rag_r1.serving.agent import check_agent, try_agent_servers
 
@@ -136,13 +137,13 @@ def check_start(args: McpArguments) -> None:
 
 
 def _check_quietly(args: McpArguments) -> None:
-    """`check_start` without its warning, for a message about wrong arguments."""
+    """Call `check_start` without printing its warning, to complete a message about wrong arguments."""
     with redirect_stderr(io.StringIO()):
         check_start(args)
 
 
 async def serve(args: McpArguments) -> None:
-    """Serve until stdin ends, or a signal ends the process. Raises RunError, ValueError and OSError if the
+    """Serve until stdin is closed or a signal ends the process. Raises RunError, ValueError or OSError if the
     server cannot start."""
     async with open_server(args) as server:
         if args.http is None:
@@ -153,8 +154,7 @@ async def serve(args: McpArguments) -> None:
 
 @asynccontextmanager
 async def open_server(args: McpArguments) -> AsyncIterator[MCPServer]:
-    """Yields the MCP server of these arguments, and closes its connections after the block. Raises as
-    `serve`."""
+    """Yields the MCP server, and closes its connections after the block. Raises the errors of `serve`."""
     from rag_r1.config.schema import RagR1Config
     from rag_r1.evaluation.target import resolve_model
     from rag_r1.evaluation.validation_limits import validation_limits
@@ -190,7 +190,7 @@ async def _serve_http(server: MCPServer, port: int) -> None:
 
 
 def _eval_arguments(args: McpArguments) -> EvalArguments:
-    """The arguments of `rag-r1 eval` with which the agent is made; no questions are read."""
+    """Returns the arguments of `rag-r1 eval` with which the agent is made. No questions are read."""
     from rag_r1.evaluation.eval_arguments import EvalArguments
 
     return EvalArguments(
@@ -204,7 +204,7 @@ def _eval_arguments(args: McpArguments) -> EvalArguments:
 
 
 def _print_tools(words: Sequence[str]) -> int:
-    """Print the tools of an MCP server as entries of `rag_r1.tools`; returns 0."""
+    """Print the tools of an MCP server as entries of `rag_r1.tools`, and return 0."""
     options = _server_options(words)
     if (variable := options.get("token_env")) and not os.environ.get(variable, "").strip():
         fault = "there is no such environment variable, so no token is sent: set it to the token"
@@ -212,15 +212,15 @@ def _print_tools(words: Sequence[str]) -> int:
     if not has_mcp():
         raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
     tools = _fetch_tools(options)
-    # Copies: YAML writes an object that several entries share only once, and refers to it in the others.
+    # Copies, since YAML would write options that entries share only once, and refer to them elsewhere.
     entries = {name: {"tool": "mcp", **deepcopy(options), **entry} for name, entry in tools.items()}
     print(_as_yaml({"rag_r1": {"tools": entries}}))
     return 0
 
 
 def _server_options(words: Sequence[str]) -> dict[str, Any]:
-    """The options (of McpOptions) in the words after --tools: the server's address, with the variable of a
-    token, or its command. Raises CommandError."""
+    """Returns the fields of McpOptions in the words after --tools: the server's address with the variable of
+    its token, or the server's command. Raises CommandError."""
     options: dict[str, Any] = {}
     if words[:1] == ["--token-env"]:
         options, words = {"token_env": "".join(words[1:2])}, words[2:]
@@ -240,20 +240,20 @@ def _server_options(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The tools of a server, by name. Raises CommandError if no MCP server answers, McpFailure if it does not
-    list its tools."""
+    """Returns the tools of a server by name. Raises CommandError if no MCP server answers, and McpFailure if
+    it does not list its tools."""
     url = options.get("url")
     try:
-        # Not for a command: npx, for example, may have to download it first.
+        # A command has no such limit, since npx, for example, may have to download the server first.
         limit = {"timeout_s": FIRST_ANSWER_S} if url else {}
         request = _tools_of(options_from(McpOptions, {**options, **limit}, "rag_r1.tools.NAME"))
-        [tools] = asyncio.run(try_servers(request))  # without the log of mcp, which repeats the error
+        [tools] = asyncio.run(try_servers(request))  # hides the log of mcp, which repeats the error
         return tools
     except McpFailure as error:
         why = str(error).removeprefix("the server cannot be reached: ").removeprefix("the server ")
         if why.startswith("does not list"):
             raise
-        if "validation error" in why:  # the package mcp has ten lines about it
+        if "validation error" in why:  # replaces ten lines of the package mcp
             why = "it answers with JSON that is not MCP's"
         if url:
             why = f"no MCP server answers at {url} ({why}): start it, or correct the address"
@@ -264,14 +264,14 @@ def _fetch_tools(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _as_yaml(entries: Any) -> str:
-    """YAML with all letters as they are; with escapes if it would hold characters that control a terminal."""
+    """Returns YAML. Non-ASCII characters are escaped only if some of them could control a terminal."""
     dump = partial(yaml.safe_dump, entries, sort_keys=False, width=110)
     text = dump(allow_unicode=True)
     return dump(allow_unicode=False) if has_control_characters(text) else text
 
 
 async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
-    """The entries of the tools that a server lists. Raises McpFailure if it does not list them."""
+    """Returns the entries of the tools that a server lists. Raises McpFailure if it does not list them."""
     from mcp.shared.exceptions import MCPError
 
     from rag_r1.tools.mcp.connections import server_for_loop

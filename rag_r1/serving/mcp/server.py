@@ -4,11 +4,11 @@
     ask(question)    the agent's answer, what it searched for, and the passages that it was shown
 
 The agent plays each question as `rag-r1 eval` and `rag-r1 serve` do (rag_r1/serving/agent.py), with a model
-behind an OpenAI-compatible address. A failure of a server is an error of the call, that of the retrieval
-server with its address and the remedy; an episode without an answer is a result that says how it ended. A
-search of a client has no question behind it: a retriever that reads the question beside the query
-(`agentic_input`) is sent the query as both. While `concurrency` questions are answered and as many wait, a
-further question is refused.
+on an OpenAI-compatible server. A failure of a server is an error of the call; for the retrieval server, the
+message has the address and a remedy. An episode without an answer is a normal result, whose status says how
+it ended. A client's search has no question, so a retriever that reads the question beside the query
+(`agentic_input`) gets the query as both. At most `concurrency` questions are answered at the same time, and
+as many can wait; further questions are refused.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.serving.agent import Play
 from rag_r1.tools.mcp.limits import check_message
 
-#: Most passages among the sources of an answer.
+#: The most passages among the sources of an answer.
 _MAX_SOURCES = 20
-#: Most bytes of a request's body.
+#: The most bytes of a request's body.
 _MAX_BODY_BYTES = 1 << 20
-#: Endings of an episode that are errors of the call.
+#: Statuses of an episode that are errors of the call.
 _FAILED = ("engine_failure", "tool_failure", "bad_row", "error")
-#: The type of an exception and its text, which may be the retrieval server's own.
+#: The type of an exception and its message. The message is dropped, since the server may have written it.
 _EXCEPTION = re.compile(r"(\w+): .*", re.DOTALL)
 _Words = Annotated[str, Field(min_length=1, max_length=4000)]
 
@@ -55,7 +55,8 @@ class Passage(BaseModel):
 
     @classmethod
     def of(cls, document: Document) -> Passage:
-        """The passage of a document; its title without the double quotes of FlashRAG's corpora."""
+        """Returns the passage of a document, without the double quotes around titles in FlashRAG's
+        corpora."""
         title, text = (document.title.strip('"'), document.text) if document.text else ("", document.contents)
         return cls(id=document.id, title=title, text=text, score=document.score)
 
@@ -78,8 +79,8 @@ class Answered(BaseModel):
 def make_server(
     search_tool: Tool, play: Play | None = None, *, retriever_url: str, concurrency: int = 8
 ) -> MCPServer:
-    """Returns the server; without `play` it only searches. `retriever_url`: named by the error of a failed
-    search. `concurrency`: most questions that are answered at a time."""
+    """Returns the server. Without `play` it only has the tool `search`. `retriever_url` is the address in the
+    errors of failed searches, and `concurrency` the most questions that are answered at the same time."""
     instructions = "Searches a collection of passages, and answers from it."
     server = MCPServer("rag-r1", instructions=instructions, log_level="WARNING")
 
@@ -98,7 +99,7 @@ def make_server(
 
 
 def _search_fault(url: str, kind: str, detail: str) -> str | None:
-    """The sentence with the address of the retrieval server and the remedy; None for another failure."""
+    """Returns the message with the retrieval server's address and a remedy; None for another failure."""
     if kind != "retriever" or not detail:
         return None
     exception = _EXCEPTION.fullmatch(detail)
@@ -107,8 +108,8 @@ def _search_fault(url: str, kind: str, detail: str) -> str | None:
 
 def _add_ask_tool(server: MCPServer, play: Play, retriever_url: str, concurrency: int) -> None:
     """Add the tool `ask`, which answers `concurrency` questions at a time and lets as many more wait."""
-    seats = asyncio.Semaphore(concurrency)
-    open_questions = 0  # answered or waiting
+    slots = asyncio.Semaphore(concurrency)
+    open_questions = 0  # questions that are being answered or waiting
 
     @server.tool()
     async def ask(question: _Words) -> Answered:
@@ -119,7 +120,7 @@ def _add_ask_tool(server: MCPServer, play: Play, retriever_url: str, concurrency
             raise ToolError("Too many questions are being answered. Try again in a minute.")
         open_questions += 1
         try:
-            async with seats:
+            async with slots:
                 trajectory = await play(question)
         finally:
             open_questions -= 1
@@ -133,7 +134,7 @@ def _add_ask_tool(server: MCPServer, play: Play, retriever_url: str, concurrency
 
 
 def _answer_of(trajectory: Trajectory) -> Answered:
-    """The answer of an episode, with its queries and the first passages that the policy was shown."""
+    """Returns the answer of an episode, with its queries and the first passages that the policy was shown."""
     calls = [call for turn in trajectory.turns for call in turn.calls]
     documents = {
         document.id: document for call in calls for document in call.documents or () if not document.verbatim
@@ -147,16 +148,18 @@ def _answer_of(trajectory: Trajectory) -> Answered:
 
 
 def http_app(server: MCPServer, token: str | None) -> ASGIApp:
-    """Returns the server as an ASGI app with MCP's streamable HTTP at `/mcp`, for an address on this machine:
-    requests with another Host or Origin are refused. With a token, requests must have it as their bearer
-    token. A body must arrive whole, within the limits of rag_r1/http_server/request_guard.py, and have no
-    more bytes, values or levels than a question needs."""
+    """Returns the server as an ASGI app with MCP's streamable HTTP at `/mcp`.
+
+    The app is only for this machine and refuses requests with another Host or Origin. With a `token`,
+    requests must have it as their bearer token. Bodies are read whole, within the limits of
+    rag_r1/http_server/request_guard.py, and their bytes, values and levels are limited."""
     app = WholeBodyMiddleware(server.streamable_http_app(host="127.0.0.1"), _check_body)
     if token is None:
         return app
     bearer = f"Bearer {token}".encode()
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer requests without the token with HTTP 401, and pass the others on."""
         tokens = [value for name, value in scope.get("headers", ()) if name == b"authorization"]
         if scope["type"] != "lifespan" and not (len(tokens) == 1 and hmac.compare_digest(tokens[0], bearer)):
             refusal = Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})
@@ -167,8 +170,8 @@ def http_app(server: MCPServer, token: str | None) -> ASGIApp:
 
 
 def _check_body(body: bytes) -> None:
-    """Raises RequestError for a body of which the package mcp would make so many objects that the event loop
-    would stand still."""
+    """Raises RequestError for a body that is too large: the package mcp would make so many objects from it
+    that the event loop would be blocked."""
     try:
         if len(body) > _MAX_BODY_BYTES:
             raise TooLargeError(f"a message has more than {_MAX_BODY_BYTES >> 20} MiB")

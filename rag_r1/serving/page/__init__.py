@@ -1,4 +1,7 @@
-"""The chat page: its files, and what it shows about the server, the agent that answers and its questions."""
+"""The chat page: its files, and the description of the server, its agent and example questions that it shows.
+
+The app serves the files (app.py), and the page requests the description from `/about`.
+"""
 
 from __future__ import annotations
 
@@ -11,51 +14,57 @@ from typing import Any
 from rag_r1.http_server.page import SCRIPT, SHARED_FILES, STYLE
 
 _FOLDER = Path(__file__).parent
-#: The files of the page by their address, each with its content type. They are served without a token.
+#: The files of the page with their content types, by address. They are served without a token.
 PAGE_FILES = {
     **SHARED_FILES,
     "/": (_FOLDER / "chat.html", "text/html; charset=utf-8"),
     "/chat.css": (_FOLDER / "chat.css", STYLE),
     **{f"/{name}.js": (_FOLDER / f"{name}.js", SCRIPT) for name in ("chat", "turn", "stream", "share")},
 }
+#: The part of a checkpoint's path that has the step of the training.
 _STEP = re.compile(r"global_step_(\d+)")
 
 
 @dataclass(frozen=True)
 class ExampleQuestion:
-    """A question that the page suggests. `kind`: what it takes to answer it; empty: unknown."""
+    """A question that the page suggests."""
 
     question: str
+    #: What is needed to answer it, such as the number of hops; empty if unknown.
     kind: str = ""
 
 
 @dataclass(frozen=True)
 class PageInfo:
-    """The description of the server that the page shows. `what`: what is searched; `note`: a remark; `model`:
-    the name of the model that answers; `step`: of its training, None if unknown; `index`: the search's;
-    `history`: most earlier questions in the prompt of a follow-up. `golds`: right answers, by question, where
-    they are known; the page gets them only with an answer."""
+    """The description of the server that the page shows."""
 
+    #: What is searched, in words.
     what: str = ""
+    #: A remark about the server.
     note: str = ""
     examples: tuple[ExampleQuestion, ...] = ()
     protocol: str = ""
+    #: The most earlier questions in the prompt of a follow-up question.
     history: int = 0
+    #: The name of the model that answers.
     model: str = ""
+    #: The training step of the model; None if unknown.
     step: int | None = None
+    #: The index or the retrieval server that is searched.
     index: str = ""
+    #: The accepted answers by question, where they are known. The page only gets them with an answer.
     golds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def public(self) -> dict[str, Any]:
-        """Everything but the right answers, as JSON types."""
+        """Returns everything but the accepted answers, as JSON types."""
         values = asdict(self)
         del values["golds"]
         return values
 
 
 def model_name(model: str) -> tuple[str, int | None]:
-    """Returns the name to show for a model, and the step of its checkpoint (None if its path has none): for a
-    path the name of the run's folder or of the model's own, for anything else `model` itself."""
+    """Returns the name to show for a model, and the step of its checkpoint, None if its path has none. The
+    name of a folder is that of its run or, without one, the folder's own; other names are not changed."""
     step = _STEP.search(model)
     path = Path(model[: step.start()]) if step else Path(model)
     if step is None and not path.is_dir():

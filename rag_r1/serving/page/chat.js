@@ -1,17 +1,17 @@
-// The chat page: asks the server's own chat API and shows what streams back (turn.js). The conversation is kept here
-// and sent with each question; the server keeps none.
+// The chat page: sends questions to the server's chat API and shows the streamed answers (turn.js). The page keeps
+// the conversation and sends it with each question; the server stores nothing.
 
 import { linkedQuestion } from "./share.js";
 import { chunks } from "./stream.js";
 import { Turn, button, element } from "./turn.js";
 
 const id = (name) => document.getElementById(name);
-const messages = [];   // of answered questions, as the API takes them
-let running = null;    // the AbortController of the answer under way
-let token = "";        // in this variable only: gone with the page
-let about = {};        // what the server says about itself; stands in what is exported
+const messages = [];   // the answered questions and their answers, in the form of the API
+let running = null;    // the AbortController of the current answer
+let token = "";        // kept only in this variable, so it is lost with the page
+let about = {};        // the server's description, which is part of exported answers
 
-// Stay at the end of the page while it grows, unless the reader has scrolled up.
+// Apply a change and stay at the end of the growing page, unless the reader has scrolled up.
 function keepingEnd(change) {
   const page = document.scrollingElement;
   const atEnd = page.scrollHeight - page.scrollTop - page.clientHeight < 120;
@@ -58,30 +58,31 @@ async function ask(question) {
     if (!ended) throw new Error("The connection ended before the answer.");
     keepingEnd(() => turn.end(ended, "", again));
     if (turn.answer) {
-      turn.at = messages.length;
+      turn.messageIndex = messages.length;
       messages.push({ role: "user", content: question }, { role: "assistant", content: turn.answer });
     }
   } catch (error) {
-    running.abort();   // an answer that cannot be shown is not generated further
+    running.abort();   // stops the generation of an answer that cannot be shown
     turn.answer = "";
     const stopped = error.name === "AbortError";
     const unreachable = error instanceof TypeError;
-    const why = stopped ? "Stopped." : unreachable ? "The server cannot be reached." : error.message;
-    keepingEnd(() => turn.end(null, why, again));
+    const reason = stopped ? "Stopped." : unreachable ? "The server cannot be reached." : error.message;
+    keepingEnd(() => turn.end(null, reason, again));
   } finally {
     running = null;
     showRunning(false);
   }
 }
 
-// Ask the same again, in the place of what became of it; what was said after it stays.
+// Ask the question of a turn again and remove the turn. Its answer leaves the conversation only if it is the last.
 function retry(turn) {
   if (running) return;
-  if (turn.at !== undefined && turn.at === messages.length - 2) messages.length = turn.at;
+  if (turn.messageIndex === messages.length - 2) messages.length = turn.messageIndex;
   turn.root.remove();
   ask(turn.question);
 }
 
+// The message for a refused request. Shows the login if the server requires a token.
 async function refusal(response) {
   if (response.status === 401) {
     showLogin(true);
@@ -100,16 +101,16 @@ const sentence = (text) => String(text).charAt(0).toUpperCase() + String(text).s
 
 // ---- the page -----------------------------------------------------------------------------------------------------
 
-function showRunning(is) {
-  id("send").hidden = is;
-  id("stop").hidden = !is;
-  id("new").disabled = is;
+function showRunning(isRunning) {
+  id("send").hidden = isRunning;
+  id("stop").hidden = !isRunning;
+  id("new").disabled = isRunning;
 }
 
-function showLogin(is) {
-  id("login").hidden = !is;
-  id("ask").hidden = is;
-  id(is ? "token" : "question").focus();
+function showLogin(isShown) {
+  id("login").hidden = !isShown;
+  id("ask").hidden = isShown;
+  id(isShown ? "token" : "question").focus();
 }
 
 function fitInput() {
@@ -126,8 +127,8 @@ function submit() {
   ask(question);
 }
 
-// Who answers and what is searched; the server leaves out what it does not know.
-function agent({ model, step, index, what }) {
+// The line about the model and the search. The server leaves out what it does not know.
+function agentLine({ model, step, index, what }) {
   const parts = [model, step ? `step ${step}` : "", index ? `index ${index}` : "", what ? `searches ${what}` : ""];
   return parts.filter(Boolean).join(" · ");
 }
@@ -136,8 +137,8 @@ async function showAbout() {
   const response = await fetch("about", { headers: headers() });
   if (response.status === 401) return refusal(response);
   about = await response.json();
-  id("what").textContent = agent(about);
-  id("what").title = agent(about);
+  id("what").textContent = agentLine(about);
+  id("what").title = agentLine(about);
   id("note").textContent = about.note;
   id("note").hidden = !about.note;
   id("foot").textContent = about.history

@@ -1,4 +1,4 @@
-// Taking something out of the page: into a file, as a link.
+// Exports an answer as a file, and a question as a link.
 
 import { saveBlob } from "./clipboard.js";
 
@@ -6,12 +6,12 @@ export function saveJson(record) {
   saveBlob(new Blob([JSON.stringify(record, null, 2)], { type: "application/json" }), "rag-r1-answer.json");
 }
 
-// The question stands behind the #, so it is in no log of a server. Answers are greedy: the link gives the same again.
+// The question follows the #, so it is in no server's log. Answers are greedy, so the link leads to the same answer.
 export function questionLink(question) {
   return `${location.href.split("#")[0]}#q=${encodeURIComponent(question)}`;
 }
 
-// The question of a link, to be sent by its reader: a page that was only opened asks nothing.
+// The question in the page's address. It is only put into the input: opening a link does not send a question.
 export function linkedQuestion() {
   const [, text] = /^#q=(.*)$/.exec(location.hash) ?? [];
   try {

@@ -1,6 +1,6 @@
-// The chunks of a stream of server-sent events, as the chat API sends them.
+// Reads the chunks of an answer, which the chat API sends as server-sent events.
 
-const LONGEST_EVENT = 1 << 23;   // characters; a longer event is not this API's
+const LONGEST_EVENT = 1 << 23;   // characters; the API sends no longer event
 
 export async function* chunks(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();

@@ -1,12 +1,12 @@
-// One question on the page: its steps as they stream in, its answer, and what can be said about the answer.
+// One question on the page, with its steps while they arrive, its answer, and what is known about the answer.
 //
-// Questions, documents, queries and answers are data. They enter the page through textContent only, so nothing in
-// them is ever markup; the server's Content-Security-Policy forbids everything else.
+// Questions, documents, queries and answers are untrusted. They enter the page only through textContent, so nothing
+// in them becomes markup; the server's Content-Security-Policy forbids everything else.
 
 import { copyText } from "./clipboard.js";
 import { saveJson, questionLink } from "./share.js";
 
-// What is matched are the words of the answer. They can occur in a passage that says something else.
+// Passages are matched by the words of the answer, which can also occur in a passage about something else.
 const CITED = "contains these words";
 const FAILURES = {
   turn_limit: "No answer: the agent used up its turns.",
@@ -15,24 +15,24 @@ const FAILURES = {
 };
 
 export function element(tag, className = "", text = "") {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text !== "") made.textContent = text;
-  return made;
+  const created = document.createElement(tag);
+  if (className) created.className = className;
+  if (text !== "") created.textContent = text;
+  return created;
 }
 
 export function button(text, onClick) {
-  const made = element("button", "quiet", text);
-  made.type = "button";
-  made.addEventListener("click", onClick);
-  return made;
+  const created = element("button", "quiet", text);
+  created.type = "button";
+  created.addEventListener("click", onClick);
+  return created;
 }
 
 export class Turn {
   constructor(question) {
     this.question = question;
     this.calls = new Map();     // "turn/call" -> {step, documents: the passages' elements, by rank}
-    this.searched = new Set();  // queries of this question, as they are compared
+    this.searched = new Set();  // the queries of this question, in the form in which they are compared
     this.answer = "";
     this.record = { question, events: [] };  // what is exported
     this.root = element("li", "turn");
@@ -45,14 +45,14 @@ export class Turn {
     return this.steps.appendChild(element("li", `step ${kind}`));
   }
 
-  // An event of the stream, by its name; unknown ones are those of a later version.
+  // Shows an event of the stream. Events of later versions are only recorded.
   show(event) {
     const known = { searching: 1, passages: 1, citations: 1, rewrite: 1, queued: 1 };
     this.record.events.push(event);
     if (Object.hasOwn(known, event.event)) this[event.event](event);
   }
 
-  // Reasoning arrives in pieces; a blank line begins that of another turn.
+  // Shows a piece of reasoning. A blank line begins the reasoning of another turn.
   thought(text) {
     if (!this.thinking || text.startsWith("\n\n")) {
       if (!text.trim()) return;
@@ -62,8 +62,8 @@ export class Turn {
     this.thinking.append(text);
   }
 
-  // The calls of a turn are one step, side by side: they are made at once. They stand here from the moment they are
-  // made, and get their passages when these arrive.
+  // Shows the calls of a turn, side by side in one step, since they are made concurrently. `passages` adds their
+  // results later.
   searching({ turn, calls }) {
     this.status.textContent = "Searching";
     this.thinking = null;
@@ -88,17 +88,17 @@ export class Turn {
   passages({ turn, calls }) {
     this.status.textContent = "Reading";
     calls.forEach((call, number) => {
-      const made = this.calls.get(`${turn}/${number}`);
-      if (!made) return;
+      const shown = this.calls.get(`${turn}/${number}`);
+      if (!shown) return;
       const count = call.documents.length === 1 ? "1 passage" : `${call.documents.length} passages`;
-      made.how.textContent = `${count}, ${call.seconds.toFixed(2)} s`;
+      shown.how.textContent = `${count}, ${call.seconds.toFixed(2)} s`;
       if (!call.documents.length) {
-        const why = call.status === "ok" ? "Nothing was found." : "The search did not answer.";
-        made.box.append(element("p", "empty", why));
+        const reason = call.status === "ok" ? "Nothing was found." : "The search did not answer.";
+        shown.box.append(element("p", "empty", reason));
       }
       const list = element("div", "passages");
-      made.documents = call.documents.map((document) => list.appendChild(passage(document)));
-      made.box.append(made.repeated ? folded(list) : list);
+      shown.documents = call.documents.map((document) => list.appendChild(passage(document)));
+      shown.box.append(shown.repeated ? folded(list) : list);
     });
   }
 
@@ -124,7 +124,7 @@ export class Turn {
     this.status.textContent = ahead ? `Waiting for a seat; ${ahead} before this question` : "Waiting for a seat";
   }
 
-  // The end, in one of three forms: an answer, no answer, an error.
+  // Shows the end of the turn: an answer, no answer, or an error (`trouble`).
   end(ended, trouble, retry) {
     this.status.remove();
     const box = this.root.appendChild(element("div", "answer"));
@@ -148,7 +148,7 @@ export class Turn {
   }
 }
 
-// What is known about an answer: right or wrong where the right one is known, and where its words stand.
+// Shows what is known about an answer: whether it is right, and which passages contain its words.
 function judge(box, { passages, grounded, verdict, golds }) {
   if (verdict === "right") {
     box.classList.add("right");
@@ -161,7 +161,7 @@ function judge(box, { passages, grounded, verdict, golds }) {
     box.classList.add("ungrounded");
     box.append(element("p", "by", "Ungrounded: no passage contains these words. The model may have made them up."));
   } else if (passages?.length) {
-    const titles = [...new Set(passages.map((one) => one.title))];
+    const titles = [...new Set(passages.map((cited) => cited.title))];
     const note = verdict ? "" : " They do not say whether the answer is right.";
     box.append(element("p", "by", `The model's words occur in: ${titles.join(", ")}.${note}`));
   }
@@ -179,7 +179,7 @@ function passage(document) {
   return box;
 }
 
-// The passages of a search that was made before: behind a line that says so.
+// Folds the passages of a repeated search behind a line that says so.
 function folded(list) {
   const box = element("details", "folded");
   box.append(element("summary", "", "The same search as before"), list);
@@ -190,20 +190,20 @@ function folded(list) {
 function highlight(element_, answer) {
   const text = element_.textContent;
   const lower = text.toLowerCase();
-  const at = lower.indexOf(String(answer).toLowerCase());
-  if (at < 0 || !answer || lower.length !== text.length) return;   // "İ" is longer in lower case
+  const start = lower.indexOf(String(answer).toLowerCase());
+  if (start < 0 || !answer || lower.length !== text.length) return;   // "İ" is longer in lower case
   element_.replaceChildren(
-    text.slice(0, at),
-    element("mark", "", text.slice(at, at + answer.length)),
-    text.slice(at + answer.length),
+    text.slice(0, start),
+    element("mark", "", text.slice(start, start + answer.length)),
+    text.slice(start + answer.length),
   );
 }
 
 // A button that copies a text and says so.
 function copying(name, text) {
-  const made = button(name, async () => {
-    made.textContent = (await copyText(text())) ? "Copied" : "Not copied";
-    setTimeout(() => { made.textContent = name; }, 1500);
+  const created = button(name, async () => {
+    created.textContent = (await copyText(text())) ? "Copied" : "Not copied";
+    setTimeout(() => { created.textContent = name; }, 1500);
   });
-  return made;
+  return created;
 }

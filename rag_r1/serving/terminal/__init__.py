@@ -1,4 +1,4 @@
-"""`rag-r1 chat`: the chat in a terminal."""
+"""`rag-r1 chat`: chats with a search agent in a terminal."""
 
 from rag_r1.system.renamed_modules import forwarding_getattr
 

@@ -1,9 +1,8 @@
 """A client of the chat API that yields a stream's events as they arrive.
 
-The server's texts come from documents and models, so nothing here trusts them: lines, their number, bytes
-and the time of an answer are limited while it arrives (rag_r1/io/bounded_http.py), nothing is decompressed,
-the values of a line are counted before objects are made of them, and what is not of the API's shape is an
-error.
+The server's texts come from documents and models, so they are not trusted. The bytes, the lines and the time
+of an answer are limited while it arrives (rag_r1/io/bounded_http.py), and nothing is decompressed. The values
+of a line are counted before objects are made from them, and data of another shape than the API's is an error.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from rag_r1.io.retry import retry_after
 from rag_r1.options.server_address import other_answer_fault, server_fault, web_page_fault
 from rag_r1.protocols.actions import well_formed
 
-#: Most bytes of a line, lines of an answer and bytes of a refusal in this API.
+#: The most bytes of a line, lines of an answer, and bytes of a refusal.
 _MAX_LINE_BYTES, _MAX_LINES, _MAX_REFUSAL_BYTES = 4 << 20, 100_000, 64 << 10
-#: Most bytes of an answer and values of a line: passages of 16 KiB for 2,000 calls, and 5,000 passages of a
-#: call.
+#: The most bytes of an answer (2,000 calls with passages of 16 KiB) and JSON values of a line (5,000 passages
+#: of a call).
 _MAX_BYTES, _MAX_VALUES = 64 << 20, 50_000
-#: Most seconds until the server is reached, between two pieces (it sends one at least every 15 s), and of a
-#: whole answer with its time in the queue.
+#: The most seconds until the server is reached, between two pieces (the server sends one at least every 15
+#: s), and for a whole answer, including its time in the queue.
 _CONNECT_S, _PIECE_S, _ANSWER_S = 10.0, 120.0, 3600.0
-#: Most seconds until the server answers /health.
+#: The most seconds until the server answers /health.
 _HEALTH_S = 10.0
 
 
 class ChatError(Exception):
-    """There is no answer, for the reason in the message; `wait_s`: seconds after which a full server may be
-    asked again, 0 if it does not say."""
+    """There is no answer, for the reason in the message. `wait_s` is the number of seconds after which a full
+    server may be asked again, 0 if it gives none."""
 
     def __init__(self, reason: str, wait_s: float = 0.0):
         super().__init__(reason)
@@ -41,8 +40,8 @@ class ChatError(Exception):
 
 
 def check_server(url: str, token: str | None = None) -> None:
-    """Raises ChatError if no server answers at an address within `_HEALTH_S`, or answers with a web page, or
-    refuses the token. Other faults of the server show with the first question."""
+    """Raises ChatError if no server answers at an address within `_HEALTH_S`, if it answers with a web page,
+    or if it refuses the token. Other faults of the server show with the first question."""
     try:
         with bounded_http_client(_HEALTH_S, _authorization(token)) as client:
             answer = client.get(f"{url}/health")
@@ -60,24 +59,28 @@ def check_server(url: str, token: str | None = None) -> None:
 
 
 def _authorization(token: str | None) -> dict[str, str]:
+    """Returns the header with the token, if there is one."""
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _token_fault(url: str) -> str:
+    """Returns the message for a refused token."""
     return f"HTTP 401: {url} wants another token: set CHAT_TOKEN to the one that it was started with"
 
 
-def _unreachable(url: str, why: str) -> ChatError:
-    return ChatError(server_fault("chat", url, why, "rag-r1 serve --port {port}", "--url"))
+def _unreachable(url: str, reason: str) -> ChatError:
+    """Returns the error for a server that does not answer."""
+    return ChatError(server_fault("chat", url, reason, "rag-r1 serve --port {port}", "--url"))
 
 
 def stream_answer(
     url: str, messages: Sequence[dict[str, str]], token: str | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Ask a question, and yield what is streamed, in order: ("reasoning", text), ("answer", text) or (event,
-    its data).
+    """Ask a question and yield the stream: ("reasoning", text), ("answer", text), or an event's name with its
+    data.
 
-    `url`: the server's, without a path. Raises ChatError. To stop an answer, close the iterator.
+    `url` is the server's address without a path, and `messages` the conversation with the question. Close the
+    iterator to stop the answer. Raises ChatError.
     """
     headers = _authorization(token)
     timeout = httpx.Timeout(_PIECE_S, connect=_CONNECT_S)
@@ -98,28 +101,28 @@ def stream_answer(
                 )
             yield from _stream_events(_lines(response.iter_raw()))
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        why = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
         if isinstance(error, httpx.ConnectError):
-            raise _unreachable(url, why) from error
-        raise ChatError(f"no answer from {url}: {why}") from error
+            raise _unreachable(url, reason) from error
+        raise ChatError(f"no answer from {url}: {reason}") from error
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
-    """Yields the lines of the pieces, and holds never more than one. Raises ChatError if there are too many,
-    or one is too long."""
-    line, number = bytearray(), 0  # the begin of a line, and the lines before it
+    """Yields the lines in the pieces, and stores only the current one. Raises ChatError if there are too many
+    lines, or if one is too long."""
+    line, count = bytearray(), 0  # the beginning of the current line, and the number of lines before it
     for piece in pieces:
-        first, *starts = piece.split(b"\n")
-        line += first
-        for start in starts:
+        line_end, *next_lines = piece.split(b"\n")
+        line += line_end
+        for next_line in next_lines:
             yield line.decode("utf-8", "replace").removesuffix("\r")
-            line, number = bytearray(start), number + 1
-        if number > _MAX_LINES or len(line) > _MAX_LINE_BYTES:
+            line, count = bytearray(next_line), count + 1
+        if count > _MAX_LINES or len(line) > _MAX_LINE_BYTES:
             raise ChatError("the answer is longer than an answer of this API can be: correct --url")
 
 
 def _stream_events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
-    """Yields the events in the lines, up to [DONE]. Raises ChatError if they are not of the API's form."""
+    """Yields the events in the lines, up to [DONE]. Raises ChatError if they do not have the API's form."""
     for line in lines:
         if line == "data: [DONE]":
             return
@@ -139,7 +142,7 @@ def _chunk_events(chunk: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         raise ChatError(str(chunk["error"]["message"]))
     if "rag_r1" in chunk:
         kind = str(chunk["rag_r1"]["event"])
-        if kind in ("reasoning", "answer"):  # our names of texts, not events of the API
+        if kind in ("reasoning", "answer"):  # names of texts in `stream_answer`, not of events
             raise ValueError(f"not an event of the API: {kind}")
         yield kind, chunk["rag_r1"]
     for choice in chunk["choices"]:
@@ -151,7 +154,7 @@ def _chunk_events(chunk: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _refusal(url: str, response: httpx.Response) -> ChatError:
-    """The error of a response whose status is not 200, with the server's reason if it gives one."""
+    """Returns the error for a response whose status is not 200, with the server's reason if it gives one."""
     if response.status_code == 401:
         return ChatError(_token_fault(url))
     raw = bytearray()

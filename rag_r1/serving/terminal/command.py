@@ -1,9 +1,11 @@
-"""`rag-r1 chat`: a chat in the terminal, with a running server or its own.
+"""`rag-r1 chat`: a chat in the terminal, with a running server or one that the command starts.
 
     rag-r1 chat --demo
     rag-r1 chat --url http://127.0.0.1:8080
 
-Ctrl-C stops an answer, Ctrl-D ends the chat. Whatever the server sends is shown without control characters.
+Without --url, the command runs the server of `rag-r1 serve` in a thread; the terminal always is a client of
+the server's API. Ctrl-C stops an answer, Ctrl-D ends the chat. Control characters in the server's texts are
+replaced.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from rag_r1.options.server_address import Address
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY
 from rag_r1.serving.arguments import ChatAgentArguments, check_agent, refuse_unused
-from rag_r1.serving.command import TOKEN_VARIABLE, check_parts, set_up_logs
+from rag_r1.serving.command import TOKEN_VARIABLE, check_extras, set_up_logs
 from rag_r1.serving.terminal.client import ChatError, check_server, stream_answer
 
 if TYPE_CHECKING:
@@ -45,8 +47,9 @@ examples:
   rag-r1 chat --url http://127.0.0.1:8080
   rag-r1 chat --demo --ask "Where was Mara Torval born?"
 """
-#: Most characters of a passage that are shown.
+#: The most characters of a passage that are shown.
 _MAX_PASSAGE_CHARACTERS = 160
+#: Terminal escape codes.
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
@@ -68,7 +71,7 @@ class ChatArguments(ChatAgentArguments):
 
     @model_validator(mode="after")
     def _has_model(self) -> ChatArguments:
-        """Raises ValueError, naming the flags, unless the arguments choose a server or one agent."""
+        """Raises ValueError, which names the flags, unless the arguments select a server or one agent."""
         if not all(question.strip() for question in self.ask):
             raise ValueError("--ask is empty: give a question")
         if self.url is None and self.model is None and not self.demo:
@@ -82,8 +85,8 @@ class ChatArguments(ChatAgentArguments):
 
 @command_main(RunError, ChatError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 at the end of the chat; 1 with a message if it could not begin, or if a question of --ask got
-    no answer."""
+    """Run the command. Returns 0 at the end of the chat, or 1 with a message if it could not begin or if a
+    question of --ask got no answer."""
     args = read_arguments(
         ChatArguments,
         arguments,
@@ -104,19 +107,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_start(args: ChatArguments, token: str | None) -> None:
-    """Raises StartError, RunError or ChatError with all that is wrong with the arguments or the server."""
+    """Check the arguments or the server. Raises StartError, RunError or ChatError with all problems."""
     if args.url is not None:
         return check_server(args.url.rstrip("/"), token)
     from rag_r1.serving.launch import check_launch
 
-    check_launch(args, [partial(check_parts, "rag-r1 chat", args)])
+    check_launch(args, [partial(check_extras, "rag-r1 chat", args)])
 
 
 @contextmanager
 def _local_server(args: ChatArguments) -> Iterator[RunningServer]:
-    """Yields a server on a free loopback port, which runs in a thread until the block ends. Raises
+    """Yields a server on a free port of this machine, which runs in a thread until the block ends. Raises
     RunError."""
-    # Here, because these need what belongs to extras, and neither `--help` nor `--url` does.
+    # Imported here, because these modules need extras, which neither `--help` nor `--url` does.
     from rag_r1.serving.http_server import serve
     from rag_r1.serving.launch import launch_agent
 
@@ -124,6 +127,7 @@ def _local_server(args: ChatArguments) -> Iterator[RunningServer]:
     with bind_socket("127.0.0.1", 0) as listener, launch_agent(args) as launched:
 
         def run_server() -> None:
+            """Run the server in this thread; an error before it answers becomes the result of `started`."""
             fault: object = "its server ended"
             try:
                 asyncio.run(serve(args, launched, listener, started.set_result, drain_s=1))
@@ -143,22 +147,22 @@ def _local_server(args: ChatArguments) -> Iterator[RunningServer]:
 
 
 class TerminalChat:
-    """A conversation with the server at `url`. `read` returns the next line of the user, and raises EOFError
-    at the end."""
+    """A conversation with the server at `url`."""
 
     def __init__(
         self, url: str, token: str | None, out: TextIO | None = None, read: Callable[[], str] | None = None
     ):
+        """`read` returns the user's next line, and raises EOFError after the last one."""
         self.url = url
         self.token = token
         self.out = out or sys.stdout
         self.read = read or (lambda: input("\n> " if sys.stdin.isatty() else ""))
         self.messages: list[dict[str, str]] = []
         self._colours = self.out.isatty()
-        self._in_line = False  # whether the last line has no end yet: reasoning arrives in pieces
+        self._in_line = False  # whether the last line, a piece of reasoning, is still open
 
     def chat(self, questions: Sequence[str] = ()) -> int:
-        """Ask the questions, or, if there are none, those that the user types; returns the exit status."""
+        """Ask the questions or, without any, those that the user types. Returns the exit status."""
         if questions:
             return 0 if all([self.answer(question) for question in questions]) else 1
         while True:
@@ -173,8 +177,8 @@ class TerminalChat:
                 self.answer(line)
 
     def answer(self, question: str) -> bool:
-        """Ask a question and show what the server streams; returns whether there was an answer, which then is
-        part of the conversation."""
+        """Ask a question and show what the server streams. Returns whether there was an answer; if so, it
+        becomes part of the conversation."""
         messages = [*self.messages, {"role": "user", "content": question}]
         text = ""
         try:
@@ -195,7 +199,7 @@ class TerminalChat:
         return bool(text)
 
     def _check_and_show(self, kind: str, data: Any) -> None:
-        """Show a piece of the stream. Raises ChatError for an event without the keys that it should have."""
+        """Show a part of the stream. Raises ChatError for an event that does not have the API's form."""
         try:
             self._show(kind, data)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -221,7 +225,7 @@ class TerminalChat:
             self._line(f"no answer ({data['status']})", _BOLD)
 
     def _show_citations(self, data: dict[str, Any]) -> None:
-        """Show whether the answer is right, where that is known, and the passages with its words."""
+        """Show whether the answer is right, if that is known, and the passages that contain its words."""
         if data.get("verdict") == "right":
             self._line("right: it is the known answer", _DIM)
         elif data.get("verdict") == "wrong":
@@ -234,7 +238,7 @@ class TerminalChat:
                 self._line(f"  * {title}")
 
     def _show_call(self, call: dict[str, Any]) -> None:
-        """Show a search with the begin of each passage."""
+        """Show a search with the beginning of each passage."""
         arguments = call["arguments"]
         self._line(f"{call['tool']}: {arguments.get('query', arguments)}  ({call['seconds']:.2f} s)")
         for document in call["documents"]:
@@ -244,16 +248,18 @@ class TerminalChat:
             self._line("    nothing found" if call["status"] == "ok" else f"    {call['status']}", _DIM)
 
     def _line(self, text: object, style: str = "") -> None:
+        """Write a text on a separate line."""
         self._end_line()
         self._write(text, style, "\n")
 
     def _end_line(self) -> None:
-        """End a line of reasoning, so that the next text begins a line."""
+        """End an open line of reasoning, so that the next text begins a new line."""
         if self._in_line:
             self._write("", suffix="\n")
         self._in_line = False
 
     def _write(self, text: object, style: str = "", suffix: str = "") -> None:
+        """Write a text without its control characters, in a style if the output is a terminal."""
         encoding = getattr(self.out, "encoding", None) or "utf-8"
         text = plain_text(str(text)).encode(encoding, "replace").decode(encoding)
         text = f"{style}{text}{_PLAIN}" if style and self._colours else text
@@ -262,7 +268,7 @@ class TerminalChat:
 
 
 def plain_text(text: str) -> str:
-    """The text with all control characters but line breaks replaced, so that it cannot control the
+    """Returns the text with all control characters but line breaks replaced, so that it cannot control the
     terminal."""
     return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else "?" for c in text)
 
