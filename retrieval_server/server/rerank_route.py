@@ -134,15 +134,13 @@ def _refuse_too_large(body: RerankRequest, services: Services) -> None:
     max_chars = services.search.limits.max_query_chars
     pairs = sum(len(documents) for _, documents in groups)
     if pairs > MAX_PAIRS:
-        raise refused(
-            413, "too_large", f"{pairs} documents; at most {MAX_PAIRS} in one request: send less at a time"
-        )
+        reason = f"{pairs} documents; at most {MAX_PAIRS} in one request: send less at a time"
+        raise refused(413, "too_large", reason)
     for i, (query, _) in enumerate(groups):
         if len(query) > max_chars:
             name = "query" if body.queries is None else f"queries[{i}]"
-            raise refused(
-                413, "too_large", f"{name} has {len(query)} characters; at most {max_chars}: shorten it"
-            )
+            reason = f"{name} has {len(query)} characters; at most {max_chars}: shorten it"
+            raise refused(413, "too_large", reason)
 
 
 def _without_score(document: RerankInput) -> str | RerankDocument:
