@@ -136,7 +136,7 @@ class ApproximateSearch:
 
 
 class GpuSearch:
-    """Searches (queries, dimension) vectors with a `copy` on GPUs; `index` in main memory gives the scores."""
+    """Searches (queries, dimension) vectors with a `copy` on GPUs, and scores with `index` in main memory."""
 
     def __init__(self, copy: faiss.Index, index: faiss.Index):
         self._copy, self._index = copy, index
