@@ -1,14 +1,14 @@
-"""Base classes for options: pydantic models whose fields are the flags of a command line. For example,
+"""Base classes for options: pydantic models whose fields are the flags of a command line.
 
     class EngineOptions(Options):
         group = Group("batching")
         max_batch: Annotated[int, Field(ge=1), Flag("queries in a batch")] = 64
 
-declares the flag `--max-batch`, its line in `--help` with the default, the refusal of 0, and the field that
-the engine reads. The type of a field determines how its flag is read: `Literal` makes choices, `bool` a flag
-without a value, and `tuple` a flag with several values. A field that is a model adds the flags of that model
-under the title of its `group`. A field without `Flag` has no flag. Conditions between options belong to the
-`contradictions` of the model that contains them.
+This declares the flag `--max-batch`, its line in `--help` with the default, the refusal of 0, and the field
+that the engine reads. The type of a field determines how its flag is read: `Literal` makes choices, `bool` a
+flag without a value, and `tuple` a flag with several values. A field that is a model adds the flags of that
+model under the title of its `group`. A field without `Flag` has no flag. Conditions between options belong to
+the `contradictions` of the model that contains them.
 """
 
 from __future__ import annotations

@@ -110,9 +110,8 @@ class Recording:
             except OSError as error:
                 os.ftruncate(self._record, self._end)
                 path = self._paths[self._record]
-                raise UserError(
-                    f"{path}: cannot record ({error.strerror or error}). Free its disk."
-                ) from None
+                reason = error.strerror or error
+                raise UserError(f"{path}: cannot record ({reason}). Free its disk.") from None
             self._entries[key.digest()] = (self._record, self._end, len(line))
             self._end += len(line)
         return list(documents)
@@ -154,20 +153,18 @@ class Recording:
         with open(os.dup(descriptor), "rb") as stream:
             stream.seek(0)
             for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b""), 1):
+                location = f"{path}: line {number}"
                 if len(line) > MAX_LINE_BYTES:
-                    raise UserError(
-                        f"{path}: line {number} is longer than {MAX_LINE_BYTES} bytes. Remove it."
-                    )
+                    raise UserError(f"{location} is longer than {MAX_LINE_BYTES} bytes. Remove it.")
                 if not line.endswith(b"\n"):
-                    log.warning("%s: line %d was cut off by a kill and is left out", path, number)
+                    log.warning("%s was cut off by a kill and is left out", location)
                     break
                 try:
                     row = _parse(line)
                     key = RecordingKey(**{name: value for name, value in row.items() if name != "documents"})
                 except _BROKEN as error:
-                    raise UserError(
-                        f"{path}: line {number} is not a recorded answer ({reason_of(error)}). Remove it."
-                    ) from None
+                    reason = reason_of(error)
+                    raise UserError(f"{location} is not a recorded answer ({reason}). Remove it.") from None
                 self._entries.setdefault(key.digest(), (descriptor, end, len(line)))
                 end += len(line)
         if repair:

@@ -34,6 +34,8 @@ MIN_CANDIDATES = 32
 #: The smallest number of cells that a graph over the cells visits to find the nearest ones.
 _MIN_VISITED_CELLS = 64
 _GPU_MAX_HITS = 2048  # the largest number of hits for a query that FAISS returns on a GPU
+#: Returns the vectors, (rows, dimension), of an array of row numbers.
+VectorReader = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -170,9 +172,7 @@ def _number_rows(index: faiss.Index) -> None:
         ivf.make_direct_map(True)
 
 
-def _rescore(
-    read_vectors: Callable[[np.ndarray], np.ndarray], query: np.ndarray, rows: np.ndarray
-) -> list[Hit]:
+def _rescore(read_vectors: VectorReader, query: np.ndarray, rows: np.ndarray) -> list[Hit]:
     """Return the candidates `rows` by the exact scores of their vectors, equal scores in corpus order."""
     rows = np.sort(rows[rows >= 0])
     if not len(rows):
