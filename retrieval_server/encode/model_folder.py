@@ -170,7 +170,7 @@ class FolderSettings:
     separator: str | None = None
     #: In tokens.
     max_length: int | None = None
-    #: What clients put beside a query; see `IndexStatus` in server/wire.py.
+    #: What clients add to a query; see `IndexStatus` in server/wire.py.
     query_mode: str | None = None
 
 

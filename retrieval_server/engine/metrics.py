@@ -8,6 +8,7 @@ Each app has a registry, so that two apps can share a process. `queries` counts 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -26,7 +27,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)  # memory, CPU time and open files
 
-        def add(kind, name: str, text: str, labels: tuple[str, ...] = (), **options):
+        def add(kind: Any, name: str, text: str, labels: tuple[str, ...] = (), **options: Any) -> Any:
             return kind(f"retrieval_{name}", text, labels, registry=self._registry, **options)
 
         self.requests = add(Counter, "requests", "Requests answered.", ("route", "status"))

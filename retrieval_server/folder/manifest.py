@@ -62,7 +62,7 @@ class EncoderSection(_Section):
     #: In tokens.
     max_length: int
     dimension: int
-    #: What clients put beside a query (see `IndexStatus`); None if its training did not record it.
+    #: What clients add to a query (see `IndexStatus`); None if the training did not record it.
     query_mode: str | None = None
     #: The number format in which the passages were encoded; None for floating point.
     passage_dtype: Literal["int8"] | None = None

@@ -61,14 +61,13 @@ def sample_queries(store: PassageStore, number: int = _SAMPLED_QUERIES) -> list[
 
 def read_queries(path: Path) -> list[str]:
     """Return the queries of a text file, one per line. Raises UserError if it has none or cannot be read."""
+    remedy = "Give a text file, one query a line."
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"--recall-queries {path}: {reason_of(error)}. Give a text file, one query a line."
-        ) from None
+        raise UserError(f"--recall-queries {path}: {reason_of(error)}. {remedy}") from None
     if not (queries := [line.strip() for line in lines if line.strip()]):
-        raise UserError(f"--recall-queries {path}: no query in it. Give a text file, one query a line.")
+        raise UserError(f"--recall-queries {path}: no query in it. {remedy}")
     return queries
 
 

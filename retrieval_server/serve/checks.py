@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from retrieval_server.encode.model_folder import check_model, check_weights, is_hub_name, resolve_model
 from retrieval_server.errors import UserError, check_all
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from retrieval_server.cluster.ray_serve import RayServe
     from retrieval_server.search.reranker import Reranker
     from retrieval_server.web.source import WebSource
+
+    #: The shards of each index, the web engine, and the socket of the port.
+    LocalSources = tuple[list[list[IndexFolder]], WebSource | None, socket.socket]
 
 
 @dataclass
@@ -62,7 +65,7 @@ def check_sources(command: ServeCommand) -> ServedSources:
     require_packages("A server", "bm25", SERVER)
     folders = command.folders
     with ExitStack() as resources:
-        *shards, web, listener, _, _ = _local_checks(command, folders.values(), resources)
+        shards, web, listener = _local_checks(command, folders.values(), resources)
         by_name = dict(zip(folders, shards, strict=True))
         _fetch_models(command, by_name)
         ray = None
@@ -80,19 +83,16 @@ def check_sources(command: ServeCommand) -> ServedSources:
     return ServedSources(by_name, web, ray, reranker, listener)
 
 
-def _local_checks(command: ServeCommand, folders: Iterable[Path], resources: ExitStack) -> list[Any]:
-    """Run the checks that need only this machine, and return their results.
-
-    These are the shards of each index, the web engine, the port's socket, and two results without a value.
-    Leaving `resources` closes the port. Raises UserError.
-    """
-    return check_all(
+def _local_checks(command: ServeCommand, folders: Iterable[Path], resources: ExitStack) -> LocalSources:
+    """Run the checks that need only this machine. Leaving `resources` closes the port. Raises UserError."""
+    *shards, web, listener, _, _ = check_all(
         *(partial(_check_index, command, folder) for folder in folders),
         partial(_open_web, command),
         lambda: resources.enter_context(listen(command.host, command.port)),
         partial(_check_rerank, command.rerank.rerank),
         partial(_check_files, command),
     )
+    return shards, web, listener
 
 
 def check_locally(command: ServeCommand) -> None:

@@ -107,7 +107,7 @@ def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, 
         response_model_exclude_none=True,
         responses=errors,
     )
-    async def rerank(body: RerankRequest, request: Request):
+    async def rerank(body: RerankRequest, request: Request) -> JSONResponse:
         nonlocal waiting
         services.indexes.require()
         groups = body.documents_by_query()

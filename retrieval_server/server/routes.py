@@ -59,7 +59,7 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
         response_model=RetrieveResponse,
         responses=ERRORS,
     )
-    async def retrieve(body: RetrieveRequest, request: Request):
+    async def retrieve(body: RetrieveRequest, request: Request) -> JSONResponse:
         return await _answer_retrieve(services, body, request, body.index)
 
     @app.post(
@@ -68,7 +68,7 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
         response_model=RetrieveResponse,
         responses=ERRORS,
     )
-    async def retrieve_from(name: _Name, body: RetrieveRequest, request: Request):
+    async def retrieve_from(name: _Name, body: RetrieveRequest, request: Request) -> JSONResponse:
         return await _answer_retrieve(services, body, request, _consistent_name(name, body.index))
 
     @app.post(
@@ -77,7 +77,7 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
         response_model=QueriesResponse,
         responses=ERRORS,
     )
-    async def queries(body: QueriesRequest, request: Request):
+    async def queries(body: QueriesRequest, request: Request) -> JSONResponse:
         return await _answer_queries(services, body, request, body.index)
 
     @app.post(
@@ -86,7 +86,7 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
         response_model=QueriesResponse,
         responses=ERRORS,
     )
-    async def queries_from(name: _Name, body: QueriesRequest, request: Request):
+    async def queries_from(name: _Name, body: QueriesRequest, request: Request) -> JSONResponse:
         return await _answer_queries(services, body, request, _consistent_name(name, body.index))
 
 
@@ -99,7 +99,7 @@ def add_document_routes(app: APIRouter, services: Services) -> None:
         response_model=DocumentsResponse,
         responses=ERRORS,
     )
-    async def documents(body: DocumentsRequest, request: Request):
+    async def documents(body: DocumentsRequest, request: Request) -> JSONResponse:
         result = await services.search.documents(request, body.ids, body.index)
         documents = [passage and _document(passage) for passage in result.items]
         return JSONResponse({"result": documents}, headers=_source_headers(result))
@@ -110,7 +110,7 @@ def add_document_routes(app: APIRouter, services: Services) -> None:
         response_model=AccessResponse,
         responses=ERRORS,
     )
-    def access(body: AccessRequest):
+    def access(body: AccessRequest) -> JSONResponse:
         pages = services.pages.require()
         return JSONResponse({"result": [pages.get(url) for url in body.urls]})
 

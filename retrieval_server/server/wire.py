@@ -220,39 +220,39 @@ class IndexStatus(BaseModel):
 
     index_version: int
     backend: str
-    passages: int | None = Field(None, description="Null where documents come from the web.")
+    passages: int | None = Field(None, description="Null if documents come from the web.")
     corpus_sha256: str | None = None
     encoder: str | None = None
     encoder_sha256: str | None = Field(
-        None, description="Over the encoder's files: one that was trained again has another."
+        None, description="Hash of the encoder's files, which changes when the encoder is trained again."
     )
-    separator: str | None = Field(None, description="What joins the parts of a query made of several texts.")
+    separator: str | None = Field(None, description="Joins the parts of a query made of several texts.")
     max_length: int | None = Field(
-        None, description="Tokens of a query that its encoder reads, prefix and special tokens included."
+        None, description="Tokens of a query that the encoder reads, including prefix and special tokens."
     )
-    query_prefix: str | None = Field(None, description="Put before a query by the server; clients must not.")
+    query_prefix: str | None = Field(None, description="Added to a query by the server, not by clients.")
     query_mode: str | None = Field(
         None,
-        description="What stands in a query beside it, as the encoder was trained: agentic (the question), "
-        "history, reasoning or plain. Null where its training did not say.",
+        description="What clients add to a query, as in the encoder's training: agentic (the question), "
+        "history, reasoning or plain. Null if the training did not record it.",
     )
     query_dtype: str | None = Field(
-        None, description="What the encoder computes queries in, as the server was started."
+        None, description="The number format in which this server encodes queries."
     )
     passage_dtype: str | None = Field(
-        None, description="int8 where the passages were encoded in 8 bits; null: in floating point."
+        None, description="int8 if the passages were encoded in 8 bits; null for floating point."
     )
     guarantee: Determinism | None = Field(
         None,
         description="What holds for an answer at every load. bits: the same ids and the same bits of every "
         "score. order: scores within 1e-6, and the same ids except where scores are that close. none: "
-        "neither, as the model computes in 16 or 8 bits. Null where documents come from the web.",
+        "neither, as the model computes in 16 or 8 bits. Null if documents come from the web.",
     )
     paged_in: float | None = Field(
         None,
         description="The share, 0 to 1, of a mapped index that has been read into memory in the background. "
-        "Searches are answered meanwhile, more slowly. Null where the index is not mapped, does not fit, or "
-        "is searched on Ray, where each shard reads its own.",
+        "Meanwhile searches are slower. Null if the index is not mapped, does not fit into memory, or is "
+        "searched on Ray, where each shard reads its own part.",
     )
 
 
