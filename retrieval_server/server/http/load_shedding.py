@@ -24,7 +24,7 @@ from retrieval_server.server.services import Services
 _INTERVAL_S = 0.05  # between two measurements of the event loop's delay
 _MAX_DELAY_S = 0.1  # with a longer delay the event loop has no time to read requests
 _SEARCH = re.compile(r"(?:/indexes/([^/]+))?/(?:retrieve|queries)")
-#: From this many refusals between two measurements on (100 per second), requests are not read before.
+#: The number of refusals between two measurements (100 per second) from which on searches are not read.
 _MAX_REFUSALS = 5
 
 
@@ -38,7 +38,7 @@ class LoopMonitor:
         self._refused = 0  # since the last measurement
 
     async def watch(self) -> None:
-        """Measure the event loop's delay, in which this runs, and the refusals, until cancelled."""
+        """Measure the delay of the running event loop and the rate of refusals, until cancelled."""
         while True:
             started = time.monotonic()
             await asyncio.sleep(_INTERVAL_S)
