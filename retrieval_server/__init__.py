@@ -1,6 +1,7 @@
 """A retrieval server for search agents: one process that answers `POST /retrieve`.
 
-An *index* is a folder that `rag-r1 index build` makes and `rag-r1 index serve` serves. The way of a question:
+An *index* is a folder that `rag-r1 index build` makes and `rag-r1 index serve` serves. A query takes this
+path:
 
     HTTP body --> server/wire.py (types) --> server/routes.py --> server/search_service.py (limits, deadline)
                                                                        |
@@ -12,26 +13,25 @@ An *index* is a folder that `rag-r1 index build` makes and `rag-r1 index serve` 
                                                                        |   row numbers and scores
                                       folder/passages.py (memory-mapped text) --> documents
 
-An index is one of two kinds of source (`source.py`). The other kind is a web search engine (`web/`): the
-engine sends it each query on its own, from the event loop.
+An index is one of two kinds of source (`source.py`). The other kind is a web search engine (`web/`), to which
+the engine sends each query separately, from the event loop.
 
-A server holds several sources, each under its name (`server/indexes.py`), and can replace one while it is
-served (`server/reload.py`). An index can be split into *shards* (`indexing/split_index.py`) and searched
-on several machines (`cluster/`).
+A server has several sources, each under a name (`server/indexes.py`), and can replace one while it is served
+(`server/reload.py`). An index can be split into *shards* (`indexing/split_index.py`) and searched on several
+machines (`cluster/`).
 
-Packages, each of which imports only those that stand below it (`pyproject.toml`, checked by
-`lint-imports`):
+Each package imports only packages below it in this list (`pyproject.toml`, checked by `lint-imports`):
 
     serve                        `rag-r1 index serve`: options, checks, app, process
     server | indexing            the HTTP service | builds index folders
     engine | cluster | web       queue and batches | Ray Serve | web search engines
     search                       back ends: dense, BM25, Lucene, hybrid; reranking
-    encode                       encoders; beside it `source.py`, what the engine can search
+    encode                       encoders; on the same level `source.py`, the interface of sources
     folder                       an index on disk
     determinism.py, extras.py, errors.py
 
-Options are declared where they are read (the modules `options` of several packages); `serve/options.py`
-and `build_options.py` put them together, and `command_line.py` makes flags of them. `commands.py` has
-the commands by name. Only base dependencies are imported before a command knows what it needs; `extras.py`
-names what is missing. The server knows nothing of the trainer, only the wire format.
+Options are declared in the packages that read them, in modules named `options`. `serve/options.py` and
+`build_options.py` combine them, and `command_line.py` turns them into flags. `commands.py` lists the
+commands. Only base dependencies are imported before a command knows what it needs; `extras.py` then names the
+packages that are missing. The server does not depend on the trainer; they share only the wire format.
 """

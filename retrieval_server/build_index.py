@@ -59,14 +59,14 @@ from retrieval_server.extras import INDEX, MODEL, require_packages
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index build") -> int:
-    """Build an index, or one step of it, as a command line says; returns the exit status."""
+    """Build an index, or run one step of it, by a command line. Returns the exit status."""
     return run(parse(BuildCommand, __doc__, argv, prog, check=check))
 
 
 def run(command: BuildCommand) -> int:
-    """Run the step that the options name; returns the exit status."""
+    """Run the step that the options name. Returns the exit status."""
     logging.basicConfig(level="WARNING", format="%(levelname)s: %(message)s")
-    set_mkl_reproducible()  # a resumed build ends with the same bytes as one that was never stopped
+    set_mkl_reproducible()  # so that a resumed build writes the same bytes as an uninterrupted one
     try:
         check(command)
         name = command.dense.encoder
@@ -75,7 +75,7 @@ def run(command: BuildCommand) -> int:
         if command.check_only:
             print(f"all checks passed: would write {command.out or command.parts}")
             return 0
-        # A merge writes --out, the steps before it --parts.
+        # A merge writes --out, and the steps before it write --parts.
         with disk_errors(command.out or command.parts or Path()):
             if command.backend == "hybrid":
                 _build_hybrid(command)
@@ -88,12 +88,12 @@ def run(command: BuildCommand) -> int:
 
 
 def check(command: BuildCommand) -> None:
-    """Raises UserError with all that is wrong on this machine."""
+    """Raise UserError, or UserErrors, with all problems on this machine."""
     check_all(*_checks(command))
 
 
 def _checks(command: BuildCommand) -> Iterator[Callable[[], object]]:
-    """The checks of a command that can be made before the work; each raises UserError."""
+    """Yield the checks of a command that can run before the work. Each raises UserError."""
     from retrieval_server.indexing import checks, parts
 
     if command.backend == "hybrid":
@@ -118,12 +118,12 @@ def _checks(command: BuildCommand) -> Iterator[Callable[[], object]]:
             yield partial(require_packages, "A dense index", "retrieval", INDEX)
 
 
-# Each step imports what it needs, so that `--help` and the other steps do without it. The assertions are for
-# type checkers: `BuildCommand.contradictions` has refused a step without one of its options.
+# Each step imports the modules that it needs, so that `--help` and the other steps do not need them. The
+# assertions are for type checkers: `BuildCommand.contradictions` has refused a step that lacks an option.
 
 
 def _build_hybrid(command: BuildCommand) -> None:
-    """Make a hybrid of the indexes of --of, and print the command that serves it."""
+    """Make a hybrid of the indexes in --of, and print the command that serves it."""
     from retrieval_server.indexing.builder import build_hybrid
 
     assert command.out is not None
@@ -135,6 +135,7 @@ def _build_hybrid(command: BuildCommand) -> None:
 
 
 def _build_index(command: BuildCommand) -> None:
+    """Build an index from a corpus, and print the command that serves it."""
     from retrieval_server.indexing.builder import build_index
 
     options = command.build_options()
@@ -142,6 +143,7 @@ def _build_index(command: BuildCommand) -> None:
 
 
 def _merge_parts(command: BuildCommand) -> None:
+    """Build an index from the encoded parts, and print the command that serves it."""
     from retrieval_server.indexing.builder import merge_parts
 
     assert command.parts is not None
@@ -194,7 +196,7 @@ def _encode_part(command: BuildCommand) -> None:
 
 
 def _print_serve_command(out: Path, manifest: Manifest) -> None:
-    """Print how many passages an index has, and the command that serves it."""
+    """Print the number of passages of an index, and the command that serves it."""
     print(f"{out}: {manifest.count} passages{_skipped_text(manifest.corpus.skipped_rows)}. Serve it with:")
     print(f"rag-r1 index serve --index {quote(str(out))}")
 

@@ -1,7 +1,7 @@
-"""The options of `rag-r1 index build`.
+"""Declares the options of `rag-r1 index build`.
 
-Options that contradict each other, or that are missing for a step, are refused. `command_line.py` makes the
-flags, the help and the error messages from this declaration.
+Contradictory options are refused, and so is a step without an option that it needs. `command_line.py` creates
+the flags, the help and the error messages from this declaration.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.indexing.options import BM25Options, BuildOptions, DenseOptions
 from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
-#: The fields without which a step is refused.
+#: The fields that each step needs.
 _REQUIRED = {
     "all": ("corpus", "out", "backend"),
     "passages": ("corpus", "parts"),
@@ -25,7 +25,7 @@ _REQUIRED = {
 
 
 class ImportOptions(Options):
-    """A ready-made index or ready-made vectors."""
+    """An existing index, or existing vectors, to be imported."""
 
     group = Group("import", "An index or vectors from elsewhere; row i is passage i of --corpus.")
 
@@ -52,7 +52,7 @@ class ImportOptions(Options):
 
 
 class HybridOptions(Options):
-    """Several indexes of one corpus, merged by rank."""
+    """Several indexes of one corpus whose results are merged by rank."""
 
     group = Group("hybrid")
 
@@ -116,9 +116,9 @@ class BuildCommand(Options):
     hybrid: HybridOptions = HybridOptions()
 
     def build_options(self) -> BuildOptions:
-        """The options of a build, for every back end but `hybrid`; `out` must be given."""
+        """Return the options of a build for every back end except `hybrid`. `out` must be set."""
         assert self.out is not None and self.backend != "hybrid"
-        return BuildOptions.model_construct(  # of options that are checked, or reported, already
+        return BuildOptions.model_construct(  # without validation: all options have been checked before
             corpus=self.corpus or (),
             out=self.out,
             backend=self.backend or "dense",
@@ -130,7 +130,7 @@ class BuildCommand(Options):
         )
 
     def contradictions(self) -> Iterator[str]:
-        """Yields a sentence for each option that is missing for the step, or does not belong to it."""
+        """Yield a sentence for each option that the step lacks, or that does not belong to it."""
         if self.backend == "hybrid":
             if self.step != "all" or self.corpus or not self.hybrid.of or not self.out:
                 yield "--backend hybrid needs --of DIR --of DIR and --out, and no corpus"
@@ -156,7 +156,7 @@ class BuildCommand(Options):
             yield f"--preset is for --backend dense, not {self.backend}"
 
     def _import_contradictions(self) -> Iterator[str]:
-        """Yields a sentence for each option of an import that is missing, or does not belong to it."""
+        """Yield a sentence for each option that an import lacks, or that does not belong to the step."""
         imported = self.imported
         if self.step != "import":
             if imported.faiss or imported.embeddings or imported.trust:

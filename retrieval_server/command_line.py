@@ -1,8 +1,9 @@
-"""Reads command lines into the models that declare their options (`options.py`).
+"""Parses command lines into the models that declare their options (`options.py`).
 
-`parse` reads `sys.argv` and no environment variable or file. What does not fit ends the process with
-status 2 and a sentence for each fault, which names the flag: argparse splits the words, the model checks.
-pydantic-settings (2.16) would split a repeated flag's values at commas; typer has no `--corpus A B`.
+argparse splits the command line, and the model validates the values. If they are not valid, the process ends
+with status 2 and a sentence for each fault, which names the flag. `parse` reads neither environment variables
+nor files. pydantic-settings (2.16) is not used because it splits the values of a repeated flag at commas, and
+typer because it does not support `--corpus A B`.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from retrieval_server.options import (
     is_model,
 )
 
-#: pydantic's name of an error -> what the value must be.
+#: Type of pydantic's error -> what the value must be.
 _EXPECTED = {"int_parsing": "a whole number", "float_parsing": "a number"}
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are short, and say where to read more."""
+    """A parser whose error messages are short and refer to --help."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
@@ -50,12 +51,14 @@ def parse(
     settled: Mapping[str, Any] = MappingProxyType({}),
     check: Callable[[Model], Any] | None = None,
 ) -> Model:
-    """The options in `argv` (None: the process's own).
+    """Return the options in `argv` (None: the arguments of the process).
 
-    `prog` is how the user has called the command. Fields in `settled` have these values, and no flags.
-    Ends the process with status 2 if the options are not valid, and with 0 after `--help`. `check` raises
-    UserError for files and folders. It is called only if options are not valid, with the valid ones, so that
-    one message has all problems, without those that follow from an option that is not.
+    `prog` is the command as the user called it. Fields in `settled` have fixed values and no flags. The
+    process ends with status 2 if the options are not valid, and with 0 after `--help`.
+
+    `check` raises UserError for problems of files and folders. It is called only if options are not valid,
+    with the valid ones, so that one message lists all problems. Problems that only follow from an invalid
+    option are left out.
     """
     options = [option for option in declared_options(model) if option.path[0] not in settled]
     parser = _make_parser(options, prog, description)
@@ -69,22 +72,22 @@ def parse(
     try:
         parsed = model.model_validate(values)
     except ValidationError as error:
-        # A flag whose value cannot be read counts as missing, too: that is not a second fault.
+        # For the model a flag whose value cannot be read is also missing, which is no second fault.
         faults += [text for text in _sentences(error, options) if not unread.keys() & set(text.split())]
     if faults:
         if check is not None:
-            faults += _further_faults(faults, check, _without_wrong(model, values), options)
+            faults += _further_faults(faults, check, _valid_options(model, values), options)
         parser.error(listed(faults))
     return parsed
 
 
 def _make_parser(options: Sequence[Option], prog: str | None, description: str | None) -> _Parser:
-    """A parser with these options, by groups."""
+    """Return a parser with these options, arranged by their groups."""
     parser = _Parser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     groups: dict[Group | None, argparse._ActionsContainer] = {None: parser}
     for option in options:
         if option.group not in groups:
-            assert option.group is not None  # None has the parser itself
+            assert option.group is not None  # options without a group belong to the parser itself
             below = textwrap.fill(option.group.description, 90) if option.group.description else None
             groups[option.group] = parser.add_argument_group(option.group.title, below)
         _add(groups[option.group], option)
@@ -94,9 +97,9 @@ def _make_parser(options: Sequence[Option], prog: str | None, description: str |
 def _read_values(
     values: dict[str, Any], texts: argparse.Namespace, options: Sequence[Option], behind_unknown: set[str]
 ) -> dict[str, str]:
-    """Set the options of the command line in `values`; returns a fault for each flag that cannot be read.
+    """Set the options of the command line in `values`. Returns the fault of each flag that cannot be read.
 
-    Words `behind_unknown` flags are their values, not positional arguments.
+    The words `behind_unknown` flags are treated as values of these flags, not as positional arguments.
     """
     faults: dict[str, str] = {}
     for option in options:
@@ -112,19 +115,19 @@ def _read_values(
 
 
 def _set(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Set the value of a field of a field ... of `values`."""
+    """Set the value of a nested field of `values`."""
     *steps, name = path
     for step in steps:
         values = values[step]
     values[name] = value
 
 
-def _without_wrong(model: type[Options], values: Mapping[str, Any]) -> Any:
-    """The options, where those that are not valid have their default, or None."""
+def _valid_options(model: type[Options], values: Mapping[str, Any]) -> Any:
+    """Return the options, with the default (or None) in place of each one that is not valid."""
     valid: dict[str, Any] = {name: None for name, field in model.model_fields.items() if field.is_required()}
     for name, field in model.model_fields.items():
         if is_model(field):
-            valid[name] = _without_wrong(field.annotation, values.get(name, {}))  # type: ignore[arg-type]
+            valid[name] = _valid_options(field.annotation, values.get(name, {}))  # type: ignore[arg-type]
         elif name in values:
             kind = Annotated[field.annotation, *field.metadata, None]
             with suppress(ValidationError):
@@ -135,13 +138,13 @@ def _without_wrong(model: type[Options], values: Mapping[str, Any]) -> Any:
 def _further_faults(
     faults: Sequence[str], check: Callable[[Any], Any], command: Any, options: Sequence[Option]
 ) -> list[str]:
-    """The messages of the checks that do not follow from these faults."""
+    """Return the messages of the checks that do not merely follow from these faults."""
     messages: list[str] = []
     try:
         check(command)
     except UserError as error:
         messages = getattr(error, "messages", [str(error)])
-    except (TypeError, AttributeError, AssertionError):  # for want of an option
+    except (TypeError, AttributeError, AssertionError):  # a check may fail because an option is missing
         return []
     named = {name for option in options for name in option.names} & set(" ".join(faults).split())
     return [text for text in messages if not named & set(text.replace(":", " ").split())]
@@ -159,7 +162,7 @@ def _add(parser: argparse._ActionsContainer, option: Option) -> None:
             settings |= {"nargs": "+"} if flag.in_a_row else {"action": "append"}
         choices = option.choices and f"{{{','.join(option.choices)}}}"
         settings["metavar"] = choices or flag.metavar or option.path[-1].upper()
-    # None is "not given", for every flag: the model knows the defaults.
+    # Every flag has the default None, which means "not set": the model has the real defaults.
     if flag.positional:
         parser.add_argument(option.dest, nargs="?", **settings)
     else:
@@ -167,7 +170,7 @@ def _add(parser: argparse._ActionsContainer, option: Option) -> None:
 
 
 def _help(flag: Flag, default: Any) -> str:
-    """The help text of a flag, with its default, as argparse wants it: it formats with %."""
+    """Return the help text of a flag with its default. Percent signs are doubled for argparse."""
     text = flag.default
     if text is None and isinstance(default, int | float | str) and not isinstance(default, bool):
         text = f"{default:g}" if isinstance(default, float) else str(default)
@@ -175,7 +178,7 @@ def _help(flag: Flag, default: Any) -> str:
 
 
 def _unrecognized(words: Sequence[str], options: Sequence[Option]) -> str:
-    """The sentence for words that are not of the command, with the flags that are spelt alike."""
+    """Return the sentence for words that the command does not know, with similar flags."""
     names = [name for option in options for name in option.names]
     flags = [word.partition("=")[0] for word in words if word.startswith("-")]
     similar = [name for flag in flags for name in get_close_matches(flag, names, n=1, cutoff=0.75)]
@@ -184,7 +187,7 @@ def _unrecognized(words: Sequence[str], options: Sequence[Option]) -> str:
 
 
 def _sentences(error: ValidationError, options: Sequence[Option]) -> Iterator[str]:
-    """The faults: validators' own sentences, or the flag and its limit."""
+    """Yield a sentence for each fault: that of a validator, or the flag and what its value must be."""
     for fault in error.errors():
         if fault["type"] == "value_error":
             yield from str(fault["ctx"]["error"]).split("\n")

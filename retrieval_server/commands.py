@@ -1,7 +1,7 @@
 """The commands of the retrieval server: `rag-r1 index COMMAND`, or `python -m retrieval_server COMMAND`.
 
-Each is a module with `main(argv, prog) -> exit status` and its own `--help`; it is imported when it is
-called, so that `--help` is fast and needs nothing but the base dependencies.
+Each command is a module with a function `main(argv, prog) -> exit status` and its own `--help`. It is
+imported only when it is called, so that `--help` is fast and needs only the base dependencies.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-#: Command -> the module with its `main`, and what it does.
+#: Command -> the module with its `main`, and a summary for `--help`.
 COMMANDS = {
     "build": ("retrieval_server.build_index", "make an index folder of a corpus; resumable"),
     "import": ("retrieval_server.import_index", "make one of a FAISS file or vectors that exist already"),
@@ -29,7 +29,7 @@ From a file of passages to answers:
 
 
 def usage(prog: str) -> str:
-    """The text of `--help`."""
+    """Return the text of `--help`."""
     lines = [f"  {name:10}{summary}" for name, (_, summary) in COMMANDS.items()]
     heading = [f"usage: {prog} COMMAND [arguments]", "", "A retrieval server for search agents.", ""]
     end = f"{prog} COMMAND --help describes each command."
@@ -37,9 +37,10 @@ def usage(prog: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index") -> int:
-    """Run a command. Returns its exit status; 2 for one that does not exist.
+    """Run a command and return its exit status, which is 2 if there is no such command.
 
-    `argv`: None for the process's own arguments; `prog`: how the user has called this, for the messages.
+    `argv` defaults to the arguments of the process. `prog` is the command as the user called it, for
+    messages.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help"):

@@ -1,13 +1,13 @@
 """Determinism: what an index guarantees about its answers under load.
 
-A query is encoded in one batch with whichever other queries are waiting. Whether that changes its vector
-depends on the library that multiplies matrices: Intel MKL in its strict mode (encode/cpu_settings.py) gives a
-row the same bits alone as in a batch on Intel CPUs, but not on AMD's; CUDA never promises it. So nothing is
-assumed: each process that encodes measures it (encode/batch_probe.py). The result is a `Determinism`, shown
-by `/ready` and in the log.
+A query is encoded in a batch with whatever other queries are waiting. Whether this changes its vector depends
+on the library that multiplies matrices. Intel MKL in its strict mode (encode/cpu_settings.py) gives a row the
+same bits alone and in a batch on Intel CPUs, but not on AMD's, and CUDA never promises it. So each process
+that encodes measures it (encode/batch_probe.py). The result is a `Determinism`, which `/ready` and the log
+show.
 
-What follows the encoder needs no probe: the candidates that FAISS finds are scored again in float64, query by
-query (search/vectors/faiss_search.py), and BM25 adds up the scores of a query's own words.
+The stages after the encoder need no probe: the candidates that FAISS finds are scored again in float64, query
+by query (search/vectors/faiss_search.py), and BM25 adds up the scores of the words of one query.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-#: How far apart the scores of a query alone and in a batch may be where the guarantee is `order`.
+#: The largest difference between the scores of a query alone and in a batch under the guarantee `order`.
 TIE = 1e-6
 
 
 class Determinism(str, Enum):
-    """What holds for a query's answer whatever else is in its batch; the strongest first."""
+    """What holds for the answer to a query, whatever else is in its batch; the strongest guarantee first."""
 
     #: The same ids and the same bits of every score.
     BITS = "bits"
     #: Scores within TIE, and the same ids in the same order, except where scores are within TIE.
     ORDER = "order"
-    #: Neither: the model computes in 16 or 8 bits, and scores differ by their rounding errors.
+    #: Neither, since the model computes in 16 or 8 bits, and scores differ by their rounding errors.
     NONE = "none"
 
     def __str__(self) -> str:
@@ -44,31 +44,32 @@ class Determinism(str, Enum):
 
 
 def weakest_determinism(guarantees: Iterable[Determinism]) -> Determinism:
-    """The guarantee of what depends on all of these; BITS if there are none."""
+    """Return the guarantee of an answer that depends on all of these; BITS if there are none."""
     strongest_first = list(Determinism)
     return max(guarantees, key=strongest_first.index, default=Determinism.BITS)
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The result of the probe in one process. With BITS, `fingerprint` is a hash of the products.
-
-    A model has the same fingerprint in all processes that multiply alike. `fallback` is what its data type
-    allows where the bits differ after all: NONE in 16 and 8 bits.
-    """
+    """The result of the probe in one process."""
 
     guarantee: Determinism
+    #: With BITS, a hash of the products. A model has the same fingerprint in all processes that multiply
+    #: alike.
     fingerprint: str = ""
+    #: The guarantee that the data type allows if the bits differ after all; NONE in 16 and 8 bits.
     fallback: Determinism = Determinism.ORDER
 
     def without_bits(self) -> ProbeResult:
-        """The same where something that was not probed can change the bits."""
+        """Return the result for a case in which something that was not probed can change the bits."""
         return replace(self, guarantee=weakest_determinism([self.guarantee, self.fallback]))
 
 
 def combine_probes(probes: Iterable[ProbeResult]) -> Determinism:
-    """The guarantee of several processes, any of which may get a query: the weakest, and `bits` only if
-    all of them multiply alike."""
+    """Return the guarantee of several processes, any of which may get a query.
+
+    It is the weakest of their guarantees, and `bits` only if all of them multiply alike.
+    """
     distinct = set(probes)
     if len(distinct) > 1:
         distinct = {probe.without_bits() for probe in distinct}

@@ -1,9 +1,9 @@
-"""The exceptions of the package.
+"""The exceptions of the package, and helpers for error messages.
 
-A command prints the message of a `UserError`, which ends with the remedy, without a traceback
-and exits with status 2. What can be checked before the work is checked by `check_all`, so that one error
-lists all that a user has to repair. The others end a request, or one row of a corpus, and are caught in the
-package. Any other exception is a bug.
+A command prints the message of a `UserError`, which ends with the remedy, without a traceback and exits with
+status 2. `check_all` runs the checks that are possible before the work, so that one error lists everything
+that a user has to repair. The other exceptions concern a single request or a row of a corpus and are caught
+in the package. Any other exception is a bug.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REMEDIES = {
     errno.EACCES: _CHECK_RIGHTS,
     errno.EPERM: _CHECK_RIGHTS,
 }
-#: With fewer free bytes than this, an error without a number is taken for one of a full disk.
+#: If fewer bytes than this are free, an error without a number is taken for a full disk.
 _FULL_DISK_BYTES = 1 << 20
 
 #: The remedy for a folder that is not a usable index.
@@ -35,15 +35,15 @@ REBUILD = "Build the index again."
 
 
 class UserError(Exception):
-    """An error that a user can repair; the message tells how.
+    """An error that a user can repair. The message says how.
 
-    A corpus, index, encoder, recording or setting cannot be used, a folder cannot be written, or a package is
-    missing.
+    For example, a corpus, an index, an encoder, a recording or a setting cannot be used, a folder cannot be
+    written, or a package is missing.
     """
 
 
 class UserErrors(UserError):
-    """Several errors, each of which a user can repair: `messages`."""
+    """Several errors that a user can repair; `messages` has one message for each."""
 
     def __init__(self, messages: Sequence[str]):
         super().__init__(listed(messages))
@@ -51,14 +51,17 @@ class UserErrors(UserError):
 
 
 def listed(messages: Sequence[str]) -> str:
-    """A single message as it is; several as a list, below their number."""
+    """Return a single message unchanged, and several messages as a list below their number."""
     if len(messages) == 1:
         return messages[0]
     return "\n".join([f"{len(messages)} problems:", *(f"  - {message}" for message in messages)])
 
 
 def check_all(*checks: Callable[[], Any]) -> list[Any]:
-    """Makes all of these checks and returns their results. Raises the UserError of one, or UserErrors."""
+    """Run all of these checks and return their results.
+
+    Raises the UserError of a single failed check, or UserErrors with the messages of several.
+    """
     results, failures = [], []
     for check in checks:
         try:
@@ -74,7 +77,7 @@ def check_all(*checks: Callable[[], Any]) -> list[Any]:
 
 
 def reason_of(error: BaseException) -> str:
-    """The reason why a file cannot be read, in words for a user."""
+    """Return the reason why a file cannot be read, in words for a user."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8 text"
     if isinstance(error, KeyError):
@@ -83,15 +86,15 @@ def reason_of(error: BaseException) -> str:
 
 
 class BadRowError(ValueError):
-    """One row of a corpus cannot be used; the text says why."""
+    """One row of a corpus cannot be used. The message says why."""
 
 
 class ValueTooLargeError(ValueError):
-    """A value of a vector is finite, but larger than the type of the rows can hold."""
+    """A value of a vector is finite, but too large for the type of the rows."""
 
 
 class OverloadedError(Exception):
-    """The request was refused; `retry_after` is in whole seconds, `reason` a metrics label."""
+    """The engine refused a request. `reason` is a label of the metrics; `retry_after` is in whole seconds."""
 
     def __init__(self, reason: str, message: str, retry_after: int):
         super().__init__(message)
@@ -99,10 +102,10 @@ class OverloadedError(Exception):
 
 
 class SearchFailedError(Exception):
-    """A source cannot answer a query now, for a reason that the response has to name.
+    """A source cannot answer a query, for a reason that the response has to name.
 
-    `status` is the HTTP status of the answer, `error` its fixed word, `retry_after` in whole seconds.
-    The text goes to clients and into logs: no key, no credentials.
+    `status` is the HTTP status of the response, `error` its fixed word, and `retry_after` is in whole
+    seconds. Clients and logs get the `reason`, so it must not contain keys or other credentials.
     """
 
     def __init__(self, status: int, error: str, reason: str, retry_after: int | None = None):
@@ -111,11 +114,11 @@ class SearchFailedError(Exception):
 
 
 class OutsideRootError(Exception):
-    """A folder that `/reload` may not open; the message says which it may."""
+    """`/reload` may not open a folder. The message says which folders it may open."""
 
 
 class RequestError(Exception):
-    """A request that is answered with this status, a fixed word to branch on and a sentence for people."""
+    """A request is answered with this status, a fixed word for programs and a sentence for people."""
 
     def __init__(self, status: int, error: str, reason: str, headers: dict[str, str] | None = None):
         self.status, self.error, self.reason, self.headers = status, error, reason, headers
@@ -127,15 +130,16 @@ class ClientDisconnectedError(Exception):
 
 @contextmanager
 def disk_errors(folder: Path, needed: Callable[[], int] | None = None) -> Iterator[None]:
-    """Turns the errors of a disk that is full or may not be written, within the block, into UserError.
+    """Convert errors of a full or write-protected disk in the block to UserError.
 
-    It names the file, or else `folder`; of a full disk also the free bytes and those that are `needed()`.
+    The message names the file, or `folder` if the file is unknown. For a full disk it also names the free
+    bytes, and the bytes that are `needed()`.
     """
     try:
         yield
     except (OSError, RuntimeError) as error:
         number = getattr(error, "errno", None)
-        if number is None and _is_full(folder):  # NumPy's and FAISS's errors have no number
+        if number is None and _is_full(folder):  # errors of NumPy and FAISS have no number
             number = errno.ENOSPC
         if number not in _REMEDIES:
             raise
@@ -154,13 +158,13 @@ def _is_full(folder: Path) -> bool:
 
 
 def _free_bytes(folder: Path) -> int:
-    """Bytes that are free on the disk of a folder, which need not exist yet."""
+    """Return the free bytes on the disk of a folder, which need not exist yet."""
     existing = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
     return shutil.disk_usage(existing).free
 
 
 def size_text(number: float) -> str:
-    """A number of bytes with its unit: `12 kB`, `3.4 GB`."""
+    """Return a number of bytes with its unit, such as `12 kB` or `3.4 GB`."""
     for unit in ("B", "kB", "MB"):
         if number < 1000:
             return f"{number:.0f} {unit}"

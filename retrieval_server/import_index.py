@@ -25,7 +25,7 @@ from retrieval_server.build_options import BuildCommand, HybridOptions
 from retrieval_server.command_line import parse
 from retrieval_server.indexing.options import BM25Options
 
-#: The options of a build that have no meaning here.
+#: The options of a build that have no meaning for an import, with fixed values.
 _SETTLED = {
     "step": "import",
     "backend": None,
@@ -38,7 +38,7 @@ _SETTLED = {
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index import") -> int:
-    """Import an index as a command line says; returns the exit status."""
+    """Import an index by a command line. Returns the exit status."""
     return run(parse(BuildCommand, __doc__, argv, prog, _SETTLED, check))
 
 

@@ -1,14 +1,14 @@
-"""Declares options: pydantic models whose fields are flags of a command line.
+"""Base classes for options: pydantic models whose fields are the flags of a command line.
 
     class EngineOptions(Options):
         group = Group("batching")
         max_batch: Annotated[int, Field(ge=1), Flag("queries in a batch")] = 64
 
-gives the flag `--max-batch`, its line in `--help` with the default, the refusal of 0, and the field that
-the engine reads. The type of a field decides how its flag is read: `Literal` makes choices, `bool` a flag
-without a value, `tuple` a flag that takes several values. A field that is a model adds the flags of that
-model under the title of its `group`. A field without `Flag` has no flag. Conditions between options are
-the `contradictions` of the model that holds them.
+This declares the flag `--max-batch`, its line in `--help` with the default, the refusal of 0, and the field
+that the engine reads. The type of a field determines how its flag is read: `Literal` makes choices, `bool` a
+flag without a value, and `tuple` a flag with several values. A field that is a model adds the flags of that
+model under the title of its `group`. A field without `Flag` has no flag. Conditions between options belong to
+the `contradictions` of the model that contains them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AtLeastOne = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True)
 class Group:
-    """A heading of `--help`, and a text below the heading."""
+    """A heading of `--help` and the text below it."""
 
     title: str
     description: str | None = None
@@ -36,22 +36,24 @@ class Group:
 
 @dataclass(frozen=True)
 class Flag:
-    """How a field appears on the command line; `help` is its text, to which the default is added."""
+    """How a field appears on the command line."""
 
+    #: The text in `--help`, to which the default is added.
     help: str
-    #: All spellings, the first one shown; none: the field's name, `max_batch` as `--max-batch`.
+    #: All spellings, of which the first is shown. By default the field's name: `max_batch` as `--max-batch`.
     names: tuple[str, ...] = ()
     metavar: str | None = None
-    choices: tuple[str, ...] | None = None  # the allowed values, if the type does not give them
-    #: Converts the text, if the type does not say how. Raises ValueError with the reason.
+    #: The allowed values, if the type does not determine them.
+    choices: tuple[str, ...] | None = None
+    #: Converts the text, if the type does not determine how. Raises ValueError with the reason.
     read: Callable[[str], Any] | None = None
-    #: For a tuple: all values follow one flag (`--corpus A B`); else a flag for each (`--of A --of B`).
+    #: For a tuple: whether all values follow one flag (`--corpus A B`) or each has a flag (`--of A --of B`).
     in_a_row: bool = False
-    #: Given without a name, by its position.
+    #: Whether the value has no flag and is recognised by its position.
     positional: bool = False
-    #: Another heading than that of the model.
+    #: A heading that replaces the heading of the model.
     group: Group | None = None
-    #: What `--help` shows as the default; None: the default itself, if it is a number or a word.
+    #: The default that `--help` shows. None shows the real default, if it is a number or a word.
     default: str | None = None
 
 
@@ -62,7 +64,7 @@ class Options(BaseModel):
     group: ClassVar[Group | None] = None
 
     def contradictions(self) -> Iterator[str]:
-        """Yields a line for each fault between options, which names the flags and the remedy."""
+        """Yield a sentence for each contradiction between options, which names the flags and the remedy."""
         return iter(())
 
     @model_validator(mode="after")
@@ -77,16 +79,18 @@ Model = TypeVar("Model", bound=Options)
 
 @dataclass(frozen=True)
 class Option:
-    """One flag: the path to its field through nested models, the field, its declaration and its heading."""
+    """One option of a command: a field of its model, or of a nested one, that has a flag."""
 
+    #: The names of the fields that lead to this one through nested models.
     path: tuple[str, ...]
     field: FieldInfo
     flag: Flag
+    #: The heading of `--help` below which the flag is shown.
     group: Group | None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The spellings of the flag, the first one shown; a positional argument has one."""
+        """The spellings of the flag, of which the first is shown. A positional argument has only one."""
         name = self.path[-1]
         return (name,) if self.flag.positional else self.flag.names or ("--" + name.replace("_", "-"),)
 
@@ -102,7 +106,7 @@ class Option:
 
     @property
     def type(self) -> Any:
-        """The field's type, without its None."""
+        """The field's type; for an optional field the type without None."""
         annotation = self.field.annotation
         if get_origin(annotation) in (Union, types.UnionType):
             (annotation,) = (kind for kind in get_args(annotation) if kind is not type(None))
@@ -110,16 +114,16 @@ class Option:
 
     @property
     def choices(self) -> Sequence[str] | None:
-        """The allowed values, if they are a list."""
+        """The allowed values, or None if the field does not have a fixed set of values."""
         return get_args(self.type) if get_origin(self.type) is Literal else self.flag.choices
 
     def read(self, value: Any) -> Any:
-        """The value of the field from the text of its flag, or from a list of texts. Raises ValueError."""
+        """Convert the text of the flag, or a list of texts, to the value of the field. Raises ValueError."""
         convert, choices = self.flag.read, self.choices
         for text in value if isinstance(value, list) else [value]:
             if choices and text not in choices:
                 raise ValueError(f"must be {' or '.join(choices)}, not {text!r}")
-            if text == "" and Path in (self.type, *get_args(self.type)):  # of --out "$UNSET"
+            if text == "" and Path in (self.type, *get_args(self.type)):  # such as --out "$UNSET"
                 raise ValueError("must be a path, not ''")
         if convert is None:
             return value
@@ -129,7 +133,7 @@ class Option:
 def declared_options(
     model: type[Options], path: tuple[str, ...] = (), group: Group | None = None
 ) -> Iterator[Option]:
-    """The options of a model and of those within it, in the order of their declaration."""
+    """Yield the options of a model and of its nested models, in the order of their declaration."""
     group = model.group or group
     for name, field in model.model_fields.items():
         if is_model(field):
@@ -141,11 +145,11 @@ def declared_options(
 
 
 def is_model(field: FieldInfo) -> bool:
-    """Whether a field is a model of further options."""
+    """Return whether a field is a nested model of options."""
     return isinstance(field.annotation, type) and issubclass(field.annotation, Options)
 
 
 def empty_values(model: type[Options]) -> dict[str, Any]:
-    """An empty dictionary for every nested model, which then gets its own defaults."""
+    """Return an empty dictionary for every nested model, so that validation fills in its defaults."""
     fields = model.model_fields.items()
     return {name: empty_values(field.annotation) for name, field in fields if is_model(field)}  # type: ignore

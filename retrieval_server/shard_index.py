@@ -34,7 +34,7 @@ class ShardCommand(Options):
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") -> int:
-    """Split an index as a command line says; returns the exit status."""
+    """Split an index by a command line. Returns the exit status."""
     command = parse(ShardCommand, __doc__, argv, prog, check=_check_command)
     from retrieval_server.folder.shard_set import read_shards
     from retrieval_server.indexing.split_index import check_split, split_index
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") ->
 
 
 def _check_command(command: ShardCommand) -> None:
-    """Raises UserError for options that cannot be used; None stands for one that is missing or not valid."""
+    """Raise UserError for options that cannot be used. Missing and invalid options are None."""
     from retrieval_server.indexing.split_index import check_out, check_shard_count, check_splittable
 
     checks = (

@@ -1,10 +1,10 @@
-"""The interface of a source: what the engine searches.
+"""The interface of a source, that is, of anything that the engine can search.
 
-There are two kinds. A `StagedSource` computes, on CPU or GPU: the engine forms batches and runs its two
-stages in threads (`IndexSource`, an index folder, is one). A `RemoteSource` waits for the answer of
-another service, where batches would only make fast queries wait for slow ones: the engine passes it one query
-at a time, many of them at once, in the event loop. Queue, limits, deadline, cache and the merging of equal
-queries are the engine's, and the same for both.
+There are two kinds. A `StagedSource` computes on a CPU or GPU: the engine forms batches and runs the two
+stages of the source in threads. `IndexSource`, an index folder, is one. A `RemoteSource` waits for another
+service: the engine calls it in the event loop with one query per call and many calls at once, because in a
+batch fast queries would wait for slow ones. The engine provides the queue, limits, deadline, cache and
+merging of equal queries for both kinds.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ class ScoredPassage:
 
 
 def round_score(hit: ScoredPassage) -> ScoredPassage:
-    """The hit with its score rounded to float32, as it is sent; the order is decided before."""
+    """Return the hit with its score rounded to float32, as it is sent. Hits must be sorted before."""
     return ScoredPassage(hit.passage, struct.unpack("<f", struct.pack("<f", hit.score))[0])
 
 
 @dataclass(frozen=True)
 class SourceDescription:
-    """The description of a source, as `/ready` shows it; None for what a source does not have."""
+    """The description of a source, as `/ready` shows it; `IndexStatus` in server/wire.py explains the fields.
+
+    None means that the source does not have such a property.
+    """
 
     backend: str
     passages: int | None = None
@@ -50,12 +53,12 @@ class SourceDescription:
     query_dtype: str | None = None
     passage_dtype: str | None = None
     guarantee: Determinism | None = None
-    #: The share, 0 to 1, of a mapped index that was read ahead; None where nothing is read ahead.
+    #: The share, 0 to 1, of a mapped index that was read ahead; None if nothing is read ahead.
     paged_in: float | None = None
 
 
 def describe_index(manifest: Manifest, **overrides: Any) -> SourceDescription:
-    """The description of an index by its manifest; `overrides` replace or add fields."""
+    """Return the description of an index from its manifest. `overrides` replace or add fields."""
     description = SourceDescription(manifest.backend, manifest.count, manifest.corpus.sha256)
     if manifest.dense is not None:
         encoder = manifest.dense.encoder
@@ -73,7 +76,7 @@ def describe_index(manifest: Manifest, **overrides: Any) -> SourceDescription:
 
 
 class Source(ABC):
-    """Finds documents for a query; how far other queries may affect them: `description.guarantee`."""
+    """Finds documents for a query. `description.guarantee` says how far other queries may affect them."""
 
     @property
     @abstractmethod
@@ -81,8 +84,10 @@ class Source(ABC):
         """The description that `/ready` shows."""
 
     def documents(self, ids: Sequence[str]) -> list[Passage | None]:
-        """The whole documents with these ids, in their order; None where there is none. May take seconds.
-        Raises SearchFailedError if this source cannot give documents by id."""
+        """Return the whole documents with these ids, in the same order; None for an unknown id.
+
+        This may take seconds. Raises SearchFailedError if the source does not support it.
+        """
         reason = f"a source of kind {self.description.backend} gives no documents by id"
         raise SearchFailedError(404, "no_documents", reason)
 
@@ -90,10 +95,11 @@ class Source(ABC):
 class StagedSource(Source):
     """A search in two stages, which may run at the same time for different batches."""
 
-    #: Batches that may be in the first stage, and in the second, at a time.
+    #: The numbers of batches that may be in the first and in the second stage at the same time.
     encoders: int = 1
     searchers: int = 1
-    #: Whether it is faster to run the two stages at once: not if both use all cores of the CPU.
+    #: Whether it is faster to run both stages at once, which is not the case if both use all cores of the
+    #: CPU.
     overlaps: bool = True
 
     @abstractmethod
@@ -102,24 +108,25 @@ class StagedSource(Source):
 
     @abstractmethod
     def prepare(self, queries: Sequence[str]) -> Any:
-        """The first stage: turn queries into what `find` needs."""
+        """Run the first stage: convert the queries to what `find` needs."""
 
     @abstractmethod
     def find(self, prepared: Any, topks: Sequence[int]) -> Sequence[Sequence[ScoredPassage]]:
-        """The second stage: at most `topks[i]` documents for query `i`, best first."""
+        """Run the second stage: return at most `topks[i]` documents for query `i`, best first."""
 
     def close(self) -> None:  # noqa: B027 (most have nothing to release)
-        """Release connections and processes; called once, in any thread, after the last answer."""
+        """Release connections and processes. Called once, in any thread, after the last answer."""
 
 
 class RemoteSource(Source):
-    """A search by another service. At most `concurrency` calls of `answer` run at once."""
+    """A search by another service."""
 
+    #: The largest number of calls of `answer` at the same time.
     concurrency: int
 
     @abstractmethod
     async def answer(self, query: str, topk: int) -> Sequence[ScoredPassage]:
-        """At most `topk` documents, best first. Raises SearchFailedError."""
+        """Return at most `topk` documents, best first. Raises SearchFailedError."""
 
     async def close(self) -> None:
-        """Close connections; called in the same event loop, after the last answer."""
+        """Close connections. Called in the same event loop, after the last answer."""

@@ -47,7 +47,7 @@ WARNING: reload them. Set the environment variable to a secret, or listen on 127
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index serve") -> int:
-    """Serve as a command line says, until a signal; returns the exit status."""
+    """Serve by a command line until a signal stops the server. Returns the exit status."""
     command = parse(ServeCommand, __doc__, argv, prog, check=check_locally)
     set_up_logs(command.logs.log_format, command.logs.level)
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index serve") ->
         print(_NO_TOKEN.format(host=command.host), file=sys.stderr, flush=True)
     _set_up_process()
     failure: BaseException | None = None
-    try:  # before an index is loaded, which may take minutes
+    try:
         with check_sources(command) as sources:
             if command.check_only:
                 descriptions = "; ".join(_descriptions(command, sources))
@@ -77,7 +77,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _set_up_process() -> None:
-    """Set how this process uses CPU and memory; called before anything imports torch or FAISS."""
+    """Set how this process uses CPU and memory. Call it before anything imports torch or FAISS."""
     from retrieval_server.encode import cpu_settings, malloc
 
     malloc.limit_heaps()
@@ -88,7 +88,7 @@ def _set_up_process() -> None:
 
 
 def serve(command: ServeCommand, sources: ServedSources, token: str | None) -> BaseException | None:
-    """Serve until a signal stops the server, or an index does not load. Returns why one did not."""
+    """Serve until a signal stops the server or an index fails to load. Returns the error in this case."""
     from retrieval_server.serve.app import make_app, server_config
     from retrieval_server.serve.process import ServerProcess
 
@@ -105,7 +105,7 @@ def serve(command: ServeCommand, sources: ServedSources, token: str | None) -> B
 def _print_ready(
     command: ServeCommand, sources: ServedSources, guarantees: Mapping[str, Determinism]
 ) -> None:
-    """Print what each index guarantees, and the address, which tells users that the server is ready."""
+    """Print what each index guarantees, and then the address, which shows that the server is ready."""
     rerank = {} if sources.reranker is None else {"/rerank": sources.reranker.guarantee}
     for name, guarantee in {**guarantees, **rerank}.items():
         print(f"{name} guarantees {guarantee}: {guarantee.meaning}", flush=True)
@@ -117,13 +117,13 @@ def _address(command: ServeCommand, sources: ServedSources) -> str:
 
 
 def _descriptions(command: ServeCommand, sources: ServedSources) -> Iterator[str]:
-    """Yields a text for each name under which something is served."""
+    """Yield a description of each index and of the web engine, with the name under which it is served."""
     for name, folder in command.folders.items():
         shards = sources.shards[name]
         manifest = shards[0].manifest
         passages = sum(shard.manifest.count for shard in shards)
         details = f"{passages} passages, {manifest.backend}"
-        if manifest.dense is not None:  # the folder chooses the model: named before it is loaded
+        if manifest.dense is not None:  # the folder chooses the model, so name it before it is loaded
             details += f", encoder {command.search.encoder or manifest.dense.encoder.name}"
         yield f"{name}={folder}: {details}"
     if sources.web is not None:

@@ -1,4 +1,4 @@
-"""The options of an index on a Ray cluster, which need no Ray to be read."""
+"""The options of an index on a Ray cluster. Reading them does not need Ray."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 
 def _replica_range(text: str) -> tuple[int, int]:
-    """The fewest and the most replicas of "2" or "1:4". Raises ValueError."""
+    """Return the smallest and the largest number of replicas in "2" or "1:4". Raises ValueError."""
     match = re.fullmatch(r"([0-9]+)(?::([0-9]+))?", text)
     lower, upper = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= lower <= upper:
@@ -22,7 +22,7 @@ def _replica_range(text: str) -> tuple[int, int]:
 
 
 class RayOptions(Options):
-    """The cluster, and what each deployment gets of it."""
+    """The cluster, and the replicas, CPU cores and GPUs of each deployment."""
 
     group = Group(
         "several machines",
@@ -31,7 +31,7 @@ class RayOptions(Options):
         "path on every machine. Needs the extra rag-r1[ray].",
     )
 
-    #: "local" starts a Ray on this machine that ends with the server.
+    #: "local" starts Ray on this machine and stops it with the server.
     ray_address: Annotated[
         str,
         Flag(
@@ -39,7 +39,7 @@ class RayOptions(Options):
             metavar="ADDRESS",
         ),
     ] = "local"
-    #: Replicas of each index's encoder and of each shard, fewest and most; Ray scales between them by load.
+    #: Smallest and largest number of replicas; Ray scales between them by load.
     encoder_replicas: Annotated[
         tuple[int, int],
         Flag(

@@ -1,14 +1,14 @@
-"""Indexes on several machines: encoders and shards are Ray Serve deployments behind the same app.
+"""Searches indexes on several machines: encoders and shards run as Ray Serve deployments.
 
     app, engine (this process) --> encoder replicas --> every shard --> merged by score --> documents
 
-Queue, batches, cache, limits and HTTP stay in this process; the first stage of a batch is a call to a replica
-of the encoder, the second a call to every shard. Each encoder and shard of an index is an application of its
-own, so that a reload deploys new ones beside the old ones and deletes those when they are idle. Ray's HTTP
-proxy is not used: all calls go through handles.
+Queue, batches, cache, limits and HTTP stay in this process. The first stage of a batch is a call to a replica
+of the encoder, the second stage a call to every shard. Each encoder and each shard of an index is a separate
+Ray Serve application, so that a reload can deploy new ones beside the old ones and delete those when they are
+idle. All calls go through handles; Ray's HTTP proxy is not used.
 
-Ray restarts a replica whose process dies. Calls to it, from before and from meanwhile, are repeated until it
-is back or the server's deadline has passed: no request is lost to a crash.
+Ray restarts a replica whose process dies. Calls to it are repeated until it is back or the server's deadline
+has passed, so that a crash does not lose requests.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ from retrieval_server.search.options import OpenOptions
 from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource, describe_index
 
 log = logging.getLogger(__name__)
-#: Seconds between two calls to a dead replica: the first wait is doubled each time, up to the longest.
+#: Seconds between two calls to a dead replica: the first wait doubles each time, up to the longest.
 _FIRST_WAIT_S = 0.05
 _MAX_WAIT_S = 1.0
 
 
 class ShardedSource(StagedSource):
-    """An index whose stages run on Ray. `encoder` is None if the shards take the queries' texts."""
+    """An index whose stages run on Ray. `encoder` is None if the shards take the texts of the queries.
+
+    `replicas` are the numbers of batches that the two stages can process at once.
+    """
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class ShardedSource(StagedSource):
 
     @property
     def description(self) -> SourceDescription:
-        """The description for `/ready`; the guarantee is of all encoders that have answered."""
+        """The description for `/ready`. Its guarantee covers all encoders that have answered so far."""
         guarantee = combine_probes(self._probes) if self._probes else None
         return replace(self._description, guarantee=Determinism.BITS if self._encoder is None else guarantee)
 
@@ -77,7 +80,7 @@ class ShardedSource(StagedSource):
 
     def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
         answers = self._call_all(self._shards, prepared, list(topks))
-        # The answers are by shard; `query_hits` are the hits of one query in every shard.
+        # `answers` has the hits by shard; `query_hits` are the hits of one query in every shard.
         return [
             merge([[_scored_passage(*hit) for hit in hits] for hits in query_hits], topk)
             for query_hits, topk in zip(zip(*answers, strict=True), topks, strict=True)
@@ -87,7 +90,7 @@ class ShardedSource(StagedSource):
         self._on_close()
 
     def _call_all(self, handles: Sequence[Any], *arguments: Any) -> list[Any]:
-        """The answers of all handles, called at once. Raises SearchFailedError after the deadline."""
+        """Call all handles at once and return their answers. Raises SearchFailedError after the deadline."""
         deadline = time.monotonic() + self._deadline_s
         calls = [handle.call.remote(*arguments) for handle in handles]
         return [
@@ -96,7 +99,10 @@ class ShardedSource(StagedSource):
         ]
 
     def _answer(self, handle: Any, call: Any, deadline: float, arguments: tuple) -> Any:
-        """The answer to `call`, which is repeated while the replica is dead, until the deadline."""
+        """Return the answer to `call`, which is repeated while the replica is dead.
+
+        Raises SearchFailedError after the deadline, a time of `time.monotonic`.
+        """
         from ray.exceptions import RayActorError
         from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
 
@@ -123,7 +129,7 @@ class ShardedSource(StagedSource):
 
 
 class RayServe:
-    """The connection to Ray, and the deployments of this server. Opened and closed in the main thread."""
+    """The connection to Ray and the deployments of this server. Open and close it in the main thread."""
 
     def __init__(self, options: RayOptions, folders: Sequence[Path]):
         try:
@@ -135,25 +141,21 @@ class RayServe:
         self._local = options.ray_address == "local"
         settings: dict[str, Any] = {"address": options.ray_address, "log_to_driver": False}
         if self._local:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # Workers inherit the environment, and so import this very package.
-            package_root = str(Path(__file__).resolve().parents[2])
-            paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-            os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([package_root, *paths]))
+            _set_worker_environment()
             cpus = sum(self._max_replicas(folder) for folder in folders) * options.replica_cpus
-            # Twice: during a reload, old and new replicas run side by side.
+            # Twice as many, because old and new replicas run side by side during a reload.
             settings["num_cpus"] = max(os.cpu_count() or 1, 1 + int(2 * cpus))
             settings["include_dashboard"] = False
         try:
             ray.init(**settings, namespace="retrieval", logging_level=logging.WARNING)
             serve.start(proxy_location="Disabled")
-        except Exception as error:  # a plain Exception if Ray's own processes do not start in time
+        except Exception as error:  # Ray raises a plain Exception if its processes do not start in time
             ray.shutdown()
             address = "on this machine" if self._local else f"at {options.ray_address}"
             raise UserError(f"--serve ray: Ray does not start {address} ({error}).") from error
 
     def _max_replicas(self, folder: Path) -> int:
-        """How many replicas, of its encoder and its shards, an index may get."""
+        """Return the largest number of replicas that the encoder and the shards of an index may have."""
         shards = read_shards(folder)
         encoders = self._options.encoder_replicas[1] if shards[0].manifest.dense else 0
         return encoders + len(shards) * self._options.shard_replicas[1]
@@ -163,7 +165,7 @@ class RayServe:
     ) -> ShardedSource:
         """Deploy the index (or the shards) in `folder` and wait until all replicas have loaded.
 
-        Raises UserError for shards that do not fit, or if a replica does not start.
+        Raises UserError if the shards do not belong together, or a replica does not start.
         """
         from ray import serve
 
@@ -181,7 +183,7 @@ class RayServe:
 
         try:
             handles = serve.run_many(targets)
-        except Exception as error:  # Ray raises RuntimeError for whatever went wrong in a replica
+        except Exception as error:  # Ray raises RuntimeError for any failure in a replica
             delete()
             raise UserError(f"{folder}: a replica does not start ({error}). See the logs of Ray.") from error
         has_encoder = manifest.dense is not None
@@ -195,7 +197,7 @@ class RayServe:
         )
 
     def _targets(self, shards: Sequence[IndexFolder], search: OpenOptions, verify: bool | None) -> list[Any]:
-        """The deployments of an index: its encoder first, if it has one, and its shards."""
+        """Return the deployments of an index: its encoder, if it has one, and then its shards."""
         from ray import serve
 
         options = self._options
@@ -213,7 +215,7 @@ class RayServe:
         return [serve.RunTarget(app, name=f"{name}-{part}", route_prefix=None) for part, app in bound.items()]
 
     def close(self) -> None:
-        """Disconnect from the cluster; end it if it is this server's own."""
+        """Disconnect from the cluster, and stop it if this server started it."""
         import ray
         from ray import serve
 
@@ -222,11 +224,11 @@ class RayServe:
         ray.shutdown()
 
     def _deployment(self, kind: type, name: str, replicas: tuple[int, int], gpus: float) -> Any:
-        """A deployment of the class `kind`; `gpus`: for each replica."""
+        """Return a deployment of the class `kind`, each replica with this many GPUs."""
         from ray import serve
 
         fewest, most = replicas
-        # A replica works on one batch at a time; if a second one waits, Ray starts another replica.
+        # A replica processes one batch at a time; if a second one waits, Ray starts another replica.
         scaling = {"min_replicas": fewest, "max_replicas": most, "target_ongoing_requests": 1}
         return serve.deployment(
             kind,
@@ -236,13 +238,21 @@ class RayServe:
         )
 
 
-def _scored_passage(key: str, text: str, url: str | None, score: float) -> ScoredPassage:
-    """A hit as the replicas send it."""
-    return ScoredPassage(Passage(key, text, url), score)
+def _set_worker_environment() -> None:
+    """Set the environment that Ray's workers inherit, so that they import this very package."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    package_root = str(Path(__file__).resolve().parents[2])
+    paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([package_root, *paths]))
+
+
+def _scored_passage(passage_id: str, text: str, url: str | None, score: float) -> ScoredPassage:
+    """Return the hit whose fields a replica has sent."""
+    return ScoredPassage(Passage(passage_id, text, url), score)
 
 
 def describe(shards: Sequence[IndexFolder], dtype: str) -> SourceDescription:
-    """The description of the index as a whole, for /ready; `dtype`: what queries are encoded in."""
+    """Return the description of the whole index for `/ready`. `dtype` is the number format of the encoder."""
     manifest = shards[0].manifest
     return describe_index(
         manifest,

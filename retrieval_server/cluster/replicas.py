@@ -1,7 +1,8 @@
-"""What runs in the replicas of Ray: an index's encoder, and one of its shards.
+"""The classes that run in the replicas of Ray: the encoder of an index, and one of its shards.
 
-Ray makes an object of the class in each replica's process and calls it with one batch at a time. A process
-gets the settings that the server sets for its own; what needs torch or FAISS is imported there only.
+Ray creates an object of the class in the process of each replica and calls it with one batch at a time. The
+process gets the same CPU and memory settings as the server. Modules that need torch or FAISS are imported in
+the replicas only.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ class QueryEncoder:
         self._probed = probe_encoder(self._encoder, self._threads)
 
     def call(self, queries: list[str]) -> tuple[Any, ProbeResult]:
-        """The queries' vectors, (queries, dimension), and the result of this process's probe."""
+        """Return the vectors of the queries, (queries, dimension), and the result of this process's probe."""
         self._threads.use_for(len(queries))
         return self._encoder.encode_queries(queries), self._probed
 
 
 class Shard:
-    """A replica of one shard: an index folder without its encoder. Answers with documents, not rows."""
+    """A replica of one shard, that is, of an index folder without its encoder. It returns documents."""
 
     def __init__(self, folder: str, verify: bool | None, options: OpenOptions):
         from retrieval_server.search.index_source import IndexSource
@@ -53,7 +54,10 @@ class Shard:
         self._dense = self._index.manifest.dense is not None
 
     def call(self, prepared: Any, topks: list[int]) -> list[list[tuple[str, str, str | None, float]]]:
-        """The hits of each query (a vector, or a text for BM25) as id, contents, url and unrounded score."""
+        """Return the hits of each query as id, contents, url and unrounded score.
+
+        `prepared` are the vectors of the queries, or their texts for BM25.
+        """
         if not self._dense:
             prepared = self._index.prepare(prepared)
         return [

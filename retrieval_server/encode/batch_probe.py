@@ -1,10 +1,11 @@
-"""Measures whether a text gets the same bits alone and in a batch (determinism.py).
+"""Measures whether the result of a text has the same bits alone and in a batch (determinism.py).
 
-When a model has been loaded, its own linear layers multiply some rows alone and in batches, in the process
-that will encode; where OpenVINO encodes, its whole transformer computes some texts so (openvino_model.py).
+After a model has been loaded, its linear layers multiply some rows alone and in batches, in the process that
+will encode. If OpenVINO encodes, its whole transformer processes some texts in this way (openvino_model.py).
 
-The probe is evidence, not proof: of linear layers, each multiplies some two hundred rows. A single row is the
-first to differ, since libraries multiply one row (a matrix by a vector) in another way than several.
+The probe is evidence, not proof: each linear layer multiplies about two hundred rows. If anything differs, it
+is usually a single row, since libraries multiply one row (a matrix by a vector) in another way than several
+rows.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ if TYPE_CHECKING:
     Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
     MakeTexts = Callable[[tuple[int, int], torch.Generator], torch.Tensor]
 
-#: Rows of a text: one as in a classifier's head, and a bucket of the encoder.
+#: Rows of a text: one, as in the head of a classifier, and as many as in the smallest bucket of the encoder.
 _TEXT_TOKENS = (1, 8)
-#: Sizes of the batches; each takes the last texts.
+#: Sizes of the batches; each batch consists of the last texts.
 _BATCH_SIZES = (2, 5, 16)
-#: Positions of the texts that are also multiplied alone, the last of every batch among them.
+#: Positions of the texts that are also multiplied alone. They include the last text of every batch.
 _SINGLE_TEXTS = (0, 7, 14, 15)
 
 
 def probe_model(model: torch.nn.Module) -> ProbeResult:
-    """Measures what holds for the products of this model, on its device and in its data type.
+    """Measure what holds for the matrix products of this model, on its device and in its data type.
 
-    One linear layer of each shape is tried, on a CPU only: elsewhere kernels are chosen by the size of the
-    batch, and a few sizes say little about the others.
+    One linear layer of each shape is tried, but only on a CPU. Other devices choose kernels by the size of
+    the batch, so that a few sizes say little about the others.
     """
     import torch
 
@@ -56,8 +57,11 @@ def probe_model(model: torch.nn.Module) -> ProbeResult:
 def product_digest(
     weight: torch.Tensor, bias: torch.Tensor | None = None, multiply: Multiply | None = None
 ) -> str | None:
-    """A hash of rows times `weight`, (outputs, inputs); None if a row has other bits in a batch than alone.
-    The rows are the same in every process."""
+    """Return a hash of the products of some rows with `weight`, (outputs, inputs).
+
+    The rows are the same in every process. The result is None if a row has other bits in a batch than alone.
+    `multiply` replaces torch's linear function.
+    """
     import torch
 
     product = multiply or torch.nn.functional.linear
@@ -69,9 +73,10 @@ def product_digest(
 
 
 def stable_digest(make_texts: MakeTexts, compute: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
-    """A hash of the results of `compute` for single texts; None if a text has other bits in a batch.
+    """Return a hash of the results of `compute` for single texts; None if a text has other bits in a batch.
 
-    `make_texts` makes the texts, (texts, tokens, ...), the same in every process.
+    `make_texts` creates the texts, (texts, tokens, ...), from the numbers of texts and tokens and a
+    generator. They are the same in every process.
     """
     import torch
 

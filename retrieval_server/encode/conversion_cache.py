@@ -1,8 +1,8 @@
-"""A cache of converted encoders on disk, so that each is converted once.
+"""Caches converted encoders on disk, so that each one is converted only once.
 
-A conversion is a folder of files with a `manifest.json` of their hashes. It is written beside its place and
-renamed, so of two processes that convert at once the first one wins. Before it is used its files are compared
-with their hashes; one that is damaged is made again.
+A conversion is a folder of files with a `manifest.json` that contains their hashes. It is written to a
+temporary folder beside its final place and then renamed, so that the first of several concurrent conversions
+is used. The files are compared with their hashes before each use; a damaged conversion is replaced.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class _ConversionManifest(BaseModel):
-    """`manifest.json` of a conversion: the hashes of its files."""
+    """The `manifest.json` of a conversion, with the sizes and hashes of its files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,20 +34,20 @@ class _ConversionManifest(BaseModel):
 
 
 def cached_conversion(folder: Path, convert: Callable[[Path], None]) -> Path:
-    """Returns `folder`, into which `convert` has written its files now or in an earlier process.
+    """Return `folder`, which contains the files that `convert` writes now, or wrote in an earlier process.
 
-    `convert` gets an empty folder, which then takes that name. Raises UserError if the folder cannot be
-    written. What `convert` raises is passed on, and nothing is kept.
+    `convert` is called with an empty folder, which is then renamed to `folder`. Its errors are passed on, and
+    nothing is kept then. Raises UserError if the folder cannot be written.
     """
     try:
         if _is_complete(folder):
             return folder
         log.warning("converting the encoder, once; it is kept in %s", folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        work = _sibling_folder(folder)
+        work = _make_sibling_folder(folder)
         try:
             convert(work)
-            work.chmod(0o755)  # mkdtemp keeps it from other users
+            work.chmod(0o755)  # mkdtemp creates folders that other users cannot read
             _publish(work, folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -57,7 +57,7 @@ def cached_conversion(folder: Path, convert: Callable[[Path], None]) -> Path:
 
 
 def _is_complete(folder: Path) -> bool:
-    """Whether the folder holds a conversion whose files have their hashes; warns of a damaged one."""
+    """Return whether the folder is a conversion whose files match their hashes. Warns of a damaged one."""
     if not folder.exists():
         return False
     try:
@@ -71,20 +71,21 @@ def _is_complete(folder: Path) -> bool:
 
 
 def _publish(work: Path, folder: Path) -> None:
-    """Give a finished conversion its name, unless another process was faster."""
+    """Rename a finished conversion to `folder`, unless another process was faster."""
     manifest = _ConversionManifest(files=describe_files(work))
     write_json(work / MANIFEST, manifest.model_dump(mode="json"))
     try:
-        os.rename(work, folder)  # fails where there is a folder that is not empty
+        os.rename(work, folder)  # fails if the folder exists and is not empty
         return
     except OSError:
         if _is_complete(folder):
             return
-    # Another process may put a good one there at any moment, so nothing is removed under this name: what is
-    # there goes aside first, and this one, which is as good, takes its place.
-    aside = _sibling_folder(folder)
+    # Another process may publish an intact conversion at any moment, so nothing is removed under the final
+    # name. The damaged folder is renamed first, and the new one takes its place. If the renamed one was
+    # intact after all, the new one is equivalent.
+    aside = _make_sibling_folder(folder)
     try:
-        with suppress(FileNotFoundError):  # the other process has put it aside
+        with suppress(FileNotFoundError):  # the other process has already renamed it
             os.rename(folder, aside)
         try:
             os.rename(work, folder)
@@ -95,6 +96,6 @@ def _publish(work: Path, folder: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _sibling_folder(folder: Path) -> Path:
-    """Make an empty folder beside `folder`."""
+def _make_sibling_folder(folder: Path) -> Path:
+    """Create and return an empty folder beside `folder`."""
     return Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))

@@ -1,10 +1,10 @@
-"""The encoder: a sentence-transformers model under the manifest's settings, from texts to vectors.
+"""Converts texts to vectors with a sentence-transformers model and the settings of the manifest.
 
-Queries are padded by their own length, in buckets, so that a query's vector does not depend on the other
-queries of its batch, as far as the CPU's products allow: see batch_probe.py.
-Passages are encoded in batches padded to the longest text, which is faster for long texts of similar length.
+Queries are padded in buckets by their own length, so that the vector of a query does not depend on the other
+queries of its batch, as far as the CPU's matrix products allow (batch_probe.py). Passages are encoded in
+batches that are padded to the longest text, which is faster for long texts of similar length.
 
-torch is imported when a model is loaded and not before, so that a BM25 server never needs it.
+torch is imported only when a model is loaded, so that a BM25 server never needs it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 BUCKET = 8  # queries are padded to a multiple of this many tokens
-_QUERY_BATCH = 64  # queries of one bucket encoded at once
+_QUERY_BATCH = 64  # queries of one bucket that are encoded at once
 
 
 class Encoder:
-    """A loaded model and its settings. Vectors are float32, (texts, dimension)."""
+    """A loaded model and its settings. Vectors are float32, (texts, dimension).
+
+    `converted` is the transformer in `model` if OpenVINO computes it, and None if torch does.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,6 @@ class Encoder:
         section: EncoderSection,
         converted: OpenVinoTransformer | None = None,
     ):
-        """`converted`: the transformer in `model` if OpenVINO computes it, None if torch does."""
         self._model = model
         self.section = section
         self._converted = converted
@@ -66,10 +68,11 @@ class Encoder:
         dtype: str = "float32",
         openvino: OpenVinoOptions | None = None,
     ) -> Encoder:
-        """Load a model for a new index and settle every open setting.
+        """Load a model for a new index and determine all of its settings.
 
-        `dtype` is what the model computes in: float32, bfloat16, float16, or int8, which `openvino` must
-        compute. Vectors are always float32.
+        `dtype` is the number format in which the model computes: float32, bfloat16, float16, or int8, which
+        needs `openvino`. Vectors are always float32. Raises UserError if the model does not load, or its
+        settings are unknown or contradictory.
         """
         recorded_name, folder = resolve_model(name)
         config = read_folder_settings(folder)
@@ -104,11 +107,10 @@ class Encoder:
         dtype: str = "float32",
         openvino: OpenVinoOptions | None = None,
     ) -> Encoder:
-        """Load the model of an existing index; `override` is another folder with the same files.
+        """Load the model of an existing index. `override` is another folder with the same files.
 
-        `dtype` and `openvino` are as for a new index, and need not be those of the index's passages.
-
-        Raises UserError if it is not there, or is not the model that the index was built with.
+        `dtype` and `openvino` mean the same as in `create`, and may differ from those of the passages. Raises
+        UserError if the model is missing, or is not the one with which the index was built.
         """
         folder = check_model(section, override)
         log.info("loading the encoder %s from %s", section.name, folder)
@@ -123,14 +125,14 @@ class Encoder:
         return encoder
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """The vectors of queries, (queries, dimension); `probed` says how far they depend on the batch."""
+        """Return the vectors of queries, (queries, dimension); `probed` says whether batches affect them."""
         texts = [self.section.query_prefix + query for query in queries]
         if self._is_plain:
             return self._encode_in_buckets(texts)
         return self.encode_batch(texts)
 
     def encode_passages(self, passages: Sequence[str], batch_size: int = 64) -> np.ndarray:
-        """The vectors of passages, (passages, dimension)."""
+        """Return the vectors of passages, (passages, dimension)."""
         return self.encode_batch([self.section.passage_prefix + text for text in passages], batch_size)
 
     @cached_property
@@ -139,25 +141,26 @@ class Encoder:
         result = self._converted.probe() if self._converted else probe_model(self._model)
         if self._is_plain:
             return result
-        # Padded to the longest of the batch: the last digits of a vector depend on the others' lengths.
+        # Texts are padded to the longest of the batch, so the last digits depend on the lengths of the
+        # others.
         return result.without_bits()
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the model runs on another device than the CPU."""
+        """Whether the model runs on a device other than the CPU."""
         return self._model.device.type != "cpu"
 
     @property
     def _is_plain(self) -> bool:
-        """Whether the model has a tokenizer of transformers, which can pad, and returns whole vectors."""
+        """Whether the model has a transformers tokenizer, which can pad, and returns whole vectors."""
         return callable(getattr(self._model.tokenizer, "pad", None)) and self._model.truncate_dim is None
 
     def _encode_in_buckets(self, texts: list[str]) -> np.ndarray:
-        """Encode each text at its own length: its tokens, padded to the next multiple of BUCKET.
+        """Encode each text with its tokens padded to the next multiple of BUCKET.
 
-        The usual padding, to the longest of the batch, makes the last digits of a vector depend on the other
-        texts, and a long query slows short ones down. In buckets a text is computed in the same shape in
-        every batch, up to the batch size; see batch_probe.py.
+        With the usual padding to the longest text of the batch, the last digits of a vector depend on the
+        other texts, and a long query slows down short ones. In buckets a text has the same shape in every
+        batch, except for the batch size (batch_probe.py).
         """
         if not texts:
             return np.empty((0, self.section.dimension), dtype=np.float32)
@@ -185,7 +188,7 @@ class Encoder:
         return vectors
 
     def _embed(self, features: Mapping[str, torch.Tensor]) -> np.ndarray:
-        """The vectors of one batch of tokens, as the tokenizer has padded it."""
+        """Return the vectors of one batch of tokens, padded by the tokenizer."""
         import torch
 
         with torch.inference_mode():
@@ -196,12 +199,12 @@ class Encoder:
         return vectors.cpu().numpy()
 
     def encode_batch(self, texts: list[str], batch_size: int = 64) -> np.ndarray:
-        """Encode texts that already have their prefix, in batches padded to the longest."""
+        """Encode texts that already have their prefix, in batches that are padded to the longest text."""
         import torch
 
         vectors = self._model.encode(
             texts,
-            prompt="",  # the prefix is in the text already; otherwise the model's default prompt is added
+            prompt="",  # the texts have their prefix, so the model must not add its default prompt
             batch_size=batch_size,
             show_progress_bar=False,
             convert_to_tensor=True,
@@ -212,29 +215,30 @@ class Encoder:
 
 
 def _max_tokens(model: SentenceTransformer) -> int | None:
-    """The most tokens that a model can read; None if it has no such limit, or does not say."""
+    """Return the largest number of tokens that a model can read; None if it has no limit or none is known."""
     config = getattr(model[0], "config", None)
     number = getattr(config, "max_position_embeddings", None)
     if not isinstance(number, int) or number < 1:
         return None
     if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
-        number -= (config.pad_token_id or 0) + 1  # they count from the position after the padding's
+        number -= (config.pad_token_id or 0) + 1  # their positions start after that of the padding token
     return number
 
 
 def _convert(
     model: SentenceTransformer, sha256: str, dtype: str, settings: OpenVinoOptions
 ) -> OpenVinoTransformer:
-    """Let OpenVINO compute the transformer of `model`; returns it."""
+    """Let OpenVINO compute the transformer of `model`, and return the converted transformer."""
     from retrieval_server.encode.openvino_model import use_openvino  # imports torch
 
     return use_openvino(model, sha256, dtype, settings)
 
 
 def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: str) -> SentenceTransformer:
-    """Load a model from its folder, without code of the folder's own and without the network.
+    """Load a model from its folder, without running code of the folder and without using the network.
 
-    `bare`: a folder of transformers alone, which gets the `pooling`. Raises UserError.
+    A `bare` folder contains only a transformers model, to which the `pooling` is added. Raises UserError if
+    the model does not load.
     """
     with import_library("sentence_transformers"):
         import torch
@@ -243,7 +247,7 @@ def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: 
         from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
-    # Without the second one, a folder that brings code of its own makes the library ask on the terminal.
+    # Without trust_remote_code=False, the library would ask on the terminal about a folder with code.
     only_data = {"local_files_only": True, "trust_remote_code": False}
     try:
         with model_load_lock:
@@ -258,9 +262,9 @@ def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: 
             )
             pooler = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
             model = SentenceTransformer(modules=[transformer, pooler], device=device, trust_remote_code=False)
-            model.encode("Who?", show_progress_bar=False)  # a folder without a tokenizer loads, too
+            model.encode("Who?", show_progress_bar=False)  # finds a missing tokenizer, without which it loads
             return model.to(getattr(torch, dtype))
-    except Exception as error:  # a damaged or hostile folder can make three libraries raise anything
+    except Exception as error:  # three libraries raise any error for a damaged or hostile folder
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:400].removesuffix('.')}"
         remedy = f"another --encoder, or another --device than {device}" if device else "another --encoder"
         raise UserError(

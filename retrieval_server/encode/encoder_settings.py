@@ -1,9 +1,9 @@
 """Resolves the settings of an encoder: pooling, prefixes, normalisation, separator and length.
 
-Pooling decides whether a model works at all, so it is never guessed. It comes from the folder's
-sentence-transformers configuration, from a known family (`FAMILIES`, which also gives prefixes), or from a
-flag. Sources that contradict each other are refused: BGE with mean pooling, or E5 without its prefixes, still
-answers, only badly.
+The pooling is never guessed, because a model does not work with a wrong one. It comes from the folder's
+sentence-transformers configuration, from a known family (`FAMILIES`, which also determines prefixes), or from
+a flag. Contradictory sources are refused, since the mistake would go unnoticed: BGE with mean pooling still
+returns results, only bad ones.
 """
 
 from __future__ import annotations
@@ -11,28 +11,30 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from retrieval_server.encode.model_folder import TRAINED, FolderSettings
 from retrieval_server.encode.options import POOLINGS, EncoderOptions
 from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import EncoderSection
 
-MAX_LENGTH = 512  # tokens; the cap where a model's folder does not set one
+MAX_LENGTH = 512  # the largest number of tokens, unless a model's folder sets another limit
 
 
 @dataclass(frozen=True)
 class EncoderFamily:
-    """How a published family of encoders is meant to be used, recognised by the model's name."""
+    """How a published family of encoders is meant to be used."""
 
     name: str
+    #: Found in the names of the family's models.
     pattern: re.Pattern[str]
     pooling: str
     query_prefix: str
     passage_prefix: str
 
 
-# From the model cards. Other members (bge-m3, *-instruct, e5-mistral) differ, and are left to their folders
-# and flags.
+#: The settings in the model cards. Other models of these families (bge-m3, *-instruct, e5-mistral) have
+#: different settings, which must come from their folders or from flags.
 FAMILIES = (
     EncoderFamily(
         "BGE (English)",
@@ -46,7 +48,7 @@ FAMILIES = (
 
 
 def find_family(name: str) -> EncoderFamily | None:
-    """The family that the last part of a name shows: `BAAI/bge-large-en-v1.5`, `/models/e5-base-v2`."""
+    """Return the family that matches the last part of a name, such as `BAAI/bge-large-en-v1.5`, or None."""
     folder_name = Path(name).name.lower().replace("_", "-")
     return next((family for family in FAMILIES if family.pattern.search(folder_name)), None)
 
@@ -54,9 +56,9 @@ def find_family(name: str) -> EncoderFamily | None:
 def choose_pooling(
     name: str, options: EncoderOptions, config: FolderSettings, family: EncoderFamily | None
 ) -> str:
-    """The pooling on which flag, folder and family agree.
+    """Return the pooling on which flag, folder and family agree.
 
-    Raises UserError if two of them differ, or if none gives one.
+    Raises UserError if two of them differ, or none of them says.
     """
     sources = {
         "--pooling": options.pooling,
@@ -76,10 +78,10 @@ def choose_pooling(
 
 
 def check_length(folder: Path, config: FolderSettings, *, special: int, max_tokens: int | None) -> None:
-    """Raise UserError if the folder's own length limit leaves no room, or is more than the model has.
+    """Raise UserError if the length limit of the folder leaves no room for text, or exceeds the model's.
 
-    `special`: tokens that the tokenizer adds to every text; `max_tokens`: the most that the model
-    can read, None if there is no limit.
+    `special` is the number of tokens that the tokenizer adds to every text. `max_tokens` is the largest
+    number that the model can read (None: no limit).
     """
     max_length = config.max_length
     if max_length is None:
@@ -103,10 +105,10 @@ def resolve_settings(
     model_max_length: int | None,
     separator_token: str | None,
 ) -> EncoderSection:
-    """Every setting of a new index, from flags, family and folder in this order; the dimension is still 0.
+    """Return the settings of a new index, from flags, family and folder in this order of precedence.
 
-    `model_max_length` (tokens) and `separator_token` are the loaded model's own. Raises UserError if the
-    flags contradict the folder.
+    `model_max_length` (in tokens) and `separator_token` belong to the loaded model. The dimension is still 0.
+    Raises UserError if the flags contradict the folder.
     """
     if options.normalize is False and config.normalize:
         raise UserError(f"{name}: its own configuration normalises its vectors; drop --no-normalize.")
@@ -121,7 +123,7 @@ def resolve_settings(
         passage_prefix=_first_set(
             options.passage_prefix, family and family.passage_prefix, config.passage_prefix, ""
         ),
-        # If neither flag nor folder says, vectors are normalised: inner product is then the cosine.
+        # By default vectors are normalised, so that the inner product is the cosine.
         normalize=_first_set(options.normalize, True if family else None, config.normalize, True),
         separator=_first_set(
             options.separator, config.separator, f" {separator_token} " if separator_token else " "
@@ -132,6 +134,6 @@ def resolve_settings(
     )
 
 
-def _first_set(*values):
-    """The first of the values that is not None."""
+def _first_set(*values: Any) -> Any:
+    """Return the first of the values that is not None."""
     return next(value for value in values if value is not None)

@@ -1,13 +1,13 @@
-"""Settings of the C library's allocator for a process that encodes.
+"""Configures the C library's memory allocator for a process that encodes.
 
-The encoder allocates and frees other sizes for every batch. By default glibc serves each thread from heaps of
-64 MB, and large blocks from mappings of their own until one of their size has been freed; from then on they
-come from the heaps, too, which are cut up more and more. Here there are few heaps, and all but the largest
-blocks are taken from them from the beginning: ten minutes of overload leave memory within 1.4 %.
-`malloc_trim` returns what a burst has left unused, also from the middle of a heap. Other C libraries (musl,
-macOS, Windows) have no such functions, and nothing is done there.
+The encoder allocates and frees blocks of different sizes for every batch. By default glibc gives each thread
+heaps of 64 MB. A large block is mapped separately until a block of its size has been freed; from then on such
+blocks come from the heaps too and fragment them more and more. With the settings here there are few heaps,
+and they serve all but the largest blocks from the beginning, so that memory stays within 1.4 % during ten
+minutes of overload. `malloc_trim` returns memory that a burst has left unused, even from the middle of a
+heap. With other C libraries (musl, macOS, Windows), which lack these functions, this module does nothing.
 
-What was measured, on two cores: docs/results/retrieval_server.md.
+The measurements on two cores are in docs/results/retrieval_server.md.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ import os
 import sys
 import threading
 
-#: The C library's functions, or None where it has none.
+#: The functions of the C library, or None if it does not have them.
 _library = ctypes.CDLL(None) if sys.platform == "linux" else None
 _trim = getattr(_library, "malloc_trim", None)
 _set = getattr(_library, "mallopt", None)
-#: Numbers of the settings, from malloc.h; their values.
+#: The numbers of the settings in malloc.h.
 _ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1
-_MAX_HEAP_BLOCK = 32 * 2**20  # bytes; glibc takes no more
-_TRIM_FREE = 2**30  # free bytes at the end of a heap from which on it shrinks by itself: never, in effect
+_MAX_HEAP_BLOCK = 32 * 2**20  # bytes; the largest value that glibc accepts
+_TRIM_FREE = 2**30  # free bytes at the end of a heap from which on glibc shrinks it; in effect never
 
 
 def trim_heap() -> None:
-    """Return the pages of freed memory to the system. Other Python threads run meanwhile."""
+    """Return the pages of freed memory to the system. Other Python threads keep running meanwhile."""
     if _trim is not None:
         _trim(0)
 
 
 def limit_heaps(heaps: int | None = None) -> None:
-    """Serve all threads from `heaps` heaps, and blocks of up to 32 MB from them.
+    """Limit the number of heaps, and allocate blocks of up to 32 MB from them.
 
-    None: one for every four cores, since threads of the same heap wait for each other. What the user has set
-    in the environment (`MALLOC_...`, `GLIBC_TUNABLES`) is kept. Call it before other threads start.
+    The default is one heap for every four cores, since threads that share a heap wait for each other.
+    Settings of the user in the environment (`MALLOC_...`, `GLIBC_TUNABLES`) are kept. Call this before other
+    threads start.
     """
     is_set_by_user = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     if _set is not None and not is_set_by_user:
@@ -47,9 +48,9 @@ def limit_heaps(heaps: int | None = None) -> None:
 
 
 def trim_heap_regularly(interval_s: float = 60.0) -> threading.Event:
-    """Call `trim_heap` every `interval_s` seconds, in a thread of its own, until the event is set.
+    """Call `trim_heap` every `interval_s` seconds in a separate thread, until the returned event is set.
 
-    For processes that encode or search until they are stopped: the server, and the replicas on Ray.
+    This is for processes that run until they are stopped: the server, and the replicas on Ray.
     """
     stop = threading.Event()
 

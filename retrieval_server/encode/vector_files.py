@@ -1,8 +1,8 @@
 """Encodes passages into vector files, block by block, and reads them back.
 
-Passages are encoded in blocks and appended to a file of rows (folder/row_layout.py), so memory does not grow
-with the corpus and a run that was killed resumes after its last whole block. Blocks have fixed borders: a
-resumed run encodes the same batches as an undisturbed one, and ends with the same bytes.
+Passages are encoded in blocks and appended to a file of rows (folder/row_layout.py). So memory does not grow
+with the corpus, and an interrupted run resumes after its last complete block. The borders of the blocks are
+fixed: a resumed run encodes the same batches as an uninterrupted one and writes the same bytes.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def encode_rows(
     progress: bool = True,
     label: str = "encoding",
 ) -> None:
-    """Append the vectors of rows `start` to `stop` (excluded; None: all) to the file `path`.
+    """Encode the passages from `start` to `stop` (excluded; None: to the end) into the file `path`.
 
-    They are stored as rows of the type `kind`. Resumes after the file's last whole block; part of a block,
-    as a kill leaves it, is encoded again. Raises UserError, which names the passage, for a vector that cannot
-    be stored.
+    The vectors are stored as rows of the type `kind`. If the file exists, encoding resumes after its last
+    complete block, and a partial block is encoded again. Raises UserError, which names the passage, for a
+    vector that cannot be stored.
     """
     stop = len(store) if stop is None else stop
     layout = RowLayout(encoder.section.dimension, kind)
@@ -62,7 +62,7 @@ def encode_rows(
 
 
 def _encode_block(layout: RowLayout, vectors: np.ndarray, first_row: int, encoder: str) -> bytes:
-    """The bytes of vectors, of rows from `first_row` on. Raises UserError for one that cannot be stored."""
+    """Return the bytes of the vectors of rows from `first_row` on. Raises UserError for a wrong value."""
     try:
         return layout.encode(vectors, first_row)
     except ValueTooLargeError as error:
@@ -72,9 +72,9 @@ def _encode_block(layout: RowLayout, vectors: np.ndarray, first_row: int, encode
 
 
 class VectorFiles:
-    """The rows of files, one file after another: `vectors[a:b]` is a float32 array (b - a, dimension).
+    """The rows of several files as one sequence: `vectors[a:b]` is a float32 array (b - a, dimension).
 
-    All files hold rows of the type `kind`. A slice is read from disk each time and not kept.
+    All files have rows of the type `kind`. A slice is read from disk on each access and is not kept.
     """
 
     def __init__(self, files: Sequence[Path], dimension: int, kind: RowType = "float32"):
@@ -91,7 +91,7 @@ class VectorFiles:
         return self.layout.decode(self.stored(rows))
 
     def stored(self, rows: slice) -> np.ndarray:
-        """The bytes of a slice as they are on disk, (rows, row_bytes)."""
+        """Return the bytes of a slice as they are on disk, (rows, row_bytes)."""
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("vectors are read in slices of step 1")

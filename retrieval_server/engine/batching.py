@@ -1,24 +1,24 @@
-"""Decides when to start which batch, without threads, clocks or futures.
+"""Decides when a batch starts and which queries it contains, without threads, clocks or futures.
 
-Queries of all connections wait in one queue. A free encoder takes a batch when one is *due*:
+Queries of all connections wait in one queue. An idle encoder takes a batch when one is *due*:
 
-- as soon as a full batch is waiting, or as many queries as can be expected: the most that were waiting or
-  under way at once during the last few batches, less those under way now. So a client that is alone never
-  waits, and sixty-four clients that send queries in step are served together;
-- or when no query has come for `max_wait_s` since the encoder became free, and after ten times that in any
-  case. So queries that came while it was working wait a moment for the clients that it has just answered and
-  that send their next query. Without that moment the clients split into groups that take turns, and a batch
-  of a third of the queries takes half as long as a whole one.
+- A batch is due as soon as it is full, or contains as many queries as can be expected: the largest number
+  that was waiting or under way at once during the last few batches, minus the queries that are under way now.
+  So a single client never waits, and 64 clients that send queries in step are served together.
+- It is also due when no query has arrived for `max_wait_s` since the encoder became idle, and at the latest
+  after ten times `max_wait_s`. Clients that have just been answered get this moment to send their next query.
+  Without it the clients would split into groups that take turns, which is slower: a batch with a third of the
+  queries still takes half as long as a whole one.
 
-What is in a batch: half of it is for the request that has waited longest, the other half is shared among all
-waiting requests, one query each in turn. So a request of two thousand queries delays a single query by a
-batch or two, not by thirty, and single queries, however many, slow the big request down to half its pace at
-most. Requests of one query each are served in order of arrival.
+Half of a batch is reserved for the request that has waited longest. The other half is shared among all
+waiting requests, which contribute one query each in turn. So a request with two thousand queries delays a
+single query by one or two batches instead of thirty, and any number of single queries slows the big request
+down to half its pace at most. Requests with one query each are served in order of arrival.
 
-Queries of a batch that failed come back as *suspects*: each is tried alone, before all others, so that one
-query that breaks the back end makes no other query fail.
+The queries of a failed batch come back as *suspects*. Each is tried alone, before all others, so that a query
+that breaks the back end does not make any other query fail.
 
-Time is an argument everywhere, in seconds of any monotonic clock.
+Every time is passed as an argument, in seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
-#: Number of latest batches from which to guess how many queries are about to arrive.
+#: Number of recent batches that predict how many queries are about to arrive.
 _RECENT_BATCHES = 4
 #: A batch waits at most this many times `max_wait_s` for further queries.
 _MAX_WAITS = 10
@@ -41,9 +41,12 @@ class BatchFormer(Generic[Item]):
     def __init__(self, max_batch: int, max_wait_s: float):
         self.max_batch = max_batch
         self.max_wait_s = max_wait_s
-        self._waiting: dict[Item, tuple[Hashable, float]] = {}  # item -> its request, its arrival
-        self._requests: dict[Hashable, dict[Item, None]] = {}  # oldest first
-        self._turns: OrderedDict[Hashable, None] = OrderedDict()  # the same requests, next in turn first
+        #: The request and the arrival time of each waiting item, oldest first.
+        self._waiting: dict[Item, tuple[Hashable, float]] = {}
+        #: The waiting items of each request; the oldest request and the oldest item first.
+        self._requests: dict[Hashable, dict[Item, None]] = {}
+        #: The same requests, in the order in which they may add an item to a batch.
+        self._turns: OrderedDict[Hashable, None] = OrderedDict()
         self._suspects: dict[Item, None] = {}
         self._newest_arrival = float("-inf")
         self._recent_unanswered: deque[int] = deque([1], maxlen=_RECENT_BATCHES)
@@ -52,7 +55,7 @@ class BatchFormer(Generic[Item]):
         return len(self._waiting) + len(self._suspects)
 
     def add(self, item: Item, now: float, request: Hashable = None) -> None:
-        """Append a query at the end of the queue; `request` None: it is a request of its own."""
+        """Append a query to the queue. Without a `request` the query counts as a separate request."""
         owner = item if request is None else request
         self._waiting[item] = (owner, now)
         self._newest_arrival = now
@@ -64,7 +67,7 @@ class BatchFormer(Generic[Item]):
         self._suspects.update(dict.fromkeys(items))
 
     def remove(self, item: Item) -> bool:
-        """Remove a query that is no longer wanted; False if it is not waiting (any more)."""
+        """Remove a query that is no longer needed. Returns whether it was still waiting."""
         if item in self._waiting:
             self._dequeue(item)
             return True
@@ -73,16 +76,16 @@ class BatchFormer(Generic[Item]):
         return is_suspect
 
     def note_unanswered(self, count: int) -> None:
-        """Note how many queries were waiting or under way when a batch was done."""
+        """Record how many queries were waiting or under way when a batch was done."""
         self._recent_unanswered.append(count)
 
     def seconds_until_due(
         self, now: float, free_since: float = float("-inf"), under_way: int = 0
     ) -> float | None:
-        """Seconds until a batch is due: 0.0 now, None if no query waits.
+        """Return the seconds until a batch is due: 0.0 if one is due now, None if no query is waiting.
 
-        `free_since` is the time at which the encoder became idle, `under_way` the number of queries that
-        are being worked on elsewhere, for instance in the second stage.
+        `free_since` is the time at which the encoder became idle. `under_way` is the number of queries that
+        are being processed elsewhere, for instance in the second stage.
         """
         if self._suspects:
             return 0.0
@@ -90,15 +93,14 @@ class BatchFormer(Generic[Item]):
             return None
         if len(self._waiting) >= min(self.max_batch, max(self._recent_unanswered) - under_way):
             return 0.0
-        _, arrived = next(iter(self._waiting.values()))
-        began = max(arrived, free_since)
-        due = min(
-            max(self._newest_arrival, free_since) + self.max_wait_s, began + _MAX_WAITS * self.max_wait_s
-        )
+        _, oldest_arrival = next(iter(self._waiting.values()))
+        quiet_since = max(self._newest_arrival, free_since)
+        waiting_since = max(oldest_arrival, free_since)
+        due = min(quiet_since + self.max_wait_s, waiting_since + _MAX_WAITS * self.max_wait_s)
         return max(0.0, due - now)
 
     def take(self) -> list[Item]:
-        """The batch to run now, removed from the queue: one suspect, else up to `max_batch` queries."""
+        """Remove the next batch from the queue and return it: one suspect, or up to `max_batch` queries."""
         if self._suspects:
             suspect = next(iter(self._suspects))
             del self._suspects[suspect]

@@ -4,10 +4,10 @@
        ^                                            (job_queue.py)  (runners.py)     |
        +---------------- the jobs' futures <-------- deliver <-----------------------+
 
-All bookkeeping happens in the event loop; threads only run the source's stages. The queue is bounded: what
-does not fit is refused at once (`OverloadedError`), never queued without end. A query whose clients have
-all gone (connection closed, deadline) is taken out of the queue; one that is being searched is finished, and
-cached.
+All bookkeeping happens in the event loop; threads only run the source's stages. The queue is bounded: a
+request that does not fit is refused at once with `OverloadedError`. A query is withdrawn from the queue when
+no client waits for it any more, because connections were closed or deadlines have passed. A query that is
+already being searched is finished and its answer cached.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DRAIN_CHECK_S = 0.02
 
 
 class Engine:
-    """Answers queries from a source; `start` makes it, in the event loop to which it then belongs."""
+    """Answers queries from a source. Create it with `start`, in the event loop to which it then belongs."""
 
     def __init__(self, source: Source, stages: StageThreads, options: EngineOptions, metrics: IndexMetrics):
         self.source = source
@@ -45,20 +45,20 @@ class Engine:
         runner: RemoteRunner | StagedRunner
         if isinstance(source, RemoteSource):  # batches would make fast queries wait for slow ones
             self._queue = JobQueue(max_batch=1, max_wait_s=0.0)
-            self._pace = LatencyModel(max_batch=1)
+            self._latency = LatencyModel(max_batch=1)
             runner = RemoteRunner(source, self._queue.next_batch, self._deliver)
         else:
             self._queue = JobQueue(options.max_batch, options.max_wait_ms / 1000)
-            self._pace = LatencyModel(options.max_batch)
+            self._latency = LatencyModel(options.max_batch)
             overlap = source.overlaps if options.overlap is None else options.overlap
             runner = StagedRunner(source, stages, self._queue.next_batch, self._deliver, overlap)
         self._tasks = [asyncio.create_task(coroutine) for coroutine in runner.work()]
 
     @classmethod
     async def start(cls, load: Callable[[], Source], options: EngineOptions, metrics: IndexMetrics) -> Engine:
-        """Load a source and warm it up in the thread that will encode, and start to work on the queue.
+        """Load a source, warm it up in the thread that will encode, and start to process the queue.
 
-        Raises what `load` and `warm_up` raise; then no thread is left.
+        Errors of `load` and `warm_up` are passed on; all threads have ended by then.
         """
         stages = StageThreads()
         try:
@@ -76,12 +76,12 @@ class Engine:
 
     @property
     def queue_length(self) -> int:
-        """The number of queries that wait for the encoder."""
+        """The number of queries that are waiting for the encoder."""
         return len(self._queue)
 
     @property
     def outstanding(self) -> int:
-        """The number of queries accepted and not yet answered."""
+        """The number of queries that are accepted and not yet answered."""
         return self._queue.unanswered
 
     @property
@@ -90,12 +90,12 @@ class Engine:
         return len(self._cache)
 
     async def drain(self) -> None:
-        """Return when all queries have been answered; the caller sends no more."""
+        """Return when all queries have been answered. The caller must not send any more."""
         while self._searches or self.outstanding:
             await asyncio.sleep(_DRAIN_CHECK_S)
 
     async def stop(self) -> None:
-        """End all work. What is still under way fails; the app has answered its requests before this."""
+        """Stop all work. Queries that are still under way fail, so the app answers its requests first."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -106,10 +106,11 @@ class Engine:
             await asyncio.to_thread(self.source.close)
 
     async def search(self, queries: Sequence[str], topk: int) -> list[Answer]:
-        """Returns at most `topk` documents a query, in the queries' order; a blank query finds none.
+        """Return at most `topk` documents for each query, in the order of the queries.
 
-        Raises OverloadedError at once if the queue is full or too slow, and what the source raised.
-        Cancelling takes back the queries that no other request waits for.
+        A blank query has none. Raises OverloadedError at once if the queue is full or too slow, and passes on
+        errors of the source.
+        Cancelling the call withdraws the queries for which no other request is waiting.
         """
         self._searches += 1
         try:
@@ -118,43 +119,43 @@ class Engine:
             self._searches -= 1
 
     async def _search(self, queries: Sequence[str], topk: int) -> list[Answer]:
-        """As `search`: each query is blank, cached, equal to one under way, or a new job."""
-        waits: list[Answer | QueryJob] = []
-        awaited: set[QueryJob] = set()
-        fresh: list[QueryJob] = []
+        """Search as `search` does. Each query is blank, cached, equal to one under way, or a new job."""
+        results: list[Answer | QueryJob] = []  # an answer, or the job that will have it
+        jobs: set[QueryJob] = set()
+        new_jobs: list[QueryJob] = []
         searched = cached = 0
         loop = asyncio.get_running_loop()
         for query in queries:
             if not query.strip():
-                waits.append(())
+                results.append(())
                 continue
             searched += 1
             key = (query, topk)
             if (answer := self._cache.get(key)) is not None:
                 cached += 1
-                waits.append(answer)
+                results.append(answer)
                 continue
             job = self._in_flight.get(key)
             if job is None:
                 job = QueryJob(query, topk, loop.create_future())
-                fresh.append(job)
+                new_jobs.append(job)
                 if self._options.single_flight:
                     self._in_flight[key] = job
-            awaited.add(job)
-            waits.append(job)
-        if (refusal := self.refusal(len(fresh))) is not None:
-            for job in fresh:
+            jobs.add(job)
+            results.append(job)
+        if (refusal := self.refusal(len(new_jobs))) is not None:
+            for job in new_jobs:
                 self._forget(job)
             raise refusal
         self._metrics.queries.inc(searched)
         self._metrics.cache_hits.inc(cached)
-        self._metrics.joined.inc(searched - cached - len(fresh))
-        await self._wait_for_answers(fresh, awaited)
-        return [wait.future.result() if isinstance(wait, QueryJob) else wait for wait in waits]
+        self._metrics.joined.inc(searched - cached - len(new_jobs))
+        await self._wait_for_answers(new_jobs, jobs)
+        return [result.future.result() if isinstance(result, QueryJob) else result for result in results]
 
-    async def _wait_for_answers(self, fresh: list[QueryJob], jobs: set[QueryJob]) -> None:
-        """Put the `fresh` jobs into the queue; return when all `jobs`, they among them, are answered."""
-        self._queue.add(fresh)
+    async def _wait_for_answers(self, new_jobs: list[QueryJob], jobs: set[QueryJob]) -> None:
+        """Put `new_jobs` into the queue and return when all `jobs`, which include them, are answered."""
+        self._queue.add(new_jobs)
         for job in jobs:
             job.waiting_requests += 1
         try:
@@ -168,19 +169,19 @@ class Engine:
                     self._forget(job)
 
     def refusal(self, queries: int = 1) -> OverloadedError | None:
-        """The error with which so many more queries would be refused now; None if they would be accepted."""
+        """Return the error with which this many more queries would be refused now, or None if accepted."""
         if not queries:
             return None
         outstanding = self.outstanding
         options = self._options
         total = outstanding + queries
-        retry_after = max(1, math.ceil(self._pace.expected(outstanding)))
+        retry_after = max(1, math.ceil(self._latency.expected(outstanding)))
         if total > options.max_queue:
             message = f"{outstanding} queries under way, at most {options.max_queue}"
             return OverloadedError("queue_full", message, retry_after)
         if not outstanding:
             return None  # an idle server accepts a request however long it may take
-        seconds = self._pace.upper_bound(total)
+        seconds = self._latency.upper_bound(total)
         if seconds > options.deadline_s:
             message = f"the answer could take {seconds:.0f} s; the deadline is {options.deadline_s:g} s"
             return OverloadedError("deadline", message, retry_after)
@@ -191,7 +192,7 @@ class Engine:
         return None
 
     def _deliver(self, batch: JobBatch) -> None:
-        """Give the jobs of a finished batch their answers, or their error."""
+        """Pass the answers, or the error, of a finished batch to its jobs."""
         self._metrics.batch_size.observe(len(batch.jobs))
         for job in batch.jobs:
             self._metrics.stage_seconds["queue"].observe(batch.started - job.arrived)
@@ -200,12 +201,12 @@ class Engine:
         if batch.answers is not None:
             self._set_answers(batch, batch.answers)
         else:
-            assert batch.error is not None  # a runner delivers a batch with one of both
+            assert batch.error is not None  # a runner sets either the answers or the error
             self._fail(batch, batch.error)
 
     def _set_answers(self, batch: JobBatch, answers: Sequence[Answer]) -> None:
-        """Answer the jobs of a batch, and cache the answers."""
-        self._pace.batch_done(len(batch.jobs), batch.started, now())
+        """Answer the jobs of a batch and cache the answers."""
+        self._latency.batch_done(len(batch.jobs), batch.started, now())
         self._queue.batch_done()
         for job, answer in zip(batch.jobs, answers, strict=True):
             if self._cache.maxsize:
@@ -215,7 +216,7 @@ class Engine:
             job.future.set_result(answer)
 
     def _fail(self, batch: JobBatch, error: Exception) -> None:
-        """Try the queries of a failed batch one by one; a single one gets the error."""
+        """Retry the queries of a failed batch one by one. A batch of one query gets the error."""
         if len(batch.jobs) > 1:
             log.warning("a batch of %d queries failed; trying each alone", len(batch.jobs), exc_info=error)
             self._queue.retry_alone(batch.jobs)
@@ -224,10 +225,10 @@ class Engine:
         self._queue.job_done()
         self._forget(job)
         job.future.set_exception(error)
-        job.future.exception()  # mark as seen: all its requests may have gone
+        job.future.exception()  # mark it as retrieved: possibly no request waits for it any more
 
     def _forget(self, job: QueryJob) -> None:
-        """Let no further query join the job."""
+        """Stop further queries from joining the job."""
         key = (job.query, job.topk)
         if self._in_flight.get(key) is job:
             del self._in_flight[key]

@@ -1,7 +1,7 @@
-"""The queue of waiting jobs. Adding returns at once; taking a batch waits until one is due.
+"""The asynchronous queue of waiting jobs. Adding returns at once; taking a batch waits until one is due.
 
-`batching.py` decides when a batch is due and which jobs are in it. This module gives it the event loop's
-clock, and the number of jobs that are not answered yet, on which the decision depends.
+`batching.py` decides when a batch is due and which jobs it contains. This module supplies what that decision
+depends on, the event loop's clock and the number of unanswered jobs, and wakes the runners that are waiting.
 """
 
 from __future__ import annotations
@@ -17,63 +17,63 @@ _READ_CYCLES = 3
 
 
 class JobQueue:
-    """The waiting jobs of one event loop; `batching.py` says what the limits mean."""
+    """The waiting jobs of one event loop. The limits are explained in `batching.py`."""
 
     def __init__(self, max_batch: int, max_wait_s: float):
-        self._former: BatchFormer[QueryJob] = BatchFormer(max_batch, max_wait_s)
+        self._batch_former: BatchFormer[QueryJob] = BatchFormer(max_batch, max_wait_s)
         self._waiters: set[asyncio.Future[None]] = set()
         self._unanswered = 0
 
     def __len__(self) -> int:
-        """The number of jobs that wait."""
-        return len(self._former)
+        """The number of jobs that are waiting."""
+        return len(self._batch_former)
 
     @property
     def unanswered(self) -> int:
-        """The number of jobs that wait, or are in a batch that is not finished."""
+        """The number of jobs that are waiting or belong to an unfinished batch."""
         return self._unanswered
 
     def add(self, jobs: Sequence[QueryJob]) -> None:
         """Append the jobs of one request."""
         request = object()
         for job in jobs:
-            self._former.add(job, job.arrived, request)
+            self._batch_former.add(job, job.arrived, request)
         self._unanswered += len(jobs)
         self._wake()
 
     def withdraw(self, job: QueryJob) -> bool:
-        """Take a job out of the queue; False if it no longer waits."""
-        if not self._former.remove(job):
+        """Remove a job from the queue. Returns whether it was still waiting."""
+        if not self._batch_former.remove(job):
             return False
         self._unanswered -= 1
         return True
 
     def retry_alone(self, jobs: Sequence[QueryJob]) -> None:
-        """Put the jobs of a failed batch back, to be tried one at a time before all others."""
-        self._former.add_suspects(list(jobs))
+        """Return the jobs of a failed batch to the queue, to be tried one at a time before all others."""
+        self._batch_former.add_suspects(list(jobs))
         self._wake()
 
     def batch_done(self) -> None:
-        """Tell the decision how many jobs were unanswered; called while those of the batch still count."""
-        self._former.note_unanswered(self._unanswered)
+        """Record the load at the end of a batch. Call it while the jobs of the batch still count."""
+        self._batch_former.note_unanswered(self._unanswered)
 
     def job_done(self) -> None:
-        """A job that was taken has its answer, or its error."""
+        """Record that a job of a taken batch has been answered or has failed."""
         self._unanswered -= 1
 
     async def next_batch(self) -> JobBatch:
-        """The next batch, when it is due. Several callers may wait; each batch goes to one of them."""
+        """Return the next batch when it is due. Several callers may wait; each batch goes to one of them."""
         await self._wait_until_due()
-        return JobBatch(self._former.take(), now())
+        return JobBatch(self._batch_former.take(), now())
 
     async def _wait_until_due(self) -> None:
-        """Return when a batch is due: at once, after a time, or when further queries have come."""
+        """Return when a batch is due: at once, after some time, or when further queries have arrived."""
         loop = asyncio.get_running_loop()
         free_since = now()
         while True:
             seconds = self._seconds_until_due(free_since)
             if seconds == 0.0:
-                # The loop may have been busy with answers: read what has arrived before the batch is cut.
+                # The loop may have been busy with answers: let requests that have arrived join the batch.
                 for _ in range(_READ_CYCLES):
                     await asyncio.sleep(0)
                 if self._seconds_until_due(free_since) == 0.0:
@@ -90,12 +90,15 @@ class JobQueue:
                     timer.cancel()
 
     def _seconds_until_due(self, free_since: float) -> float | None:
-        """Seconds until a batch is due for an encoder idle since `free_since`; None if no job waits."""
-        under_way = self._unanswered - len(self._former)
-        return self._former.seconds_until_due(now(), free_since, under_way)
+        """Return the seconds until a batch is due for an encoder that is idle since `free_since`.
+
+        The result is None if no job is waiting.
+        """
+        under_way = self._unanswered - len(self._batch_former)
+        return self._batch_former.seconds_until_due(now(), free_since, under_way)
 
     def _wake(self) -> None:
-        """Let all callers of `next_batch` look again."""
+        """Make all callers of `next_batch` check again whether a batch is due."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

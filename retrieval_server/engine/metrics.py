@@ -1,14 +1,14 @@
-"""The Prometheus metrics of the server, `GET /metrics`. One registry for each app, so that two apps can share
-a process.
+"""The Prometheus metrics of the server, which `GET /metrics` shows.
 
-`queries` counts what clients sent, `batch_size` what the source was given. Cached, joined and searched
-queries add up to `queries`, less those that were dropped. Instruments of an index have its name as the
-label `index`; `Metrics.of(name)` fills it in.
+Each app has a registry, so that two apps can share a process. `queries` counts what clients sent;
+`batch_size` counts what was passed to the source. The cached, joined, searched and dropped queries add up to
+`queries`. Instruments of an index have its name as the label `index`, which `Metrics.of(name)` fills in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -21,13 +21,13 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """Every instrument of the server, named `retrieval_*`, and the process's own."""
+    """All instruments of the server, named `retrieval_*`, and those of the process, named `process_*`."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)  # memory, processor, open files: process_*
+        ProcessCollector(registry=self._registry)  # memory, CPU time and open files
 
-        def add(kind, name: str, text: str, labels: tuple[str, ...] = (), **options):
+        def add(kind: Any, name: str, text: str, labels: tuple[str, ...] = (), **options: Any) -> Any:
             return kind(f"retrieval_{name}", text, labels, registry=self._registry, **options)
 
         self.requests = add(Counter, "requests", "Requests answered.", ("route", "status"))
@@ -65,12 +65,12 @@ class Metrics:
         return IndexMetrics(self, index)
 
     def page(self) -> bytes:
-        """The page `GET /metrics` in Prometheus' text format, of type `CONTENT_TYPE`."""
+        """Return the page `GET /metrics` in Prometheus' text format, whose content type is `CONTENT_TYPE`."""
         return generate_latest(self._registry)
 
 
 class IndexMetrics:
-    """The instruments of one index, with its name filled in; all of them are on the page from now on."""
+    """The instruments of one index, with its name as a label. Creating them puts all of them on the page."""
 
     def __init__(self, metrics: Metrics, index: str):
         self._metrics, self._index = metrics, index
@@ -84,9 +84,9 @@ class IndexMetrics:
         }
 
     def reloaded(self, outcome: str) -> None:
-        """Count a reload of the index."""
+        """Count a reload of the index by its outcome, `done` or `failed`."""
         self._metrics.reloads.labels(self._index, outcome).inc()
 
     def watch(self, gauge: str, value: Callable[[], float]) -> None:
-        """Let a gauge call `value` whenever the page is made."""
+        """Make a gauge call `value` whenever the page is requested."""
         self._metrics.gauges[gauge].labels(self._index).set_function(value)

@@ -1,4 +1,4 @@
-"""The options of batching and of the queue's limits."""
+"""The options of the engine: batching, cache, and the limits of the queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
 
 class EngineOptions(Options):
-    """The options of one engine, that is, of one index. Times are in seconds, but for `max_wait_ms`."""
+    """The options of one engine, that is, of one index."""
 
     group = Group("batching", "The queries of all requests are encoded and searched together.")
 
@@ -23,7 +23,7 @@ class EngineOptions(Options):
             "client that is alone never waits"
         ),
     ] = 4.0
-    #: None: unless both happen on the CPU.
+    #: None overlaps the stages unless both run on the CPU.
     overlap: Annotated[
         bool | None,
         Flag(
@@ -52,7 +52,7 @@ class EngineOptions(Options):
             metavar="SECONDS",
         ),
     ] = 60.0
-    #: None: the deadline.
+    #: None sets the limit to the deadline.
     max_delay_s: Annotated[
         float | None,
         Field(gt=0),

@@ -1,15 +1,15 @@
 """Runners take batches from the queue, search them in a source, and deliver the results.
 
-A runner is given two callables, `next_batch` and `deliver`, and knows nothing else of who feeds it. Its
-coroutines, from `work`, run in the event loop until they are cancelled; every batch that is taken is
-delivered once, unless that happens first.
+A runner depends only on two callables of the engine, `next_batch` and `deliver`. `work` returns its
+coroutines, which run in the event loop until they are cancelled. Every batch that was taken is delivered
+once, unless the runner is cancelled before.
 
-`StagedRunner` runs the stages of a `StagedSource` in threads, as many batches at once in each as the
-source allows: one for an index in this process, several where other processes do the work. Between the stages
-is a queue of as many batches as the second stage runs, so that the first is never far ahead. Where the two
-would take the cores from each other, a batch goes through both before the next is taken.
+`StagedRunner` runs the two stages of a `StagedSource` in threads. Each stage processes as many batches at
+once as the source allows: one for an index in this process, several if other processes do the work. The queue
+between the stages holds as many batches as the second stage runs, so that the first stage is never far ahead.
+If the stages would compete for the same cores, a batch passes both before the next one is taken.
 
-`RemoteRunner` calls a `RemoteSource` in the event loop, for one query at a time and many at once.
+`RemoteRunner` calls a `RemoteSource` in the event loop, with one query per call and many calls at once.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ Result = TypeVar("Result")
 
 
 class StageThreads:
-    """The threads of the two stages. An index is loaded in the one that will encode."""
+    """The threads of the two stages. The encoding thread also loads the index."""
 
     def __init__(self) -> None:
         self.encoding = ThreadPoolExecutor(1, thread_name_prefix="encode")
         self.searching = ThreadPoolExecutor(1, thread_name_prefix="search")
 
     async def run_encoding(self, work: Callable[[], Result]) -> Result:
-        """The result of `work`, done in the thread that encodes."""
+        """Run `work` in the encoding thread and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self.encoding, work)
 
     def widen(self, encoders: int, searchers: int) -> None:
-        """Take so many threads for each stage, in place of one."""
+        """Replace the single thread of each stage by this many threads."""
         if encoders > 1 or searchers > 1:
             self.end()
             self.encoding = ThreadPoolExecutor(encoders, thread_name_prefix="encode")
             self.searching = ThreadPoolExecutor(searchers, thread_name_prefix="search")
 
     def end(self) -> None:
-        """End the threads; returns when the last has finished its work."""
+        """Stop the threads. Returns when the last one has finished its work."""
         for threads in (self.encoding, self.searching):
             threads.shutdown(wait=True, cancel_futures=True)
 
 
 class StagedRunner:
-    """Takes batches through the two stages of a source. With `overlap` both stages run at once."""
+    """Passes batches through the two stages of a source. With `overlap` both stages run at once."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class StagedRunner:
         self._next_batch, self._deliver = next_batch, deliver
 
     def work(self) -> Work:
-        """One coroutine for each batch that may be in a stage at a time."""
+        """Return one coroutine for each batch that may be in a stage at the same time."""
         if not self._overlap:
             return [self._encode_and_search()]
         source = self._source
@@ -77,7 +77,7 @@ class StagedRunner:
         return encoding + [self._search(encoded) for _ in range(source.searchers)]
 
     async def _encode_and_search(self) -> None:
-        """Take batches, one after the other, through both stages."""
+        """Pass batches through both stages, one after the other."""
         while True:
             batch = await self._next_batch()
             try:
@@ -89,7 +89,7 @@ class StagedRunner:
             self._deliver(batch)
 
     def _run_stages(self, batch: JobBatch) -> None:
-        """Both stages, in the thread that calls: between them nothing waits for the event loop."""
+        """Run both stages in the calling thread, so that nothing waits for the event loop in between."""
         started = now()
         prepared = self._source.prepare([job.query for job in batch.jobs])
         encoded = now()
@@ -98,7 +98,7 @@ class StagedRunner:
         batch.seconds["search"] = now() - encoded
 
     async def _encode(self, encoded: asyncio.Queue[tuple[JobBatch, Any]]) -> None:
-        """Take batches through the first stage, and put them into the queue of the second."""
+        """Pass batches through the first stage and put them into the queue of the second."""
         while True:
             batch = await self._next_batch()
             queries = [job.query for job in batch.jobs]
@@ -113,7 +113,7 @@ class StagedRunner:
                 await encoded.put((batch, prepared))
 
     async def _search(self, encoded: asyncio.Queue[tuple[JobBatch, Any]]) -> None:
-        """Take batches through the second stage, and deliver them."""
+        """Pass batches through the second stage and deliver them."""
         while True:
             batch, prepared = await encoded.get()
             topks = [job.topk for job in batch.jobs]
@@ -129,7 +129,7 @@ class StagedRunner:
 async def _measure(
     batch: JobBatch, stage: str, threads: ThreadPoolExecutor, work: Callable[..., Result], *arguments: Any
 ) -> Result:
-    """The result of `work(*arguments)`, done in a thread; its time is noted in `batch.seconds`."""
+    """Return the result of `work(*arguments)`, run in a thread, and record its time in `batch.seconds`."""
     started = now()
     result = await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
     batch.seconds[stage] = now() - started
@@ -137,7 +137,7 @@ async def _measure(
 
 
 class RemoteRunner:
-    """Sends queries to a remote source, as many at once as it allows. `next_batch` gives batches of one."""
+    """Sends queries to a remote source, as many at once as it allows. Its batches contain one query each."""
 
     def __init__(self, source: RemoteSource, next_batch: NextBatch, deliver: Deliver):
         self._source = source
@@ -145,15 +145,15 @@ class RemoteRunner:
         self._free = asyncio.Semaphore(source.concurrency)
 
     def work(self) -> Work:
-        """The one coroutine of the runner."""
+        """Return the only coroutine of the runner."""
         return [self._call_batches()]
 
     async def _call_batches(self) -> None:
-        """Start a call for each query, as soon as fewer are under way than may be at once."""
+        """Start a call for each query as soon as the source allows another one."""
         under_way: set[asyncio.Task] = set()
         try:
             while True:
-                await self._free.acquire()  # first, so that a query that waits for it can still be withdrawn
+                await self._free.acquire()  # before taking a query: a waiting one can still be withdrawn
                 task = asyncio.create_task(self._call(await self._next_batch()))
                 under_way.add(task)
                 task.add_done_callback(under_way.discard)
@@ -163,7 +163,7 @@ class RemoteRunner:
             await asyncio.gather(*under_way, return_exceptions=True)
 
     async def _call(self, batch: JobBatch) -> None:
-        """Answer the one query of a batch, and deliver it."""
+        """Answer the only query of a batch and deliver the batch."""
         (job,) = batch.jobs
         try:
             batch.answers = [await self._source.answer(job.query, job.topk)]

@@ -1,1 +1,1 @@
-"""The index folder on disk: its manifest, its passages and its publication."""
+"""The index folder on disk: corpus, passages, manifest, shards, and the publication of a finished index."""

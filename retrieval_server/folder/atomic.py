@@ -1,4 +1,4 @@
-"""Files that are never seen half written: the package's one way to write a record or to replace a file."""
+"""Writes and replaces files atomically, so that no other process ever sees a partly written one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside `path` that the block writes; when it is on the disk, it takes that name."""
+    """Yield a temporary path that the block must write. The file is then synced and renamed to `path`."""
     unfinished = path.with_name(path.name + ".part")
     yield unfinished
     with unfinished.open("rb") as written:
@@ -21,6 +21,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as a JSON file. Raises OSError, and TypeError for what JSON cannot hold."""
+    """Write a value as a JSON file. Raises OSError, and TypeError for a value that JSON cannot represent."""
     with replacing(path) as unfinished:
         unfinished.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

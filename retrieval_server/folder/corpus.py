@@ -1,13 +1,13 @@
-"""Reads a corpus row by row from one file, several, or a folder. No file is in memory as a whole.
+"""Reads a corpus row by row from one file, several files, or a folder.
 
-The file's name gives the format: `.jsonl` and `.tsv` (each also with `.gz`) and `.parquet`; what a
-row is, see corpus_rows.py. The files are read in the order given, those of a folder in the order of their
-names, and together they are one corpus: an id may occur in only one of them.
+The name of a file determines its format: `.jsonl` or `.tsv` (either may end in `.gz`), or `.parquet`. The
+rows are described in corpus_rows.py. Files are read in the order in which they are named, and those of a
+folder in the order of their names. All files form one corpus, in which ids must be unique.
 
-Rows that cannot be used are counted, and the first of them named, with file, line and fault; then the corpus
-is refused, or with `skip_bad_rows` used without them (bad_rows.py). A line beyond MAX_LINE_BYTES is such a
-row: a few hundred kilobytes of gzip can unpack to gigabytes. Lines are split at `\\n` only, since Unicode's
-other line separators may occur inside a text.
+Rows that cannot be used are counted, and the first of them are named with file, line and fault. Then the
+corpus is refused, or used without them if `skip_bad_rows` is set (bad_rows.py). A line that is longer than
+MAX_LINE_BYTES is such a row, since a few hundred kilobytes of gzip can unpack to gigabytes. Lines are split
+at `\\n` only, because other line separators of Unicode may occur inside a text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from retrieval_server.folder.manifest import MANIFEST, CorpusSection
 from retrieval_server.folder.passages import Passage, PassageWriter, same_id_message
 
 log = logging.getLogger(__name__)
-MAX_LINE_BYTES = 16 * 2**20  # of one row, unpacked; a whole article of Wikipedia stays far below it
+MAX_LINE_BYTES = 16 * 2**20  # of one unpacked row; even whole Wikipedia articles are far shorter
 _PARSERS: dict[str, Callable[[str], Passage]] = {".jsonl": parse_jsonl_row, ".tsv": parse_tsv_row}
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
 _COLUMNS = ("id", "contents", "title", "text", "url")
@@ -40,7 +40,7 @@ _PARQUET_BATCH_ROWS = 1024  # rows of a parquet file in memory
 
 
 def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
-    """The files of a corpus, in reading order. Raises UserError if one is missing or of an unknown format."""
+    """Return the files of a corpus in reading order. Raises UserError for a missing or unsuitable file."""
     files: list[Path] = []
     for path in [corpus] if isinstance(corpus, Path) else corpus:
         if path.is_dir():
@@ -67,10 +67,11 @@ def _is_corpus_file(path: Path) -> bool:
 
 
 class CorpusReader:
-    """Iterates over `(position, Passage)`; malformed rows are left out and counted in `bad`. Unless they
-    are to be skipped, the iteration ends with a UserError that names the first of them.
+    """Iterates over the corpus as `(position, Passage)`.
 
-    A position is the number of a line or row, from 1, over all files; `locate` puts it into words.
+    A position is the number of a line or row, counted from 1 over all files; `locate` describes it in words.
+    Malformed rows are left out and counted in `bad`. Unless `skip_bad_rows` is set, the iteration then ends
+    with a UserError that names the first of them.
     """
 
     def __init__(self, corpus: Path | Sequence[Path], *, skip_bad_rows: bool = False, progress: bool = True):
@@ -78,7 +79,8 @@ class CorpusReader:
         self.skip_bad_rows = skip_bad_rows
         self.progress = progress
         self.bad = BadRows()
-        self._starts: list[int] = []  # for each file begun, the number of rows before it
+        #: For each file that has been opened, the number of rows before it.
+        self._starts: list[int] = []
 
     @property
     def skipped(self) -> int:
@@ -87,20 +89,20 @@ class CorpusReader:
 
     @property
     def source(self) -> str:
-        """The corpus's name, for people."""
+        """The name of the corpus, for people."""
         names = [path.name for path in self.files]
         return names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)} files)"
 
     def locate(self, position: int) -> str:
-        """`FILE, line N` of a position that has been read."""
+        """Return `FILE, line N` for a position that has been read."""
         file = bisect_right(self._starts, position - 1) - 1
         return _location(self.files[file], position - self._starts[file])
 
     def __iter__(self) -> Iterator[tuple[int, Passage]]:
-        """Yields the usable rows; a second iteration begins anew."""
+        """Yield the usable rows. Another iteration starts from the beginning."""
         self._starts, self.bad = [], BadRows()
         position = 0
-        # Progress is counted in bytes on disk: their number is known, that of the rows is not.
+        # Progress is counted in bytes on disk, because the number of rows is unknown.
         sizes = [path.stat().st_size for path in self.files]
         with tqdm(
             total=sum(sizes), unit="B", unit_scale=True, desc="reading corpus", disable=not self.progress
@@ -120,24 +122,24 @@ class CorpusReader:
             raise UserError(self.bad.refusal())
 
     def _add_bad(self, position: int, fault: str) -> None:
-        """Count a malformed row, and log the first ones."""
+        """Count a malformed row, and log it if it is one of the first."""
         self.bad.add(self.locate(position), fault)
-        if self.bad.count <= NAMED:  # at once: the end of a large corpus may be minutes away
+        if self.bad.count <= NAMED:  # now, since the end of a large corpus may be minutes away
             log.warning("bad row: %s: %s", self.locate(position), fault)
 
 
 def check_first_rows(corpus: Path, *, skip_bad_rows: bool = False, max_rows: int = 1000) -> None:
-    """Raise UserError if a file of the corpus cannot be read, or if two of its first rows have the same id.
+    """Raise UserError if a file of the corpus cannot be read, or two of its first rows have the same id.
 
-    Malformed ones among these rows are refused, too, unless they are to be skipped.
+    Malformed rows among the first `max_rows` of a file are refused too, unless `skip_bad_rows` is set.
     """
     check_all(*(partial(_check_file, path, skip_bad_rows, max_rows) for path in corpus_files(corpus)))
 
 
 def _check_file(path: Path, skip_bad_rows: bool, max_rows: int) -> None:
-    """As `check_first_rows`, for one file."""
+    """Check one file as `check_first_rows` does."""
     bad = BadRows()
-    first_rows: dict[str, int] = {}  # id -> the row that has it
+    first_rows: dict[str, int] = {}  # id -> number of the row that has it
     with tqdm(disable=True) as bar:
         for number, row in enumerate(islice(_rows(path, bar), max_rows), start=1):
             if isinstance(row, BadRowError):
@@ -157,63 +159,72 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
-    """The passage or the fault of each row of a file; None for a blank line. Moves `bar` by bytes."""
+    """Yield the passage or the fault of each row of a file; None for a blank line. `bar` counts bytes."""
     return _parquet_rows(path, bar) if _is_parquet(path) else _line_rows(path, bar)
 
 
 def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
-    """The passage or the fault of each line; None for a blank line. Raises UserError for broken gzip."""
+    """Yield the passage or the fault of each line; None for a blank line.
+
+    Raises UserError for a broken gzip file.
+    """
     name = path.name.lower()
     parse = next(parse for suffix, parse in _PARSERS.items() if name.removesuffix(".gz").endswith(suffix))
     with path.open("rb") as raw:
         stream = gzip.open(raw) if name.endswith(".gz") else raw
-        counted = 0  # bytes on disk
+        reported = 0  # bytes on disk that the bar shows
         try:
             for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b"")):
                 if number % 1000 == 0:
-                    bar.update(raw.tell() - counted)
-                    counted = raw.tell()
+                    bar.update(raw.tell() - reported)
+                    reported = raw.tell()
                 if len(line) > MAX_LINE_BYTES:
                     yield BadRowError(f"longer than {MAX_LINE_BYTES} bytes")
-                    while line and not line.endswith(b"\n"):  # to where the next row begins
+                    while line and not line.endswith(b"\n"):  # skip the rest of the row
                         line = stream.readline(MAX_LINE_BYTES)
                     continue
-                try:
-                    text = line.decode("utf-8-sig" if number == 0 else "utf-8").rstrip("\r\n")
-                    yield parse(text) if text.strip() else None
-                except UnicodeDecodeError as error:
-                    yield BadRowError(f"not UTF-8 ({error.reason} at byte {error.start})")
-                except BadRowError as fault:
-                    yield fault
+                yield _parse_line(line, "utf-8-sig" if number == 0 else "utf-8", parse)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise UserError(f"{path}: broken gzip file ({error}). Fetch it again.") from error
 
 
-def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError]:
-    """The passage or the fault of each row; a thousand rows and the columns' open pages are in memory.
+def _parse_line(line: bytes, encoding: str, parse: Callable[[str], Passage]) -> Passage | BadRowError | None:
+    """Return the passage or the fault of a line; None for a blank line."""
+    try:
+        text = line.decode(encoding).rstrip("\r\n")
+        return parse(text) if text.strip() else None
+    except UnicodeDecodeError as error:
+        return BadRowError(f"not UTF-8 ({error.reason} at byte {error.start})")
+    except BadRowError as fault:
+        return fault
 
-    Raises UserError for a file that is not parquet.
+
+def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError]:
+    """Yield the passage or the fault of each row.
+
+    About a thousand rows and the open pages of the columns are in memory at a time. Raises UserError for a
+    file that is not parquet.
     """
     try:
         with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
             columns = [name for name in _COLUMNS if name in file.schema_arrow.names]
-            share = path.stat().st_size / max(file.metadata.num_rows, 1)
+            bytes_per_row = path.stat().st_size / max(file.metadata.num_rows, 1)
             for batch in file.iter_batches(_PARQUET_BATCH_ROWS, columns=columns, use_threads=False):
                 for row in batch.to_pylist():
                     try:
                         yield passage_of(row)
                     except BadRowError as fault:
                         yield fault
-                bar.update(int(share * batch.num_rows))
+                bar.update(int(bytes_per_row * batch.num_rows))
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a readable parquet file ({error}). Fetch it again.") from error
 
 
 def write_passages(reader: CorpusReader, path: Path) -> tuple[CorpusSection, int]:
-    """Write the corpus's text to `path`. Returns its section of the manifest and the number of passages.
+    """Write the passages of the corpus to `path`. Returns the manifest's section and the number of passages.
 
-    Raises UserError for an empty corpus, equal ids and, unless the reader skips them, malformed rows; then
-    there is no such file.
+    Raises UserError for an empty corpus, for duplicate ids and, unless the reader skips them, for malformed
+    rows. The file is removed then.
     """
     try:
         with PassageWriter(path) as writer:

@@ -1,9 +1,9 @@
-"""Parses one row of a corpus into a Passage, or names its fault.
+"""Parses one row of a corpus into a Passage, or raises BadRowError with the fault.
 
-A row is `{"id": ..., "contents": "\\"Title\\"\\ntext"}` as FlashRAG and Search-R1 write it, or
-`{"id": ..., "title": ..., "text": ...}`, which becomes the same contents; a `"url"` is kept and sent with
-the document. RAG-R1's tsv, `id<TAB>title   text`, has its own parser: everything after the tab is the
-contents, unchanged.
+A row is `{"id": ..., "contents": "\\"Title\\"\\ntext"}`, as FlashRAG and Search-R1 write it, or `{"id": ...,
+"title": ..., "text": ...}`, which is converted to such contents. A `"url"` is kept and sent with the
+document. RAG-R1's tsv, `id<TAB>title   text`, has a separate parser, which takes everything after the tab as
+the contents, unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from retrieval_server.json_limits import read_json_line
 
 
 def passage_of(row: Mapping[str, object]) -> Passage:
-    """The passage of a row of named values; ids may be strings or whole numbers. Raises BadRowError."""
+    """Return the passage of a row of named values. Ids may be strings or integers. Raises BadRowError."""
     id_ = row.get("id")
     if isinstance(id_, int) and not isinstance(id_, bool):
         id_ = str(id_)
@@ -34,7 +34,7 @@ def passage_of(row: Mapping[str, object]) -> Passage:
 
 
 def parse_jsonl_row(line: str) -> Passage:
-    """The passage of one line of JSONL. Raises BadRowError for a line that is not one."""
+    """Return the passage of a line of JSONL. Raises BadRowError if the line is not a valid row."""
     try:
         row = read_json_line(line)
     except (ValueError, RecursionError) as error:
@@ -45,7 +45,7 @@ def parse_jsonl_row(line: str) -> Passage:
 
 
 def parse_tsv_row(line: str) -> Passage:
-    """The passage of one line of RAG-R1's tsv. Raises BadRowError for a line that is not one."""
+    """Return the passage of a line of RAG-R1's tsv. Raises BadRowError if the line is not a valid row."""
     columns = line.split("\t")
     if len(columns) != 2:
         raise BadRowError(f"{len(columns)} tab-separated columns instead of 2 (id, then 'title   text')")
@@ -53,7 +53,7 @@ def parse_tsv_row(line: str) -> Passage:
 
 
 def _text(value: object, name: str) -> str:
-    """The value, if it is a text that can be written. Raises BadRowError, which names the field."""
+    """Return the value if it is a text that can be written. Raises BadRowError, which names the field."""
     if not isinstance(value, str):
         raise BadRowError(f"{name!r} is {type(value).__name__}, not a string")
     if not value.strip():

@@ -1,7 +1,7 @@
-"""Exclusive locks on files and folders, or on a lock file made for them.
+"""Exclusive locks on existing files and folders, and on lock files that are created for the purpose.
 
-The lock belongs to the open descriptor and falls with its process, however that ends. Two machines that share
-a folder over a network exclude each other as far as its file system passes `flock` on.
+A lock belongs to an open descriptor and is released when its process ends, for whatever reason. Machines that
+share a folder over a network exclude each other if the file system supports `flock` over the network.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from retrieval_server.errors import UserError
 
 @contextmanager
 def exclusive_lock(path: Path, refusal: str) -> Iterator[None]:
-    """Lock the file or folder, which must exist, in the block.
+    """Lock an existing file or folder during the block.
 
-    Raises UserError(refusal) if another process holds it.
+    Raises UserError(refusal) if another process holds the lock.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -33,20 +33,21 @@ def exclusive_lock(path: Path, refusal: str) -> Iterator[None]:
 
 @contextmanager
 def named_lock(path: Path, refusal: str) -> Iterator[None]:
-    """Hold a lock file of that name in the block, for work whose own files come and go; then it is removed.
+    """Create and lock a file with this name during the block, for work that replaces its own files.
 
-    One that a killed process has left is taken over. Raises UserError(refusal) if another process holds it.
+    The file is removed at the end, and one that a killed process has left is taken over. Raises
+    UserError(refusal) if another process holds the lock.
     """
     descriptor = _lock_file(path, refusal)
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # while it is held: nobody else can hold a file of that name yet
+        path.unlink(missing_ok=True)  # before the lock is released, so that no other process holds this file
         os.close(descriptor)
 
 
 def _lock_file(path: Path, refusal: str) -> int:
-    """The descriptor of a lock file, made if necessary, that this process holds. Raises UserError."""
+    """Create the lock file if necessary, lock it, and return its descriptor. Raises UserError(refusal)."""
     while True:
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
         try:
@@ -57,4 +58,4 @@ def _lock_file(path: Path, refusal: str) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # its holder removed it between the two lines above: make it again
+        os.close(descriptor)  # its holder removed the file after it was opened here: create it again

@@ -1,9 +1,9 @@
-"""`manifest.json`: the contents of an index folder, and the checks of its files.
+"""The manifest of an index folder, `manifest.json`, and the checks of the folder's files.
 
-The manifest is written last, and only then does the folder get its final name: a folder without one is not an
-index. The manifest holds everything that changes an embedding (pooling, prefixes, normalisation, length, the
-hash of the encoder's files), because an index searched with another encoder answers nonsense without any
-error.
+The manifest is written last, before the folder gets its final name, so a folder without a manifest is not an
+index. It contains everything that changes an embedding (pooling, prefixes, normalisation, length, and the
+hash of the encoder's files), because an index that is searched with another encoder returns nonsense without
+any error.
 """
 
 from __future__ import annotations
@@ -27,91 +27,101 @@ FAISS_INDEX = "faiss.index"
 ROWS = "vectors.rows"
 BM25_FOLDER = "bm25"
 LUCENE_FOLDER = "lucene"
-VERIFY_UP_TO = 2**30  # bytes; a larger folder's contents are hashed only on request
+VERIFY_UP_TO = 2**30  # bytes; the contents of a larger folder are hashed only on request
 
 
 class _Section(BaseModel):
+    """Base of the manifest's sections: immutable, and without unknown keys."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class CorpusSection(_Section):
-    """The corpus: its file's name (for people), the hash of its ids and contents, the rows left out."""
+    """The corpus from which an index was built."""
 
+    #: The name of its file, for people.
     source: str
+    #: The hash of all ids and contents.
     sha256: str
+    #: The number of malformed rows that were left out.
     skipped_rows: int = 0
 
 
 class EncoderSection(_Section):
-    """What an embedding depends on. `sha256` is over the model's files; `max_length` is in tokens.
-
-    `query_mode`: what clients put beside a query (see `IndexStatus`); None: its training did not say.
-    `passage_dtype`: what the passages were encoded in, if not in floating point.
-    """
+    """The encoder and all settings on which an embedding depends."""
 
     name: str
+    #: The hash of the model's files.
     sha256: str
     pooling: str
     query_prefix: str
     passage_prefix: str
     normalize: bool
+    #: Joins the parts of a query that consists of several texts.
     separator: str
+    #: In tokens.
     max_length: int
     dimension: int
+    #: What clients add to a query (see `IndexStatus`); None if the training did not record it.
     query_mode: str | None = None
+    #: The number format in which the passages were encoded; None for floating point.
     passage_dtype: Literal["int8"] | None = None
 
 
 class SearchSection(_Section):
-    """The settings of an approximate search, for servers that have none of their own."""
+    """The default settings of an approximate search, which a server's options override."""
 
     nprobe: int | None = None
     ef_search: int | None = None
 
 
 class RecallRow(SearchSection):
-    """A setting, the share of exact search's results that it finds, and its milliseconds for each query."""
+    """The measured recall and speed of one setting."""
 
+    #: The share, 0 to 1, of the hits of exact search that are found.
     recall: float
+    #: Milliseconds per query.
     ms: float
 
 
 class RecallSection(_Section):
-    """Recall@k of an approximate index, over `queries` queries from `source`."""
+    """The recall@k of an approximate index at several settings."""
 
     k: int
+    #: The number of queries.
     queries: int
+    #: The origin of the queries in words.
     source: str
     rows: tuple[RecallRow, ...]
 
 
 class RescoringSection(_Section):
-    """Candidates of a compressed index are scored from `vectors.rows`, rows of the type `rows`.
+    """How the candidates of a compressed index are scored from the file `vectors.rows`."""
 
-    `candidates` of each query, unless the server has its own number; the layout: folder/row_layout.py.
-    """
-
+    #: The type of the rows; folder/row_layout.py describes their layout.
     rows: Literal["float16", "int8"]
+    #: The number of candidates of each query, unless the server's options set another one.
     candidates: int = Field(ge=1)
 
 
 class DenseSection(_Section):
-    """A FAISS index and the encoder of its vectors. `search` and `recall` of approximate ones.
-
-    `preset` is the name of the preset that chose the index; None: a factory string did.
-    """
+    """A FAISS index and the encoder of its vectors."""
 
     encoder: EncoderSection
     metric: Literal["inner_product"]
+    #: FAISS's factory string.
     factory: str
+    #: The name of the preset that chose the index; None if a factory string did.
     preset: str | None = None
+    #: Only for a compressed index.
     rescoring: RescoringSection | None = None
+    #: Only for approximate indexes, like `recall`.
     search: SearchSection | None = None
     recall: RecallSection | None = None
 
 
 class BM25Section(_Section):
-    """A BM25 index: the text analysis and the two constants of the formula (Lucene's variant)."""
+    """The text analysis of a BM25 index, and the two constants of the formula (Lucene's variant)."""
 
     stemmer: Literal["english", "none"]
     stopwords: Literal["english", "none"]
@@ -120,34 +130,39 @@ class BM25Section(_Section):
 
 
 class ShardSection(_Section):
-    """Which shard of which index this is: rows from `first_row` on, of `whole_count` in `of` shards."""
+    """The place of a shard in the index that was split."""
 
+    #: The number of this shard, from 0, and the number of shards.
     number: int
     of: int
+    #: The row of the whole index that is the shard's row 0.
     first_row: int
+    #: The number of passages of the whole index, and the hash of its corpus.
     whole_count: int
     whole_sha256: str
 
 
 class HybridSection(_Section):
-    """Other index folders of the same corpus, by paths from this one; reciprocal rank fusion's constants."""
+    """The indexes of one corpus that are searched together, and the constants of reciprocal rank fusion."""
 
+    #: The folders of the indexes, relative to this one.
     of: tuple[str, ...]
     k: int
+    #: The number of passages that each index contributes.
     depth: int
 
 
 class FileEntry(_Section):
-    """Size and hash of one file of the folder."""
+    """The size in bytes and the SHA-256 of one file of the folder."""
 
     bytes: int
     sha256: str
 
 
 class Manifest(_Section):
-    """The whole of `manifest.json`. The section named by `backend` is always there.
+    """The contents of `manifest.json`. The section named by `backend` always exists.
 
-    A hybrid also has the dense section of the dense index that it searches, if there is one.
+    A hybrid index also has the dense section of the dense index that it searches, if there is one.
     """
 
     format_version: int
@@ -165,7 +180,7 @@ class Manifest(_Section):
     @field_validator("files")
     @classmethod
     def _check_inside(cls, files: dict[str, FileEntry]) -> dict[str, FileEntry]:
-        # The message that refuses a file shows its size and hash: it must not be one outside of the folder.
+        # Error messages show the size and hash of a file, so no file outside the folder may be named.
         for name in files:
             path = PurePosixPath(name)
             if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
@@ -174,7 +189,7 @@ class Manifest(_Section):
 
 
 def sha256_of_file(path: Path, on_read: Callable[[int], object] = lambda size: None) -> str:
-    """The file's hash, in hexadecimal; `on_read` is called with the size of each block."""
+    """Return the file's SHA-256 in hexadecimal. `on_read` is called with the size of each block."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(2**20):
@@ -184,9 +199,9 @@ def sha256_of_file(path: Path, on_read: Callable[[int], object] = lambda size: N
 
 
 def describe_files(folder: Path, progress: bool = False) -> dict[str, FileEntry]:
-    """Size and hash of every file below the folder except the manifest, by relative path.
+    """Return size and hash of every file below the folder except the manifest, by relative path.
 
-    `progress` shows a bar if there is more to read than VERIFY_UP_TO.
+    `progress` shows a bar if more than VERIFY_UP_TO bytes are read.
     """
     paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
     sizes = [p.stat().st_size for p in paths]
@@ -203,12 +218,12 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def replaced_folder(folder: Path) -> Path:
-    """The folder of an index while another one replaces it (publication.py)."""
+    """Return the name of an index's folder while another index replaces it (publication.py)."""
     return folder.with_name(folder.name + ".replaced")
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The folder's manifest. Raises UserError if it is not a finished index of this format."""
+    """Return the folder's manifest. Raises UserError if the folder is not a finished index of this format."""
     path = folder / MANIFEST
     rebuild = "Build one with: rag-r1 index build --corpus FILE --out DIR --backend bm25"
     if not folder.is_dir():
@@ -239,15 +254,15 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def require_equal(label: str, in_manifest: object, actual: object, remedy: str) -> None:
-    """Raises UserError, with both values and the remedy, if they differ."""
+    """Raise UserError, with both values and the remedy, if the values differ."""
     if in_manifest != actual:
         raise UserError(f"{label}: the manifest says {in_manifest!r}, found {actual!r}. {remedy}")
 
 
 def check_files(folder: Path, manifest: Manifest, verify: bool | None = None) -> None:
-    """Compare the folder's files with the manifest: sizes always, hashes if `verify`.
+    """Compare the folder's files with the manifest: their sizes always, and their hashes if `verify` is true.
 
-    `verify=None` hashes folders of up to 1 GiB: that takes seconds, and minutes for a whole Wikipedia.
+    `verify=None` hashes folders of up to 1 GiB, which takes seconds; a whole Wikipedia would take minutes.
     Raises UserError for a file that is missing or differs.
     """
     remedy = "The folder was changed after its build; copy it again or build it again."

@@ -1,13 +1,13 @@
-"""The passages of an index, in a memory-mapped Arrow file that needs no heap.
+"""Writes and reads the passages of an index, which are in a memory-mapped Arrow file.
 
-Row `i` of the file is row `i` of the search index. The file is a sequence of record batches of a few
-thousand rows; opening it reads the batches' metadata only, and one passage touches one or two pages. Ids are
-the corpus's own and must be unique: the writer keeps a hash of 8 bytes a row, sorts them at the end and
-compares the ids of equal hashes, which needs no dictionary of all ids.
+Row `i` of the file belongs to row `i` of the search index. The file is a sequence of record batches of a few
+thousand rows. Opening it reads only the metadata of the batches, and a passage touches a few pages. Ids come
+from the corpus and must be unique. To check that without a dictionary of all ids, the writer keeps a hash of
+8 bytes per row, sorts the hashes at the end, and compares the ids with equal hashes.
 
-Pages that were read stay mapped into the process while memory is free, so in time the whole text would be
-resident. The store therefore unmaps its pages after every few thousand passages; the operating system keeps
-them in its cache, and reading them again costs a microsecond or two.
+Pages that were read stay mapped into the process as long as memory is free, so that in time the whole text
+would be resident. The store therefore unmaps its pages after every few thousand passages. The operating
+system keeps them in its cache, and reading them again takes a microsecond or two.
 """
 
 from __future__ import annotations
@@ -30,26 +30,29 @@ from retrieval_server.errors import REBUILD, UserError
 SCHEMA = pa.schema([("id", pa.string()), ("contents", pa.string()), ("url", pa.string())])
 BATCH_ROWS = 4096
 BATCH_BYTES = 16 * 2**20  # a batch's column must stay far below Arrow's 2 GiB limit for 32-bit offsets
-#: Passages read before the mapped pages are released. A passage touches up to seven pages, and Linux maps
-#: 64 KiB around each: 2,048 passages are 0.9 GB at worst.
+#: Passages that are read before the mapped pages are released. A passage touches up to seven pages, and Linux
+#: maps 64 KiB around each, so that 2,048 passages map 0.9 GB at most.
 RELEASE_AFTER = 2048
-_MAX_MAPPED_BATCHES = 64  # batches whose pages are mapped while their metadata are read at opening
+#: Batches that are read in sequence before the mapped pages are released.
+_MAX_MAPPED_BATCHES = 64
 
 
 @dataclass(frozen=True)
 class Passage:
-    """One document of the corpus. `contents` is what is indexed; `url` is only passed on to clients."""
+    """One document of the corpus."""
 
     id: str
+    #: The text that is indexed.
     contents: str
+    #: The address of the document, which is only passed on to clients.
     url: str | None = None
 
 
 class PassageWriter:
-    """Writes passages in corpus order; a context manager. `count` and `sha256` are final when it closes.
+    """Writes passages in corpus order, as a context manager. At its end `count` and `sha256` are final.
 
-    `sha256` is over ids and contents, not over the file, so that it identifies the corpus itself: it is the
-    same for a plain and a compressed file, and for every version of Arrow.
+    `sha256` covers the ids and contents instead of the file, so that it identifies the corpus itself: it is
+    the same for plain and compressed files, and for every version of Arrow.
     """
 
     def __init__(self, path: Path):
@@ -61,13 +64,14 @@ class PassageWriter:
         self._urls: list[str | None] = []
         self._bytes = 0
         self._id_hashes = array("q")
-        # The corpus may have lines without a passage: the first row after each such gap, and its position.
+        # The corpus may have lines without a passage. These are the first row after each gap, and its
+        # position.
         self._gap_rows: list[int] = []
         self._gap_positions: list[int] = []
 
     @property
     def sha256(self) -> str:
-        """The hash of the passages so far."""
+        """The hash of the passages that were added so far, in hexadecimal."""
         return self._digest.hexdigest()
 
     def __enter__(self) -> PassageWriter:
@@ -82,7 +86,7 @@ class PassageWriter:
         self._writer.close()
 
     def add(self, passage: Passage, position: int) -> None:
-        """Append the passage at `position` of the corpus, counted from 1; positions must increase."""
+        """Append the passage at this position of the corpus, counted from 1. Positions must increase."""
         if not self._gap_rows or position != self._position(self.count):
             self._gap_rows.append(self.count)
             self._gap_positions.append(position)
@@ -100,26 +104,26 @@ class PassageWriter:
             self._flush()
 
     def _flush(self) -> None:
-        """Write the passages in memory as one batch."""
+        """Write the buffered passages as one batch."""
         if self._ids:
             columns = [pa.array(texts, pa.string()) for texts in (self._ids, self._contents, self._urls)]
             self._writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
         self._ids, self._contents, self._urls, self._bytes = [], [], [], 0
 
     def _position(self, row: int) -> int:
-        """The position in the corpus of a row."""
+        """Return the position of a row in the corpus."""
         gap = bisect_right(self._gap_rows, row) - 1
         return self._gap_positions[gap] + row - self._gap_rows[gap]
 
     def refuse_duplicate_ids(self, locate: Callable[[int], str]) -> None:
-        """Raise UserError, which names both, if two rows share an id. Call it after the writer has closed.
+        """Raise UserError, which names both rows, if two rows have the same id.
 
-        `locate` puts a position into words.
+        `locate` describes a position in words. Call this after the writer has been closed.
         """
         hashes = np.frombuffer(self._id_hashes, dtype=np.int64)
         ordered = np.sort(hashes)
         repeated = ordered[1:][ordered[1:] == ordered[:-1]]
-        del ordered  # 8 bytes a passage
+        del ordered  # it takes 8 bytes per passage
         if not len(repeated):
             return
         store = PassageStore(self.path)
@@ -133,16 +137,16 @@ class PassageWriter:
 
 
 def same_id_message(first: str, second: str, id_: str) -> str:
-    """The sentence for two locations in a corpus with one id."""
+    """Return the error message for two locations of a corpus with the same id."""
     return f"{first} and {second} have the same id {id_!r}. Make ids unique."
 
 
 class PassageStore(Sequence[Passage]):
-    """Read-only, memory-mapped view of the file that PassageWriter wrote; `store[row]` is a Passage."""
+    """A read-only, memory-mapped view of the file of a PassageWriter; `store[row]` is a Passage."""
 
     def __init__(self, path: Path):
         self._path = path
-        self._reads = 0  # passages since the pages were released
+        self._reads = 0  # passages that were read since the pages were released
         try:
             with path.open("rb") as stream:
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -150,14 +154,14 @@ class PassageStore(Sequence[Passage]):
             batches = list(self._read_batches(reader))
         except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
             raise UserError(f"{path}: not a readable Arrow file ({error}). {REBUILD}") from error
-        # Older indexes have no column for addresses.
+        # Older indexes do not have the column `url`.
         if reader.schema.names not in (SCHEMA.names, SCHEMA.names[:2]):
             raise UserError(f"{path}: columns {reader.schema.names} instead of {SCHEMA.names}. {REBUILD}")
         self._columns = [batch.columns for batch in batches]
         self._ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64).tolist()
 
     def _read_batches(self, reader: pa.RecordBatchFileReader) -> Iterator[pa.RecordBatch]:
-        """The batches, whose metadata are read; the pages are released meanwhile."""
+        """Yield the batches after reading their metadata. Mapped pages are released from time to time."""
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
             if number % _MAX_MAPPED_BATCHES == 0:
@@ -182,10 +186,10 @@ class PassageStore(Sequence[Passage]):
         return Passage(*(column[offset].as_py() for column in self._columns[batch]))
 
     def find(self, ids: Sequence[str]) -> list[Passage | None]:
-        """The passages with these ids, in their order; None where there is none.
+        """Return the passages with these ids, in the same order; None for an unknown id.
 
-        Reads the column of ids from end to end: about a tenth of a second for each ten million passages, and
-        no memory. An index of ids would cost a gigabyte for the few documents that an agent opens.
+        This scans the whole column of ids, which takes about a tenth of a second for ten million passages but
+        no memory. An index of ids would take a gigabyte for the few documents that an agent opens.
         """
         keys = pa.array(ids, pa.string())
         passages: dict[str, Passage] = {}
@@ -198,15 +202,15 @@ class PassageStore(Sequence[Passage]):
         return [passages.get(key) for key in ids]
 
     def release(self) -> None:
-        """Unmap the pages that were read; reading them again, in any thread, gives the same."""
+        """Unmap the pages that were read. Any thread can read them again afterwards."""
         self._reads = 0
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def iter_contents(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
-        """The texts of rows `start` to `stop` (excluded; None: to the end), in row order.
+        """Yield the texts of the rows from `start` to `stop` (excluded; None: to the end), in row order.
 
-        They are read through the file, not the mapping: one batch is in memory at a time.
+        They are read from the file instead of the mapping, so that one batch is in memory at a time.
         """
         stop = len(self) if stop is None else min(stop, len(self))
         with pa.OSFile(str(self._path)) as source:

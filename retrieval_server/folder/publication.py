@@ -1,12 +1,12 @@
-"""Builds an index beside its final place, and publishes it there.
+"""Provides the work folder in which an index is built, and publishes the finished index.
 
-All work is done in `OUT.building`. At the end of the block of `work_folder`, when the manifest has been
-written, that folder is renamed to `OUT`: so `OUT` is a finished index, or does not exist.
+All work is done in `OUT.building`. At the end of the `work_folder` block, when the manifest has been written,
+this folder is renamed to `OUT`. So `OUT` either is a finished index or does not exist.
 
 An index that is replaced is first renamed to `OUT.replaced`, and removed when the new one has its name. If
-the second rename fails, the first one is undone. A process that is killed between the two leaves no `OUT`:
-the next build puts the old index back (`check_target`), and a server that is to read it names the command
-(`manifest.read_manifest`).
+the second rename fails, the first one is undone. If the process is killed between the two, there is no `OUT`.
+The next build then restores the old index (`check_target`), and a server that reads it shows the command that
+does so (`manifest.read_manifest`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _COPY_BLOCK_BYTES = 16 * 2**20
 
 
 def check_target(out: Path, *, overwrite: bool) -> None:
-    """Raise UserError if `out` must not be written: it exists without `overwrite`, is something else than
-    an index, or its parent cannot be written to.
+    """Raise UserError if `out` must not be written.
 
-    An index that a killed build left as `OUT.replaced` is renamed back first.
+    This is the case if it exists and `overwrite` is false, if it is not an index, or if its parent is not
+    writable. An index that a killed build left as `OUT.replaced` is restored first.
     """
     _put_back(out)
     if out.is_symlink() and not out.exists():
@@ -46,8 +46,7 @@ def check_target(out: Path, *, overwrite: bool) -> None:
 
 
 def check_parent(out: Path) -> None:
-    """Raise UserError if the folder `out` cannot be made: the nearest parent that exists is a file, or
-    cannot be written to."""
+    """Raise UserError if the nearest existing parent of `out` is not a folder or not writable."""
     parent = next(path for path in out.absolute().parents if os.path.lexists(path))
     if not parent.is_dir():
         kind = "a file" if parent.exists() else "a link to nothing"
@@ -60,12 +59,13 @@ def check_parent(out: Path) -> None:
 def work_folder(
     out: Path, resumable: Sequence[str] = (), bytes_needed: Callable[[Path], int] | None = None
 ) -> Iterator[Path]:
-    """`OUT.building`, which is published as `out` at the end of the block, in place of an index there.
+    """Yield the folder `OUT.building`, which replaces `out` at the end of the block.
 
-    It is locked: a second build of the same target at the same time is refused. What a killed build left is
-    removed, except for the files named in `resumable`. If the block fails, `out` is as before, and the
-    folder is kept if it has one of these files that is not JSON: the JSON ones describe the others, and alone
-    are of no use. `bytes_needed(work)` is for the whole build; the UserError of a full disk names it.
+    The folder is locked, so that a concurrent build of the same target is refused. Files of an interrupted
+    build are removed, except for those named in `resumable`. If the block fails, `out` stays as it was, and
+    the work folder is kept if it contains a resumable file that is not JSON; the JSON files only describe the
+    others. `bytes_needed(work)` is the size of the whole build, for the error message of a full disk. Raises
+    UserError.
     """
     work = out.with_name(out.name + ".building")
     busy = f"{work}: another build of this index is running. Wait for it, or end it."
@@ -73,7 +73,7 @@ def work_folder(
     try:
         with disk_errors(out, partial(bytes_needed, work) if bytes_needed else None):
             work.mkdir(parents=True, exist_ok=True)
-    except OSError as error:  # of a file system on which no folder can be made
+    except OSError as error:  # the file system does not allow new folders
         raise UserError(f"{work} cannot be made ({error.strerror}). Choose another --out.") from error
     with exclusive_lock(work, busy):
         for entry in work.iterdir():
@@ -92,9 +92,10 @@ def work_folder(
 
 
 def link_or_copy(source: Path, target: Path, *, progress: bool = False) -> None:
-    """Hard-link a file that never changes, or copy it block by block where the file system cannot link.
+    """Hard-link a file that never changes, or copy it block by block if the file system cannot link it.
 
-    Raises OSError; FileExistsError if there is a `target`, which may be a link to the source itself.
+    Raises OSError, in particular FileExistsError if `target` exists, which may be a link to the source
+    itself.
     """
     with suppress(OSError):
         os.link(source, target)
@@ -111,12 +112,12 @@ def link_or_copy(source: Path, target: Path, *, progress: bool = False) -> None:
 
 
 def _publish(work: Path, out: Path) -> None:
-    """Rename the finished folder to `out`. Raises OSError; an old index is then where it was."""
+    """Rename the finished folder to `out`. Raises OSError; an existing index is then left in its place."""
     if not out.exists():
         work.rename(out)
         return
     replaced = replaced_folder(out)
-    if replaced.exists():  # of a build that was killed when the new index had its name
+    if replaced.exists():  # from a build that was killed after it had published its index
         _remove(replaced)
     with exclusive_lock(out, _is_being_replaced(out)):
         try:
@@ -131,8 +132,10 @@ def _publish(work: Path, out: Path) -> None:
 
 
 def _put_back(out: Path) -> None:
-    """Rename `OUT.replaced` to `out` if a build was killed between the renames of `_publish`. Raises
-    UserError if one is between them now: it holds the lock of the folder that it replaces."""
+    """Rename `OUT.replaced` to `out` if a build was killed between the two renames of `_publish`.
+
+    Raises UserError if a build is between them now, which then holds the lock of the replaced folder.
+    """
     replaced = replaced_folder(out)
     if out.exists() or not (replaced / MANIFEST).is_file():
         return
@@ -143,12 +146,12 @@ def _put_back(out: Path) -> None:
 
 
 def _is_being_replaced(out: Path) -> str:
-    """The sentence for an index whose folder another build has locked."""
+    """Return the error message for an index whose folder is locked by another build."""
     return f"{out}: another build replaces this index now. Wait for it, and run the same command again."
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with all that is in it."""
+    """Remove a file, a link, or a folder with its contents."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,14 +1,16 @@
-"""The layout of vectors on disk: rows of 32 or 16 bits, or of 8 bits with a scale each.
+"""Encodes vectors to rows of bytes and decodes them: 32 or 16 bits per value, or 8 bits with a scale per row.
 
-Row `i` belongs to passage `i`. All rows of a file have the same number of bytes, so that a row is found
-by multiplication, a file can be mapped, and a writer that was killed continues after its last whole row:
+Row `i` belongs to passage `i`. All rows of a file have the same number of bytes, so that the position of a
+row can be computed, a file can be mapped, and an interrupted writer can resume after its last complete row.
+The types are:
 
-- `float32`: the vector as the encoder gave it, 4 bytes a dimension;
-- `float16`: rounded to 16 bits, 2 bytes a dimension;
-- `int8`: the scale as a float32, then whole numbers from -127 to 127, 4 bytes and 1 a dimension. The scale
-  is the largest absolute value of the row divided by 127, so a value is off by at most half of it.
+- `float32`: the vector of the encoder, 4 bytes per dimension;
+- `float16`: the vector rounded to 16 bits, 2 bytes per dimension;
+- `int8`: the scale as a float32 (4 bytes), then whole numbers from -127 to 127, 1 byte per dimension. The
+  scale is the largest absolute value of the row divided by 127, so that the error of a value is at most half
+  the scale.
 
-Rows that are decoded and encoded again in their own type are the same bytes. A compressed index rescores its
+Decoding rows and encoding them again in the same type yields the same bytes. A compressed index scores its
 candidates from such a file (search/vectors/stored_rows.py).
 """
 
@@ -22,7 +24,7 @@ import numpy as np
 from retrieval_server.errors import ValueTooLargeError
 
 RowType = Literal["float32", "float16", "int8"]
-#: How a file of such rows is named.
+#: The suffix of a file of such rows.
 SUFFIXES: dict[RowType, str] = {"float32": ".f32", "float16": ".f16", "int8": ".i8"}
 _VALUE_BYTES: dict[RowType, int] = {"float32": 4, "float16": 2, "int8": 1}
 _SCALE_BYTES = 4
@@ -35,24 +37,25 @@ _LARGEST: dict[RowType, float] = {
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The bytes of a row of `dimension` values in the type `kind`; little-endian on every machine."""
+    """The layout of a row of `dimension` values of the type `kind`, little-endian on every machine."""
 
     dimension: int
     kind: RowType = "float32"
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
+        """The number of bytes of one row."""
         scale = _SCALE_BYTES if self.kind == "int8" else 0
         return scale + _VALUE_BYTES[self.kind] * self.dimension
 
     def encode(self, vectors: np.ndarray, first_row: int = 0) -> bytes:
-        """The bytes of float32 vectors (rows, dimension); `first_row` is the number of the first, for errors.
+        """Return the bytes of float32 vectors, (rows, dimension). Errors count rows from `first_row` on.
 
-        Raises ValueError for a value that is not finite, ValueTooLargeError for one that 16 bits cannot hold.
+        Raises ValueError for a value that is not finite, and ValueTooLargeError for one that 16 bits cannot
+        hold.
         """
         largest = np.abs(vectors).max(axis=1, initial=0.0)
-        fits = largest <= _LARGEST[self.kind]  # False for a value that is not a number, too
+        fits = largest <= _LARGEST[self.kind]  # also False for a value that is not a number
         if not fits.all():
             row = int(np.flatnonzero(~fits)[0])
             description = f"vector {first_row + row} has a value of {largest[row]}, which"
@@ -72,7 +75,7 @@ class RowLayout:
         return rows.tobytes()
 
     def decode(self, rows: np.ndarray) -> np.ndarray:
-        """The float32 vectors (rows, dimension) of bytes (rows, row_bytes)."""
+        """Return the float32 vectors, (rows, dimension), of the bytes, (rows, row_bytes)."""
         rows = np.ascontiguousarray(rows)
         if self.kind == "float32":
             return rows.view("<f4").astype(np.float32, copy=False)

@@ -1,7 +1,7 @@
-"""The shards of one index, side by side in a folder: `shard-0-of-3`, `shard-1-of-3`, ...
+"""Reads the shards of an index, which are in one folder: `shard-0-of-3`, `shard-1-of-3`, ...
 
-Each is an index folder of its own whose manifest says which rows of which index it holds, so that a set with
-a missing shard, or with a shard of another index, is refused when it is opened.
+Each shard is an index folder, whose manifest says which rows of which index it contains. So a set with a
+missing shard, or with a shard of another index, is refused when it is opened.
 """
 
 from __future__ import annotations
@@ -22,20 +22,18 @@ class IndexFolder(NamedTuple):
 
 
 def shard_folder(out: Path, number: int, count: int) -> Path:
-    """The folder in `out` of shard `number`, from 0, of `count`."""
+    """Return the folder of a shard in `out`. `number` counts from 0, and `count` is the number of shards."""
     return out / f"shard-{number}-of-{count}"
 
 
 def read_shards(folder: Path) -> list[IndexFolder]:
-    """The shards in `folder` in row order, or the folder itself if it is one index.
+    """Return the shards in `folder` in row order, or the folder itself if it is a whole index.
 
     Raises UserError if a shard is missing or belongs to another index.
     """
     paths = [] if (folder / MANIFEST).is_file() else sorted(folder.glob("shard-*-of-*"))
-    if not paths:
-        return [
-            IndexFolder(folder, read_manifest(folder))
-        ]  # raises UserError, which names the missing manifest
+    if not paths:  # a whole index, or no index, which `read_manifest` refuses
+        return [IndexFolder(folder, read_manifest(folder))]
     shards: list[tuple[Path, Manifest, ShardSection]] = []
     for path in paths:
         manifest = read_manifest(path)
@@ -48,7 +46,7 @@ def read_shards(folder: Path) -> list[IndexFolder]:
 
 
 def _check_set(folder: Path, shards: Sequence[tuple[Path, Manifest, ShardSection]]) -> None:
-    """Raises UserError unless these are all shards of one index, in row order."""
+    """Raise UserError unless these are all shards of one index, in row order."""
     remedy = "Split the index again with `rag-r1 index split`."
     expected = shards[0][2]
     numbers = [section.number for _, _, section in shards]

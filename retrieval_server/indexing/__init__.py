@@ -1,1 +1,1 @@
-"""Builds index folders: from a corpus, in parts, from imported files, or as shards."""
+"""Builds index folders: from a corpus, in parts, from imported files, or as shards of another index."""

@@ -1,10 +1,10 @@
 """Builds an index folder from a corpus in one process.
 
-All work is done in `OUT.building` beside the target; the manifest is written last and the folder renamed
-then, so that `OUT` is either a finished index or does not exist. A build that was killed leaves
-`OUT.building`; the same command continues from the vectors in it if corpus and encoder are still those of
-`progress.json`, else starts over. With a preset the vectors are encoded straight into the rows that
-the index keeps, and a half-built FAISS index is continued too.
+All work is done in `OUT.building` beside the target. The manifest is written last, and then the folder is
+renamed, so that `OUT` either is a finished index or does not exist. A build that was killed leaves
+`OUT.building`. The same command then resumes with the vectors in it if corpus and encoder still match
+`progress.json`, and otherwise starts over. With a preset the vectors are encoded directly into the rows that
+the index keeps, and a half-built FAISS index is resumed too.
 """
 
 from __future__ import annotations
@@ -50,13 +50,10 @@ if TYPE_CHECKING:
 
 
 def build_index(options: BuildOptions) -> Manifest:
-    """Build the index and return its manifest.
-
-    Raises UserError; `out` is then as it was before.
-    """
+    """Build the index and return its manifest. Raises UserError and leaves `out` unchanged if that fails."""
     check_target(options.out, overwrite=options.overwrite)
     encoder = None
-    # Before the corpus is read, which may take minutes: what is missing shows at once.
+    # Missing models and packages are reported before the corpus is read, which may take minutes.
     if options.backend == "dense":
         encoder = open_encoder(options)
     else:
@@ -80,14 +77,14 @@ def build_index(options: BuildOptions) -> Manifest:
             from retrieval_server.search.bm25 import build_bm25
 
             build_bm25(store.iter_contents(), options.bm25, work / BM25_FOLDER, progress=options.progress)
+        sections = {options.backend: section}
         used_openvino = encoder is not None and options.openvino is not None
-        return finish_index(options, work, corpus, len(store), {options.backend: section}, used_openvino)
+        return finish_index(options, work, corpus, len(store), sections, used_openvino=used_openvino)
 
 
 def _check_word_libraries(backend: str) -> None:
-    """Raises UserError if the packages of bm25 or lucene, or Java, are missing."""
-    if backend in ("bm25", "lucene"):
-        require_packages(f"--backend {backend}", backend, WORDS)
+    """Raise UserError if packages of the back end bm25 or lucene, or Java, are missing."""
+    require_packages(f"--backend {backend}", backend, WORDS)
     if backend == "lucene":
         from retrieval_server.search.lucene import load_lucene
 
@@ -97,7 +94,7 @@ def _check_word_libraries(backend: str) -> None:
 def _build_dense(
     options: BuildOptions, work: Path, store: PassageStore, corpus: CorpusSection, encoder: Encoder
 ) -> DenseSection:
-    """Encode the passages and write the FAISS index, both from where an interrupted build stopped."""
+    """Encode the passages and write the FAISS index. Both resume where an interrupted build stopped."""
     from retrieval_server.encode.vector_files import VectorFiles, encode_rows
     from retrieval_server.indexing.dense_build import check_cells, keep_partial_index, make_dense
     from retrieval_server.indexing.presets import row_type
@@ -118,9 +115,9 @@ def _build_dense(
 
 
 def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
-    """Build a dense index of vectors that were encoded in parts; `options.corpus` is ignored.
+    """Build a dense index from vectors that were encoded in parts. `options.corpus` is ignored.
 
-    Raises UserError, which names the part that is missing, not finished or of another corpus or encoder.
+    Raises UserError, which names a part that is missing, unfinished, or has another corpus or encoder.
     """
     require_packages("A dense index", "retrieval", INDEX)
     from retrieval_server.encode.encoder import Encoder
@@ -141,7 +138,7 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
     if kind not in ("float32", row_type(options)):
         raise UserError(f"{parts}: encoded in {kind}. Merge with the --preset of encode, or encode again.")
     loaded = None
-    if needs_recall(options, encoder.dimension):  # before the index is built: a missing one shows at once
+    if needs_recall(options, encoder.dimension):  # now, so that a missing encoder is reported at once
         loaded = Encoder.open(encoder, options.encoder, options.device, options.dtype, options.openvino)
     with work_folder(options.out, KEPT_FILES, partial(estimate_disk, options, encoder)) as work:
         link_or_copy(parts / PASSAGES, work / PASSAGES)
@@ -158,9 +155,11 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
 def build_hybrid(
     folders: Sequence[Path], out: Path, *, k: int = 60, depth: int = 100, overwrite: bool = False
 ) -> Manifest:
-    """Make the index that searches `folders`, of one corpus, and merges their hits (search/hybrid.py).
+    """Build an index that searches several `folders` of one corpus and merges their hits (search/hybrid.py).
 
-    The text is linked, or copied where the file system cannot link. Raises UserError.
+    `k` is the constant of rank fusion, and `depth` the number of hits from each index. The text is
+    hard-linked, or copied if the file system cannot link. Raises UserError unless the folders are indexes of
+    one corpus.
     """
     from retrieval_server.search.hybrid import describe_members
 
@@ -183,8 +182,10 @@ def build_hybrid(
 
 
 def open_encoder(options: BuildOptions) -> Encoder:
-    """The encoder of a new index, loaded. Raises UserError for one that is not given or cannot be loaded, and
-    for a factory that does not fit it."""
+    """Load the encoder of a new index.
+
+    Raises UserError if it is missing or does not load, or the options of the index do not fit its dimension.
+    """
     require_packages("A dense index", "retrieval", DENSE)
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.indexing.dense_build import check_options
@@ -196,29 +197,29 @@ def open_encoder(options: BuildOptions) -> Encoder:
 
 
 def estimate_disk(options: BuildOptions, encoder: EncoderSection | None, work: Path) -> int:
-    """Estimates the bytes that the build takes on the disk: text and index, as far as they are known."""
+    """Estimate the bytes of text and index on the disk, as far as they are known at this point."""
     files = corpus_files(options.corpus) if options.corpus else []
-    text = sum(path.stat().st_size for path in files)
+    text_bytes = sum(path.stat().st_size for path in files)
     try:
         store = PassageStore(work / PASSAGES)
-        text = (work / PASSAGES).stat().st_size
+        text_bytes = (work / PASSAGES).stat().st_size
     except UserError:  # it is not written yet
         store = None
     if encoder is None or store is None:
-        return 2 * text  # BM25 of HotpotQA's passages: 0.85 of the text
+        return 2 * text_bytes  # the BM25 index of HotpotQA's passages takes 0.85 of the text
     from retrieval_server.indexing.presets import row_type
 
-    return text + 2 * len(store) * RowLayout(encoder.dimension, row_type(options)).row_bytes
+    return text_bytes + 2 * len(store) * RowLayout(encoder.dimension, row_type(options)).row_bytes
 
 
 def print_resources(
     options: BuildOptions, store: PassageStore, dimension: int, encoder: Encoder | None, *, encodes: bool
 ) -> None:
-    """Print what the preset needs for these passages, if there is one, and check that there is room.
+    """Print the resources that a preset needs for these passages, and check that the disk has room.
 
-    `encoder`: the one that is loaded, if any; `encodes`: whether the passages must still be encoded. Call
-    it when the files of an interrupted build that this one does not use are removed. Raises UserError if the
-    disk has less than what is needed.
+    `encoder` is the loaded encoder, if any, and `encodes` says whether the passages must still be encoded.
+    Call this after unused files of an interrupted build have been removed. Raises UserError if there is too
+    little room.
     """
     from retrieval_server.indexing.presets import chosen_preset
     from retrieval_server.indexing.resource_estimate import estimate_times, print_estimate, refuse_full_disk
@@ -229,7 +230,7 @@ def print_resources(
     if (preset := chosen_preset(options)) is not None:
         needs = estimate_times(preset, store, dimension, encoder, options.batch_size, encodes=encodes)
         print_estimate(preset, len(store), dimension, needs, options.out.parent, stored)
-    else:  # the vectors of the encoder, and an index of which only the size of Flat is known
+    else:  # the encoder's vectors and the index, whose size is known only for Flat
         copies = encodes + (options.factory == "Flat")
         refuse_full_disk(options.out.parent, copies * 4 * dimension * len(store), stored)
 
@@ -237,7 +238,10 @@ def print_resources(
 def origin_of_rows(
     corpus: CorpusSection, encoder: EncoderSection, kind: str, encoded_as: str | None = None
 ) -> dict[str, object]:
-    """The origin of a file of rows, for work_files.py; `encoded_as`: the type that they come from."""
+    """Return the origin of a file of rows for work_files.py.
+
+    `kind` is the type of the rows, and `encoded_as` the type of the vectors from which they were converted.
+    """
     return {
         "corpus": corpus.sha256,
         "encoder": encoder.model_dump(),

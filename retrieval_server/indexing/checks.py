@@ -1,11 +1,12 @@
-"""The checks before an index is built: functions for `check_all`, each raising UserError.
+"""The checks before an index is built: functions for `check_all`, each of which raises UserError.
 
-They check what can be known before the work: whether folders may be written, files and packages are there,
-and the encoder's settings fit. Of a corpus the first rows of each file are parsed; the build itself
-reads all of it before it encodes any of it.
+They find problems before the work starts: folders that may not be written, missing files and packages, and
+settings of the encoder that do not fit. Only the first rows of each file of a corpus are parsed; the build
+itself reads the whole corpus before it encodes anything.
 
-The packages of an extra may be missing while these functions are collected. So what needs them is imported
-inside a check, or left out, for the check of the packages itself says what to install.
+The packages of an extra may be missing when the checks are collected. So modules that need them are imported
+inside a check, or their checks are left out, since the check of the packages already names the command that
+installs them.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.folder.publication import check_target
 from retrieval_server.indexing.options import BuildOptions, require_encoder
 
-#: Stands in for the encoder's dimension, which is not known before it is loaded. Every usual number of
-#: sub-vectors divides it, so a factory string that FAISS refuses at this dimension is wrong at any.
+#: Replaces the encoder's dimension, which is unknown before the encoder is loaded. All usual numbers of
+#: sub-vectors divide it, so a factory string that FAISS refuses for this dimension is wrong for every
+#: dimension.
 _TRIAL_DIMENSION = 6720
-#: Raises UserError; what it returns is not used.
+#: A check raises UserError. Its result is not used.
 Check = Callable[[], object]
 
 
 def build_checks(options: BuildOptions) -> Iterator[Check]:
-    """The checks of a build from a corpus."""
+    """Yield the checks of a build from a corpus."""
     yield partial(check_target, options.out, overwrite=options.overwrite)
     yield from corpus_checks(options.corpus, options.skip_bad_rows)
     if options.backend == "dense":
@@ -48,20 +50,20 @@ def build_checks(options: BuildOptions) -> Iterator[Check]:
 
 
 def corpus_checks(corpus: Path | Sequence[Path], skip_bad_rows: bool = False) -> Iterator[Check]:
-    """One check for each file of a corpus: its first rows can be read."""
+    """Yield a check for each path of a corpus, whether its first rows can be read."""
     for path in [corpus] if isinstance(corpus, Path) else corpus:
         yield partial(check_first_rows, path, skip_bad_rows=skip_bad_rows)
 
 
 def check_lucene() -> None:
-    """Raise UserError if a part of Lucene or Java is missing; it starts the JVM. Needs bm25s."""
+    """Raise UserError if a part of Lucene or Java is missing. This starts the JVM, and needs bm25s."""
     from retrieval_server.search.lucene import load_lucene
 
     load_lucene()
 
 
 def dense_checks(options: BuildOptions) -> Iterator[Check]:
-    """The checks of the encoder's and FAISS's options; without their packages, the check of these alone."""
+    """Yield the checks of the encoder's and FAISS's options, or only that of missing packages."""
     yield partial(require_packages, "A dense index", "retrieval", DENSE)
     if are_installed(DENSE):
         yield partial(check_encoder, options.encoder, options.encoder_options)
@@ -75,8 +77,10 @@ def dense_checks(options: BuildOptions) -> Iterator[Check]:
 
 
 def check_encoder(name: str | None, options: EncoderOptions) -> None:
-    """Raise UserError if the encoder is not on this machine or its weights are not complete, or its pooling
-    is not settled; a name on the Hub is not looked up."""
+    """Raise UserError if a local encoder is incomplete, or its pooling is unknown or contradictory.
+
+    A Hub name is not looked up.
+    """
     name = require_encoder(name)
     if not is_hub_name(name):
         recorded_name, folder = resolve_model(name)
@@ -88,8 +92,10 @@ def check_encoder(name: str | None, options: EncoderOptions) -> None:
 def import_checks(
     options: BuildOptions, faiss_file: Path | None, embeddings: Sequence[Path]
 ) -> Iterator[Check]:
-    """The checks of an import: of a FAISS file or of embeddings, whose row i is row i of the corpus. So bad
-    rows of the corpus are never left out."""
+    """Yield the checks of an import of a FAISS file or of embeddings.
+
+    Row i of the file is row i of the corpus, so bad rows of the corpus are never skipped.
+    """
     yield partial(check_target, options.out, overwrite=options.overwrite)
     yield from corpus_checks(options.corpus)
     yield from dense_checks(options)
@@ -103,7 +109,9 @@ def import_checks(
 
 
 def hybrid_checks(folders: Sequence[Path], out: Path, overwrite: bool) -> Iterator[Check]:
-    """The checks of a hybrid: each folder is an index. The build checks that they fit together
-    (`describe_members`)."""
+    """Yield the checks of a hybrid index: each folder is an index.
+
+    Whether they fit together is checked by the build (`describe_members`).
+    """
     yield partial(check_target, out, overwrite=overwrite)
     yield from (partial(read_manifest, folder) for folder in folders)

@@ -1,8 +1,8 @@
-"""Builds the dense section of an index from encoded passages.
+"""Builds the FAISS index of encoded passages, measures its recall, and returns its section of the manifest.
 
-A compressed index (presets.py) has a second file, the rows that its candidates are scored from. The vectors
-are read from these rows from then on, so that what is trained, added and measured is what a server scores
-with.
+A compressed index (presets.py) has a second file with the rows from which its candidates are scored. Once
+this file is written, all vectors are read from it, so that training, adding and measuring use the same values
+as a server.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from retrieval_server.folder.manifest import (
 )
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.row_layout import RowLayout, RowType
+from retrieval_server.indexing.embedding_files import Embeddings
 from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
 from retrieval_server.indexing.faiss_recall import (
     GOOD_RECALL,
@@ -43,11 +44,13 @@ from retrieval_server.indexing.work_files import PARTIAL_INDEX, keep_if_unchange
 from retrieval_server.search.vectors.faiss_search import SearchParameters, cell_count, is_exact
 from retrieval_server.search.vectors.stored_rows import StoredRows
 
-_BLOCK = 65_536  # vectors stored at once
+#: The vectors of the passages: encoded by this build, or imported.
+Vectors = VectorFiles | Embeddings
+_BLOCK = 65_536  # vectors that are stored at once
 
 
 def check_options(options: BuildOptions, dimension: int) -> None:
-    """Raise UserError for a wrong option before the corpus is encoded, not hours later."""
+    """Raise UserError for a wrong option. Called before the corpus is encoded, which may take hours."""
     index = _empty_index(options, dimension)
     SearchParameters(options.nprobe, options.ef_search).apply(index)
     if options.recall_queries is not None:
@@ -57,7 +60,7 @@ def check_options(options: BuildOptions, dimension: int) -> None:
 
 
 def check_cells(options: BuildOptions, dimension: int, passages: int) -> None:
-    """Raise UserError for more cells than passages, which FAISS would refuse after all are encoded."""
+    """Raise UserError for more cells than passages, which FAISS would refuse only after the encoding."""
     cells = cell_count(_empty_index(options, dimension))
     if not options.preset and cells > passages:
         raise UserError(
@@ -67,14 +70,14 @@ def check_cells(options: BuildOptions, dimension: int, passages: int) -> None:
 
 
 def needs_recall(options: BuildOptions, dimension: int) -> bool:
-    """Whether the build measures the recall of its index, for which it needs a loaded encoder."""
+    """Return whether the build measures the recall of its index, for which it needs a loaded encoder."""
     return not is_exact(_empty_index(options, dimension))
 
 
 def keep_partial_index(
     options: BuildOptions, work: Path, passages: int, encoder: EncoderSection, corpus: CorpusSection
 ) -> None:
-    """Remove the half-built index of an interrupted build with a preset, unless it is that of this build."""
+    """Remove the half-built index of an interrupted build with a preset, unless this build can resume it."""
     preset = chosen_preset(options)
     if preset is not None and preset.rescoring is not None:
         origin = {
@@ -92,15 +95,14 @@ def make_dense(
     work: Path,
     store: PassageStore,
     encoder: EncoderSection,
-    vectors: VectorFiles,
+    vectors: Vectors,
     loaded: Encoder | None,
 ) -> DenseSection:
-    """Write the FAISS index of `vectors` into `work`, and the rows of a compressed one.
+    """Write the FAISS index of `vectors` into `work`, and the rows of a compressed index.
 
-    The recall of an approximate index is measured and printed, and its default settings are chosen from it;
-    the encoder must be `loaded` for that. If the build is stopped meanwhile, the next one finds the
-    finished index of a preset. Files of an earlier build in `work` must be of the same index: see
-    keep_partial_index.
+    The recall of an approximate index is measured and printed, and determines its default settings; this
+    needs the `loaded` encoder. If the build is interrupted meanwhile, the next one reuses the finished index
+    of a preset. Files of an earlier build in `work` must belong to the same index (see keep_partial_index).
     """
     path = work / FAISS_INDEX
     preset = chosen_preset(options)
@@ -111,7 +113,7 @@ def make_dense(
     )
     saved = None
     if rescoring is not None:
-        vectors = write_rows(vectors, work / ROWS, rescoring.rows, options.progress)
+        vectors = write_rows(vectors, work / ROWS, rescoring.rows, progress=options.progress)
         saved = work / PARTIAL_INDEX
     write_faiss_index(vectors, factory, path, options.train_sample, saved=saved, progress=options.progress)
     if not needs_recall(options, vectors.dimension):
@@ -130,16 +132,16 @@ def make_dense(
 
 
 def _recall_queries(options: BuildOptions, store: PassageStore) -> tuple[list[str], str]:
-    """The queries by which recall is measured, and their source in words."""
+    """Return the queries with which recall is measured, and their source in words."""
     if options.recall_queries is None:
         return sample_queries(store), "first sentences of passages"
     return read_queries(options.recall_queries), options.recall_queries.name
 
 
 def _search_settings(requested: SearchParameters, recall: RecallSection, good: float) -> SearchSection:
-    """The default settings of a search: the requested ones, else the best by recall.
+    """Return the default settings of a search: the `requested` ones, or else the best by recall.
 
-    Prints a warning if the recall of these is low.
+    Prints a warning if even the best recall is below `good`.
     """
     best = requested
     if requested == SearchParameters():
@@ -150,18 +152,19 @@ def _search_settings(requested: SearchParameters, recall: RecallSection, good: f
 
 
 def _empty_index(options: BuildOptions, dimension: int) -> faiss.Index:
-    """An empty index of the kind in the options. Raises UserError for a string that FAISS does not take."""
+    """Return an empty index of the kind in the options. Raises UserError for a wrong factory string."""
     preset = chosen_preset(options)
     return make_index(preset.factory(1, dimension) if preset else options.factory, dimension)
 
 
-def write_rows(vectors: VectorFiles, path: Path, kind: RowType, progress: bool = False) -> VectorFiles:
-    """Write the vectors to `path` as rows of that type, unless they are there, and return those rows.
+def write_rows(vectors: Vectors, path: Path, kind: RowType, *, progress: bool = False) -> VectorFiles:
+    """Write the vectors to `path` as rows of this type, and return these rows.
 
-    A file that an interrupted build has left is continued; it must be of the same vectors.
+    Vectors that are already in this file are returned unchanged. A partial file of an interrupted build is
+    continued; it must contain the same vectors. Raises UserError for a value that the type cannot hold.
     """
     layout = RowLayout(vectors.dimension, kind)
-    if getattr(vectors, "files", None) == [path]:
+    if isinstance(vectors, VectorFiles) and vectors.files == [path]:
         return vectors
     stored = min(path.stat().st_size // layout.row_bytes if path.exists() else 0, len(vectors))
     with (

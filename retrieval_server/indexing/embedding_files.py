@@ -1,13 +1,13 @@
-"""Reads embeddings that were encoded elsewhere, a slice at a time.
+"""Reads embeddings that were encoded elsewhere, one slice at a time.
 
-The file's name gives its format:
+The name of a file determines its format:
 
 - `.npy`: an array (passages, dimension) of 16, 32 or 64 bits;
-- `.fbin`: rows and dimension as two 32-bit numbers, then the vectors in 32 bits (the big-ann benchmarks);
-- `.memmap`, `.f32`, `.raw`: the bare vectors, as FlashRAG's `emb_*.memmap`, in 32 or 16 bits:
-  the number of passages decides which.
+- `.fbin`: rows and dimension as two 32-bit numbers, and then the vectors in 32 bits (the big-ann benchmarks);
+- `.memmap`, `.f32`, `.raw`: bare vectors, such as FlashRAG's `emb_*.memmap`, in 32 or 16 bits, which are told
+  apart by the number of passages.
 
-Several files are one array, in the order given. Nothing is unpickled.
+Several files form one array in the order in which they are named. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FBIN_HEADER = 8  # bytes
 
 
 def check_name(path: Path) -> None:
-    """Raise UserError if there is no such file, or its name does not tell its form."""
+    """Raise UserError if the file does not exist, or its name does not determine its format."""
     if path.suffix.lower() not in _SUFFIXES:
         ends = ", ".join(_SUFFIXES)
         raise UserError(f"--embeddings {path}: the name must end in one of {ends}, which gives the format.")
@@ -34,9 +34,9 @@ def check_name(path: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raise UserError as `check_name`, and for a file of another form or without vectors.
+    """Raise UserError as `check_name` does, and for a malformed file or one without vectors.
 
-    Whether bare vectors are whole is known when the encoder is loaded.
+    The size of bare vectors is checked only when the encoder has been loaded and the dimension is known.
     """
     check_name(path)
     if path.suffix.lower() not in _BARE and not len(_map_file(path, np.dtype(np.float32), None)):
@@ -44,10 +44,10 @@ def check_file(path: Path) -> None:
 
 
 class Embeddings:
-    """The rows of embedding files, mapped; `embeddings[a:b]` is a float32 array (b - a, dimension).
+    """The rows of mapped embedding files: `embeddings[a:b]` is a float32 array (b - a, dimension).
 
-    Raises UserError for a file of another format or dimension. `settle` decides how many rows bare files
-    have.
+    Call `settle` first, which determines the number format of bare files. Raises UserError for a malformed
+    file or another dimension.
     """
 
     def __init__(self, files: Sequence[Path], dimension: int):
@@ -59,7 +59,7 @@ class Embeddings:
         self._open(np.float32)
 
     def settle(self, rows: int) -> None:
-        """Decide whether bare files have 16 or 32 bits. Raises UserError if neither gives `rows`."""
+        """Determine whether bare files have 16 or 32 bits. Raises UserError if neither fits `rows` rows."""
         count = len(self)
         if count == rows:
             return
@@ -73,7 +73,7 @@ class Embeddings:
         return sum(len(array) for array in self._arrays)
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        """The vectors of a slice of step 1. Raises UserError for a value that is not finite."""
+        """Return the vectors of a slice of step 1. Raises UserError for a value that is not finite."""
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("vectors are read in slices of step 1")
@@ -91,18 +91,19 @@ class Embeddings:
         return vectors
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """The vectors of single rows, (rows, dimension)."""
+        """Return the vectors of these rows, (rows, dimension)."""
         return np.concatenate([self[row : row + 1] for row in rows.tolist()])
 
     def _open(self, bare: type[np.floating]) -> None:
-        """Map the files, bare ones as vectors of this type."""
+        """Map the files. Bare files are read as vectors of this type."""
         self._arrays = [_map_file(path, np.dtype(bare), self.dimension) for path in self._files]
 
 
 def _map_file(path: Path, bare: np.dtype, dimension: int | None) -> np.ndarray:
-    """The mapped vectors of a file, (rows, dimension); `bare`: the type of bare ones, which need a dimension.
+    """Return the mapped vectors of a file, (rows, dimension).
 
-    Raises UserError for a file of another form or dimension.
+    `bare` is the type of the values in a bare file, for which the dimension is needed. For other files the
+    dimension may be None and is then not checked. Raises UserError for a malformed file or another dimension.
     """
     suffix = path.suffix.lower()
     try:

@@ -1,10 +1,10 @@
-"""Builds a FAISS index of raw vectors, for any factory string with inner products.
+"""Builds a FAISS index of vectors, for any factory string that works with inner products.
 
-Quantisers and cell centres are learned from a random sample of bounded size, drawn with a fixed seed, so that
-training takes as long for one million passages as for thirty million. The vectors are then added in blocks.
+Quantisers and cell centres are learned from a random sample of limited size, drawn with a fixed seed, so that
+training takes as long for thirty million passages as for one million. Then the vectors are added in blocks.
 
-Given a file for it, the index is saved after training, after every few million vectors, and when it is
-finished, so that a build that was killed continues there.
+If a file for the half-built index is named, the index is saved there after training, after every few million
+vectors, and when it is finished, so that an interrupted build can resume.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from retrieval_server.folder.publication import link_or_copy
 from retrieval_server.search.vectors.faiss_search import cell_count, widen_cell_search
 
 log = logging.getLogger(__name__)
-#: Vectors to train on, at least: FAISS uses no more of them for 256 centroids.
+#: The smallest number of vectors to train on; FAISS does not use more of them for 256 centroids.
 MIN_TRAINING_VECTORS = 65_536
-#: ... and for each cell of an IVF index: FAISS warns below 39.
+#: The number of vectors to train on for each cell of an IVF index; FAISS warns below 39.
 TRAIN_PER_CELL = 40
-_BLOCK = 65_536  # vectors added at once
-#: Vectors after which a half-built index is saved: 0.4 GB at 2 bits and 768 dimensions, some minutes of work.
+_BLOCK = 65_536  # vectors that are added at once
+#: The number of vectors after which the half-built index is saved. Adding them takes some minutes, and they
+#: need 0.4 GB at 2 bits and 768 dimensions.
 SAVE_INTERVAL = 2_097_152
 _SEED = 0
 
 
 def make_index(factory: str, dimension: int) -> faiss.Index:
-    """An empty index for inner products. Raises UserError for a string that FAISS does not take."""
+    """Return an empty index for inner products. Raises UserError for an unsuitable factory string."""
     try:
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
         metric = index.metric_type
@@ -61,14 +62,14 @@ def write_faiss_index(
     saved: Path | None = None,
     progress: bool = False,
 ) -> None:
-    """Train on a sample of the vectors, add all, write the index.
+    """Train an index on a sample of the vectors, add all vectors, and write it to `path`.
 
-    `train_sample` is the number of vectors to train on; None: as many as the index's kind needs. `saved`
-    is where a half-built index is kept: if it is there it is continued, and it must be of these vectors and
-    this factory string; a damaged one is built anew. At the end it is the finished index, to which `path`
-    is a link. The caller removes it.
+    `train_sample` is the number of vectors to train on (None: as many as the kind of index needs). `saved` is
+    the file of the half-built index. If it exists, the build resumes with it, so it must belong to these
+    vectors and this factory string; a damaged file is ignored. At the end it contains the finished index,
+    `path` is a link to it, and the caller must remove it.
 
-    Raises UserError if FAISS cannot build it, or there is too little memory for what is kept.
+    Raises UserError if FAISS cannot build the index, or the half-built one does not fit into memory.
     """
     index = _half_built(saved, vectors)
     try:
@@ -92,7 +93,7 @@ def write_faiss_index(
 
 
 def _add_vectors(index: faiss.Index, vectors: VectorFiles, saved: Path | None, progress: bool) -> None:
-    """Add the vectors that the index does not have, and save it from time to time."""
+    """Add the vectors that the index does not have yet, and save it from time to time."""
     total = len(vectors)
     with tqdm(total=total, initial=index.ntotal, desc="adding", unit=" vectors", disable=not progress) as bar:
         for start in range(index.ntotal, total, _BLOCK):
@@ -104,19 +105,19 @@ def _add_vectors(index: faiss.Index, vectors: VectorFiles, saved: Path | None, p
 
 
 def sample_size(cells: int) -> int:
-    """The number of vectors to train on, for an index of so many cells."""
+    """Return the number of vectors to train on for an index with this number of cells."""
     return max(MIN_TRAINING_VECTORS, TRAIN_PER_CELL * cells)
 
 
 def _save(index: faiss.Index, path: Path | None) -> None:
-    """Write the half-built index to `path`, if there is one."""
+    """Write the half-built index to `path`, if there is such a file."""
     if path is not None:
         with replacing(path) as unfinished:
             faiss.write_index(index, str(unfinished))
 
 
 def _half_built(path: Path | None, vectors: VectorFiles) -> faiss.Index | None:
-    """The index of these vectors that an interrupted build has left; None if there is none, or a damaged one.
+    """Return the half-built index of these vectors, or None if it is missing, damaged or of other vectors.
 
     Raises UserError if it does not fit into memory.
     """
@@ -138,11 +139,11 @@ def _half_built(path: Path | None, vectors: VectorFiles) -> faiss.Index | None:
 
 
 def _sample(vectors: VectorFiles, max_vectors: int) -> np.ndarray:
-    """Random vectors, the same for every build, in the order of their rows; all if there are not more."""
+    """Return at most `max_vectors` random vectors in row order. They are the same for every build."""
     if len(vectors) <= max_vectors:
         return vectors[:]
     rows = np.random.default_rng(_SEED).choice(len(vectors), max_vectors, replace=False, shuffle=False)
-    rows.sort()  # so that the file is read once, from beginning to end
+    rows.sort()  # so that the file is read once from beginning to end
     sample = np.empty((max_vectors, vectors.dimension), np.float32)
     for first_row in range(0, len(vectors), _BLOCK):
         low, high = np.searchsorted(rows, (first_row, first_row + _BLOCK))
@@ -151,7 +152,7 @@ def _sample(vectors: VectorFiles, max_vectors: int) -> np.ndarray:
 
 
 def _leave_out_polysemous_training(index: faiss.Index) -> None:
-    """Skip the reordering of product quantisers: minutes, for a kind of search that is not used here."""
+    """Skip the reordering of product quantisers, which takes minutes and serves an unused kind of search."""
     index = faiss.downcast_index(index)
     if hasattr(index, "do_polysemous_training"):
         index.do_polysemous_training = False
@@ -161,6 +162,6 @@ def _leave_out_polysemous_training(index: faiss.Index) -> None:
 
 
 def faiss_message(error: RuntimeError) -> str:
-    """FAISS's own message, without the line of its C++ source."""
+    """Return FAISS's error message without the position in its C++ source."""
     line = re.sub(r"^Error in .* at \S+:\d+: ", "", str(error).strip().splitlines()[-1])
     return line.rpartition("Error: ")[2].rpartition(" failed: ")[2]

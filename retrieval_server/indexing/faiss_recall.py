@@ -1,8 +1,8 @@
 """Measures the recall@k of an approximate index against exact search, at several settings.
 
-The queries are the user's, or first sentences of passages drawn at random. Each setting is timed as one
-client sees it: queries one after the other, search only. The fastest setting that finds the share
-`GOOD_RECALL` of the hits of exact search becomes the index's default, unless the user named one.
+The queries come from the user, or are the first sentences of random passages. Each setting is timed as a
+single client sees it: one query after the other, and only the search. The fastest setting that finds the
+share `GOOD_RECALL` of the hits of exact search becomes the default of the index, unless the user named one.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ _SEED = 1
 
 @dataclass(frozen=True)
 class RescoringRows:
-    """The rows from which candidates are scored, and the number of candidates of a query."""
+    """How the candidates of a compressed index are scored."""
 
     stored: StoredRows
+    #: The number of candidates of a query.
     candidates: int
 
 
 def sample_queries(store: PassageStore, number: int = _SAMPLED_QUERIES) -> list[str]:
-    """First sentences of passages drawn at random with a fixed seed; the title line is left out."""
+    """Return the first sentences of random passages, drawn with a fixed seed. The title line is left out."""
     rows = np.random.default_rng(_SEED).permutation(len(store))[: 4 * number]
     sentences = []
     for row in rows:
@@ -59,15 +60,14 @@ def sample_queries(store: PassageStore, number: int = _SAMPLED_QUERIES) -> list[
 
 
 def read_queries(path: Path) -> list[str]:
-    """The queries of a text file, one a line. Raises UserError if it has none or cannot be read."""
+    """Return the queries of a text file, one per line. Raises UserError if it has none or cannot be read."""
+    remedy = "Give a text file, one query a line."
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"--recall-queries {path}: {reason_of(error)}. Give a text file, one query a line."
-        ) from None
+        raise UserError(f"--recall-queries {path}: {reason_of(error)}. {remedy}") from None
     if not (queries := [line.strip() for line in lines if line.strip()]):
-        raise UserError(f"--recall-queries {path}: no query in it. Give a text file, one query a line.")
+        raise UserError(f"--recall-queries {path}: no query in it. {remedy}")
     return queries
 
 
@@ -79,10 +79,10 @@ def measure_recall(
     chosen: SearchParameters,
     rescoring: RescoringRows | None = None,
 ) -> RecallSection:
-    """Measures the recall of the index in `path` of `vectors`, for queries (queries, dimension).
+    """Measure the recall of the index of `vectors` in the file `path`, for queries (queries, dimension).
 
-    `source` says where the queries are from. A setting that `chosen` names is measured as well. With
-    `rescoring` candidates are scored from those rows, as a server does, and the index is mapped.
+    `source` is the origin of the queries in words. The setting that the user has `chosen` is measured as
+    well. With `rescoring`, candidates are scored from these rows and the index is mapped, as in a server.
     """
     index = open_index(path, mapped=rescoring is not None)
     search = ApproximateSearch(
@@ -109,7 +109,7 @@ def measure_recall(
 
 
 def _measure(search: ApproximateSearch, queries: np.ndarray, exact_rows: np.ndarray) -> tuple[float, float]:
-    """The share of `exact_rows`, (queries, k), that is found, and the seconds for all queries."""
+    """Return the share of `exact_rows`, (queries, k), that is found, and the seconds for all queries."""
     started = time.perf_counter()
     results = [search.find(query[None], _TOPK)[0] for query in queries]
     seconds = time.perf_counter() - started
@@ -119,16 +119,16 @@ def _measure(search: ApproximateSearch, queries: np.ndarray, exact_rows: np.ndar
 
 
 def choose_default(rows: Sequence[RecallRow], good: float = GOOD_RECALL) -> SearchParameters:
-    """The setting of the first good row (rows are in the order of rising cost), else of the best row.
+    """Return the cheapest setting whose recall is at least `good`, or else the one with the best recall.
 
-    A row is good if it finds the share `good` of what exact search finds.
+    `rows` are in the order of rising cost.
     """
     row = next((row for row in rows if row.recall >= good), None) or max(rows, key=lambda row: row.recall)
     return SearchParameters(row.nprobe, row.ef_search)
 
 
 def recall_warning(rows: Sequence[RecallRow], good: float = GOOD_RECALL) -> str | None:
-    """The warning for a table of which no row is good; None if one is."""
+    """Return a warning if no row has a recall of at least `good`, and None otherwise."""
     best = max(rows, key=lambda row: row.recall)
     if best.recall >= good:
         return None
@@ -143,7 +143,7 @@ def recall_warning(rows: Sequence[RecallRow], good: float = GOOD_RECALL) -> str 
 
 
 def recall_table(section: RecallSection) -> str:
-    """The table of the settings as text."""
+    """Return the table of the settings as text."""
     lines = [
         f"recall@{section.k} against exact search; {section.queries} queries: {section.source}",
         "  nprobe  efSearch   recall    ms a query (one at a time)",
@@ -155,9 +155,9 @@ def recall_table(section: RecallSection) -> str:
 
 
 def _settings(index: faiss.Index, chosen: SearchParameters) -> list[SearchParameters]:
-    """The settings that the index has, in the order of rising cost."""
-    if ivf := cell_count(index):
-        probes = {n for n in _NPROBES if n <= ivf} | ({chosen.nprobe} if chosen.nprobe else set())
+    """Return the settings to measure, in the order of rising cost; a single default if the index has none."""
+    if cells := cell_count(index):
+        probes = {n for n in _NPROBES if n <= cells} | ({chosen.nprobe} if chosen.nprobe else set())
         return [SearchParameters(n, chosen.ef_search) for n in sorted(probes)]
     if _accepts(index, SearchParameters(ef_search=64)):
         efs = set(_EF_SEARCHES) | ({chosen.ef_search} if chosen.ef_search else set())
@@ -166,7 +166,7 @@ def _settings(index: faiss.Index, chosen: SearchParameters) -> list[SearchParame
 
 
 def _accepts(index: faiss.Index, parameters: SearchParameters) -> bool:
-    """Whether the index has these settings."""
+    """Return whether these settings exist for the index."""
     try:
         parameters.apply(index)
     except Exception:
@@ -177,9 +177,10 @@ def _accepts(index: faiss.Index, parameters: SearchParameters) -> bool:
 def exact_best(
     vectors: VectorFiles | np.ndarray, queries: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The `k` largest inner products and their rows, (queries, k) each, best first.
+    """Return the `k` largest inner products and their rows, (queries, k) each, best first.
 
-    The vectors are read once, in blocks. There are fewer than `k` if there are fewer vectors.
+    The vectors are read once, in blocks. If there are fewer than `k` vectors, there are as many columns as
+    vectors.
     """
     multiply_batches(queries.shape[1])
     k = min(k, len(vectors))

@@ -1,13 +1,14 @@
 """Imports a FAISS file or embeddings that were built elsewhere, with their corpus, as an index folder.
 
 Search-R1 and FlashRAG publish indexes that are as large as a machine's memory and took days to encode. So a
-FAISS file is linked into the folder, or copied where the file system cannot link, and is only mapped here;
-embeddings are read in blocks. As in every build, all work is done in `OUT.building`, renamed at the end.
+FAISS file is hard-linked into the folder, or copied if the file system cannot link, and it is only mapped
+here. Embeddings are read in blocks. As in every build, all work is done in `OUT.building`, which is renamed
+at the end.
 
-Such files do not say which corpus and which encoder they belong to, and a wrong one answers nonsense without
-any error. So it is checked that there are as many rows as passages, the encoder's dimension, inner products,
-and ids 0 to n - 1 as in the published corpora; and some passages are encoded again and compared with the
-vectors in their rows.
+Such files do not name their corpus and their encoder, and a wrong one would return nonsense without any
+error. So several properties are checked: there are as many rows as passages, the dimension is the encoder's,
+the metric is the inner product, and the ids are 0 to n - 1, as in the published corpora. In addition some
+passages are encoded again and compared with the vectors in their rows.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ log = logging.getLogger(__name__)
 _BLOCK_ROWS = 65_536
 _PROBE_ROWS = 24  # passages that are encoded again
 _SEED = 0
-# The share of the probed passages that must be nearest to the vector of their own row, and the median cosine
-# where vectors are stored as they are: 16 bits cost 1e-3; another limit of tokens costs more, for a few.
+#: The share of the probed passages that must be nearest to the vector in their own row.
 _MIN_MATCHING_SHARE = 0.9
+#: The smallest median cosine for vectors that are not quantised. 16 bits reduce it by 1e-3; another limit of
+#: tokens reduces it more, but only for a few passages.
 _MIN_COSINE = 0.98
 
 
@@ -59,19 +61,19 @@ def import_index(
     embeddings: Sequence[Path] = (),
     trust: bool = False,
 ) -> Manifest:
-    """Make `options.out` of a FAISS file or of embeddings, whose row i is passage i of `options.corpus`.
+    """Build `options.out` from a FAISS file or embeddings, whose row i is passage i of `options.corpus`.
 
-    `trust` accepts ids that are not row numbers, and vectors unlike the encoder's, with a warning. Raises
-    UserError; `out` is then as it was before.
+    `trust` accepts ids that are not row numbers and, with a warning, vectors that differ from the encoder's.
+    Raises UserError and leaves `out` unchanged if the import fails.
     """
     check_target(options.out, overwrite=options.overwrite)
     encoder_options = options
     if faiss_file is not None:
         check_kind(faiss_file)  # before the encoder is loaded, which takes a while
-        # These are for the file, not for --factory.
+        # These options are for the imported file; `open_encoder` would check them against --factory.
         encoder_options = options.model_copy(update={"nprobe": None, "ef_search": None})
     encoder = open_encoder(encoder_options)
-    # The vectors are from elsewhere, whatever --dtype this process compares them in.
+    # --dtype only affects the comparison here, not the imported vectors.
     encoder.section = encoder.section.model_copy(update={"passage_dtype": None})
     dimension = encoder.section.dimension
     vectors = None if faiss_file is not None else Embeddings(embeddings, dimension)
@@ -86,7 +88,7 @@ def import_index(
         store = PassageStore(work / PASSAGES)
         if vectors is None:
             assert faiss_file is not None  # the options name a FAISS file or embeddings
-            section = _add_index(options, faiss_file, encoder, store, work / FAISS_INDEX, trust)
+            section = _add_index(options, faiss_file, encoder, store, work / FAISS_INDEX, trust=trust)
         else:
             vectors.settle(count)
             _compare_with_encoder(encoder, store, vectors.take, exact=True, trust=trust)
@@ -109,7 +111,7 @@ class _NumberedCorpus(CorpusReader):
 
 
 def check_kind(path: Path) -> None:
-    """Raise UserError for a FAISS file that cannot be imported, by its header."""
+    """Raise UserError if the header of a FAISS file shows that it cannot be imported."""
     header = read_header(path)
     if header.metric != INNER_PRODUCT:
         raise UserError(f"--faiss {path}: made for another metric than inner product. Import its embeddings.")
@@ -118,9 +120,9 @@ def check_kind(path: Path) -> None:
 
 
 def _add_index(
-    options: BuildOptions, source: Path, encoder: Encoder, store: PassageStore, target: Path, trust: bool
+    options: BuildOptions, source: Path, encoder: Encoder, store: PassageStore, target: Path, *, trust: bool
 ) -> DenseSection:
-    """Check a FAISS file against corpus and encoder, and link or copy it to `target`."""
+    """Check a FAISS file against corpus and encoder, and link or copy it to `target`. Raises UserError."""
     index = open_index(source, mapped=True)
     if index.ntotal != len(store):
         raise UserError(f"--faiss {source}: {index.ntotal} rows for {len(store)} passages. Give its corpus.")
@@ -130,7 +132,7 @@ def _add_index(
     try:
         if ivf is not None:
             ivf.make_direct_map(True)
-        # A quantised index gives back vectors that are only near the encoded ones.
+        # The vectors of a quantised index are only similar to the encoded ones.
         keeps_vectors = is_exact(index) or type(faiss.downcast_index(index)) in (
             faiss.IndexHNSWFlat,
             faiss.IndexIVFFlat,
@@ -155,7 +157,7 @@ def _add_index(
 def _build_index(
     options: BuildOptions, vectors: Embeddings, encoder: Encoder, store: PassageStore, work: Path
 ) -> DenseSection:
-    """Build the index of embeddings: an exact one on disk, in blocks; any other in memory, as FAISS does."""
+    """Build the index of embeddings: an exact index in blocks on disk, and any other with FAISS in memory."""
     if options.factory != "Flat" or options.preset not in (None, "exact"):
         return make_dense(options, work, store, encoder.section, vectors, encoder)
 
@@ -180,22 +182,22 @@ def _compare_with_encoder(
     exact: bool,
     trust: bool,
 ) -> None:
-    """Compare some rows, `stored(rows)`, with their passages encoded again.
+    """Encode some passages again and compare the results with the vectors of their rows, `stored(rows)`.
 
-    Raises UserError if they differ, or logs a warning if `trust` accepts them. `exact`: the rows are as
-    they were encoded, not quantised.
+    `exact` says that the stored vectors are not quantised. If the vectors differ, raises UserError, or logs a
+    warning if `trust` is true.
     """
     rows = np.random.default_rng(_SEED).permutation(len(store))[:_PROBE_ROWS].astype(np.int64)
     fresh = encoder.encode_passages([store[row].contents for row in rows.tolist()])
     imported = stored(rows)
-    if fault := _difference(encoder.section, fresh, imported, exact):
+    if fault := _mismatch(encoder.section, fresh, imported, exact=exact):
         if not trust:
             raise UserError(f"{fault}. Correct that, or accept them as they are with --trust.")
         log.warning("%s; accepted all the same (--trust)", fault)
 
 
-def _difference(section: EncoderSection, fresh: np.ndarray, imported: np.ndarray, exact: bool) -> str | None:
-    """How imported vectors differ from the encoder's, (rows, dimension) each, in words; None if they fit."""
+def _mismatch(section: EncoderSection, fresh: np.ndarray, imported: np.ndarray, *, exact: bool) -> str | None:
+    """Describe how imported vectors differ from the encoder's, (rows, dimension) each; None if they match."""
     lengths = np.linalg.norm(imported, axis=1)
     fresh = fresh / np.linalg.norm(fresh, axis=1, keepdims=True)
     cosines = fresh @ (imported / np.maximum(lengths, 1e-9)[:, None]).T
@@ -224,7 +226,7 @@ def _difference(section: EncoderSection, fresh: np.ndarray, imported: np.ndarray
 
 
 def _factory_string(index: faiss.Index) -> str:
-    """The factory string of the common kinds; for others the name of FAISS's class."""
+    """Return the factory string of a common kind of index, and the name of FAISS's class for other kinds."""
     if is_exact(index):
         return "Flat"
     index = faiss.downcast_index(index)

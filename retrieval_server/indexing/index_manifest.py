@@ -1,4 +1,4 @@
-"""Writes the manifest of a built index folder: the last file, after which the folder gets its name."""
+"""Writes the manifest of a built index. It is the last file, after which the folder gets its final name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from retrieval_server.folder.manifest import (
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.work_files import KEPT_FILES
 
-_FAISS = ("faiss-cpu", "faiss-gpu-cu12", "faiss-gpu", "faiss")  # its distributions
+#: The names under which FAISS is distributed.
+_FAISS = ("faiss-cpu", "faiss-gpu-cu12", "faiss-gpu", "faiss")
 _LIBRARIES = {
     "dense": (*_FAISS, "sentence-transformers", "torch"),
     "bm25": ("bm25s",),
@@ -33,12 +34,14 @@ def finish_index(
     corpus: CorpusSection,
     count: int,
     sections: dict[str, BM25Section | DenseSection],
+    *,
     used_openvino: bool = False,
 ) -> Manifest:
-    """Remove the work files and write the manifest, the last file before `work_folder` publishes the index.
+    """Remove all work files and write the manifest, before `work_folder` publishes the index.
 
-    `used_openvino`: whether OpenVINO encoded the passages here, so that its version is recorded. Work files
-    are removed also where a build of another kind has left them.
+    `sections` are the manifest's sections by name. `used_openvino` says whether OpenVINO encoded the
+    passages, so that its version is recorded. Work files that a build of another kind has left are removed
+    too.
     """
     dense = sections.get("dense")
     rescores = isinstance(dense, DenseSection) and dense.rescoring is not None
@@ -59,11 +62,11 @@ def finish_index(
 
 
 def library_versions(backend: str, *libraries: str) -> dict[str, str]:
-    """The versions of Python and of the libraries that build an index of this kind."""
+    """Return the versions of Python and of the libraries that build an index of this kind."""
     versions = {"python": platform.python_version()}
     for name in ("pyarrow", *_LIBRARIES.get(backend, ()), *libraries):
         try:
             versions[name] = version(name)
-        except PackageNotFoundError:  # of FAISS, one is installed
+        except PackageNotFoundError:  # only one of FAISS's distributions is installed
             continue
     return versions

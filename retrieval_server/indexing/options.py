@@ -21,12 +21,12 @@ from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import BM25Section
 from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
-#: Indexes by name; see presets.py.
+#: The names of the presets in presets.py.
 PresetName = Literal["exact", "balanced", "small"]
 
 
 class DenseOptions(Options):
-    """The vectors of an index and how FAISS searches them; how texts are encoded: `EncoderOptions`."""
+    """The encoder of an index, and how FAISS searches its vectors. `EncoderOptions` has further settings."""
 
     group = DENSE
 
@@ -89,7 +89,7 @@ class DenseOptions(Options):
 
     @property
     def openvino(self) -> OpenVinoOptions | None:
-        """The settings with which OpenVINO computes the encoder; None if torch does."""
+        """The settings of OpenVINO if it computes the encoder; None if torch does."""
         return choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache)
 
     @model_validator(mode="after")
@@ -99,7 +99,7 @@ class DenseOptions(Options):
 
 
 class BM25Options(Options):
-    """The text analysis of a word index, and the two constants of BM25."""
+    """The text analysis of an index for word search, and the two constants of BM25."""
 
     group = Group("bm25 and lucene")
 
@@ -109,15 +109,14 @@ class BM25Options(Options):
     b: Annotated[float, Field(ge=0, le=1), Flag("weight of passage length, 0 to 1")] = 0.75
 
     def section(self) -> BM25Section:
-        """These options as the section of the manifest."""
+        """Return these options as a section of the manifest."""
         return BM25Section(**dict(self))
 
 
 class BuildOptions(DenseOptions):
-    """The options of one build.
+    """The options of one build from a corpus. (`build_hybrid` builds a hybrid index, which has no corpus.)
 
-    Dense and encoder options matter for `dense`, `bm25` for `bm25` and `lucene`.
-    A `hybrid` has no corpus of its own; see `build_hybrid`.
+    The dense options and `encoder_options` apply to the back end `dense`, and `bm25` to `bm25` and `lucene`.
     """
 
     corpus: Path | tuple[Path, ...]
@@ -131,7 +130,7 @@ class BuildOptions(DenseOptions):
 
 
 def require_encoder(name: str | None) -> str:
-    """The option `--encoder`. Raises UserError if a dense index is to be built without it."""
+    """Return the value of `--encoder`. Raises UserError if it is None, since a dense index needs it."""
     if name is None:
         raise UserError("--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download).")
     return name

@@ -1,17 +1,18 @@
 """Encodes the passages of a dense index in parts, by several processes or machines.
 
-A *part* is a range of rows that is encoded at a time, and can be resumed. (A *shard* is another thing: a
-slice of a finished index, served on a machine of its own.) Three steps share a folder, or copies of it that
-are put together for the last step:
+A *part* is a range of rows that one run encodes. (A *shard*, in contrast, is a slice of a finished index that
+is served on a separate machine.) Three steps share a folder, or use copies of it that are combined for the
+last step:
 
-* `prepare_corpus` writes the text, `passages.arrow`, and `corpus.json`, which describes it;
-* `encode_part` writes the vectors of one part of the rows, `part-00002-of-00010.f32` (or `.f16`,
-  `.i8`: the type of a preset's rows), and beside it a `.json` that says whose vectors these are. If it is
-  killed, it resumes after its last whole block;
-* `check_parts` checks that the parts are whole, of this corpus, of one encoder and one type, and that none
-  is missing; builder.py makes the index from them.
+- `prepare_corpus` writes the text, `passages.arrow`, and its description, `corpus.json`.
+- `encode_part` writes the vectors of one part, `part-00002-of-00010.f32` (`.f16` or `.i8` for the rows of a
+  preset), and beside them a `.json` file with their corpus and encoder. If it is interrupted, it resumes
+  after its last complete block.
+- `check_parts` checks that no part is missing, that all parts are complete, and that all have this corpus,
+  the same encoder and the same type. Then builder.py builds the index from them.
 
-Rows are divided at the borders of blocks, so that n parts together have the bytes of a single one.
+Rows are divided at the borders of blocks, so that the bytes of all parts together equal those of a single
+part.
 """
 
 from __future__ import annotations
@@ -42,34 +43,38 @@ _RECORD_NAME = re.compile(r"part-(\d{5})-of-(\d{5})\.json")
 
 
 class _Record(BaseModel):
+    """Base of the records in JSON files: immutable, and without unknown keys."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class CorpusRecord(_Record):
-    """`corpus.json`: what the `passages.arrow` beside it holds."""
+    """The contents of `corpus.json`, which describes the `passages.arrow` beside it."""
 
     corpus: CorpusSection
+    #: The number of passages.
     count: int
 
 
 class PartRecord(_Record):
-    """Stored beside a part's vectors: which rows they are, `start` to `stop` (excluded), and whose.
-
-    `sha256` is that of the file of vectors; None until it is complete.
-    """
+    """The description of a part's vectors, which is stored beside them."""
 
     corpus_sha256: str
     encoder: EncoderSection
+    #: The first row of the part, and the row after its last one.
     start: int
     stop: int
+    #: The type in which the vectors are stored.
     rows: RowType = "float32"
+    #: The hash of the file of vectors; None until it is complete.
     sha256: str | None = None
 
 
 @dataclass(frozen=True)
 class EncodingPart:
-    """Part number `number`, from 1, of `of` parts."""
+    """One part of the rows, written as I/N. Raises UserError for numbers out of range."""
 
+    #: The number of this part, from 1, and the number of parts.
     number: int
     of: int
 
@@ -82,35 +87,37 @@ class EncodingPart:
 
     @classmethod
     def parse(cls, text: str) -> EncodingPart:
-        """The part of the text `I/N`. Raises UserError for another text."""
+        """Return the part that is written as `I/N`. Raises UserError for another text."""
         if not re.fullmatch(r"[0-9]{1,5}/[0-9]{1,5}", text):
             raise UserError(f"--part {text}: not of the form I/N, 2/10 for the second of ten.")
         return cls(*map(int, text.split("/")))
 
     def rows(self, count: int) -> tuple[int, int]:
-        """First row and last (excluded) of this part of `count` rows. A part of few rows can be empty."""
+        """Return the first and the last row (excluded) of this part of `count` rows. A part can be empty."""
         blocks = math.ceil(count / vector_files.BLOCK)
         first, last = (blocks * i // self.of * vector_files.BLOCK for i in (self.number - 1, self.number))
         return min(first, count), min(last, count)
 
     def vectors(self, folder: Path, rows: RowType = "float32") -> Path:
-        """The file of its vectors."""
+        """Return the file of the part's vectors."""
         return self.record(folder).with_suffix(SUFFIXES[rows])
 
     def record(self, folder: Path) -> Path:
-        """The file of its `PartRecord`."""
+        """Return the file of the part's `PartRecord`."""
         return folder / f"part-{self.number:05d}-of-{self.of:05d}.json"
 
     def lock(self, folder: Path) -> Path:
-        """The lock file that is held while the part is encoded."""
+        """Return the file that is locked while the part is encoded."""
         return self.record(folder).with_suffix(".lock")
 
 
 class EncodedParts(NamedTuple):
-    """The vectors of all parts: their encoder, the files in the order of rows, and the type of the rows."""
+    """The vectors of all parts."""
 
     encoder: EncoderSection
+    #: The files in the order of their rows.
     files: list[Path]
+    #: The type of the rows.
     rows: RowType
 
 
@@ -118,7 +125,7 @@ Record = TypeVar("Record", bound=_Record)
 
 
 def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
-    """Write the passages, the first step. Raises UserError for a bad corpus, or a folder that has one."""
+    """Run the first step: write the passages. Raises UserError for a bad corpus, or if the folder has one."""
     refuse_prepared(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(folder, f"{folder}: another process writes its corpus. Wait for it."):
@@ -129,13 +136,13 @@ def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
 
 
 def refuse_prepared(folder: Path) -> None:
-    """Raise UserError if the folder has its corpus already."""
+    """Raise UserError if the folder already has a corpus."""
     if (folder / CORPUS).exists():
         raise UserError(f"{folder / CORPUS} exists: the folder has its corpus. Choose another --parts.")
 
 
 def open_corpus(folder: Path) -> tuple[CorpusRecord, PassageStore]:
-    """The record and passages of `prepare_corpus`. Raises UserError if they are missing or incomplete."""
+    """Return the record and the passages of `prepare_corpus`. Raises UserError if they are incomplete."""
     if not (folder / CORPUS).is_file():
         raise UserError(f"{folder}: no {CORPUS}. Use: rag-r1 index build passages --corpus PATH --parts DIR")
     record = _read_record(folder / CORPUS, CorpusRecord)
@@ -157,17 +164,17 @@ def encode_part(
     overwrite: bool = False,
     progress: bool = True,
 ) -> PartRecord:
-    """Encode one part, the second step. Resumes where a killed run stopped; does nothing if it is finished.
+    """Run the second step: encode one part. An interrupted part is resumed, and a finished one is kept.
 
-    `rows` is the type in which vectors are stored. Raises UserError if the part has vectors of another
-    type, encoder or corpus (`overwrite` starts over), or if another process is encoding it.
+    `rows` is the type in which vectors are stored. Raises UserError if the part has vectors of another type,
+    encoder or corpus, unless `overwrite` is set, or if another process is encoding it.
     """
     corpus, store = open_corpus(folder)
     start, stop = part.rows(corpus.count)
     expected = PartRecord(
         corpus_sha256=corpus.corpus.sha256, encoder=encoder.section, start=start, stop=stop, rows=rows
     )
-    # One lock whatever the type: with --overwrite the files of the other types are removed.
+    # There is one lock for all types, since --overwrite removes the files of the other types.
     busy = f"part {part}: another process is encoding it in {folder}. Wait for it."
     with named_lock(part.lock(folder), busy):
         if finished := _begin_part(folder, part, expected, overwrite):
@@ -190,9 +197,10 @@ def encode_part(
 
 
 def _begin_part(folder: Path, part: EncodingPart, expected: PartRecord, overwrite: bool) -> PartRecord | None:
-    """Returns the record of a finished part. Else writes that of a new one, whose old files are removed.
+    """Return the record of a finished part, and None if the part must be encoded or resumed.
 
-    Raises UserError if the part has vectors of another type, encoder or corpus.
+    For a new part, and with `overwrite`, old files are removed and the `expected` record is written. Raises
+    UserError if the part has vectors of another type, encoder or corpus.
     """
     if part.record(folder).exists() and not overwrite:
         record = _read_record(part.record(folder), PartRecord)
@@ -206,9 +214,9 @@ def _begin_part(folder: Path, part: EncodingPart, expected: PartRecord, overwrit
 
 
 def check_parts(folder: Path, *, progress: bool = True) -> EncodedParts:
-    """Check all parts, the third step; every file is compared with its hash.
+    """Run the third step: check all parts, and compare every file with its hash.
 
-    Raises UserError, which names the part that is missing, unfinished, damaged or of another origin.
+    Raises UserError, which names a part that is missing, unfinished, damaged or has another origin.
     """
     corpus, _ = open_corpus(folder)
     command = f"rag-r1 index build encode --parts {folder} --part"
@@ -241,7 +249,7 @@ def check_parts(folder: Path, *, progress: bool = True) -> EncodedParts:
 
 
 def _find_parts(folder: Path, command: str) -> list[EncodingPart]:
-    """The parts in the folder, all of one division. Raises UserError, with the `command` that makes them."""
+    """Return the parts in the folder. Raises UserError if there are none, or of several divisions."""
     matches = filter(None, (_RECORD_NAME.fullmatch(path.name) for path in sorted(folder.iterdir())))
     present = [EncodingPart(*map(int, match.groups())) for match in matches]
     if not present:
@@ -254,7 +262,7 @@ def _find_parts(folder: Path, command: str) -> list[EncodingPart]:
 
 
 def _difference(record: PartRecord, expected: PartRecord) -> str | None:
-    """What differs between two parts, with both values; None if nothing does. Encoders are known by hash."""
+    """Return the difference between two parts with both values, or None. Names of encoders are ignored."""
     if record.corpus_sha256 != expected.corpus_sha256:
         return f"corpus (sha256 {record.corpus_sha256} instead of {expected.corpus_sha256})"
     if (record.start, record.stop) != (expected.start, expected.stop):
@@ -273,7 +281,7 @@ def _write_record(path: Path, record: BaseModel) -> None:
 
 
 def _read_record(path: Path, kind: type[Record]) -> Record:
-    """The record in a file. Raises UserError if it cannot be read."""
+    """Return the record in a file. Raises UserError if it cannot be read."""
     try:
         return kind.model_validate_json(json_file_bytes(path))
     except (OSError, ValueError) as error:

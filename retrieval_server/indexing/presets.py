@@ -1,14 +1,15 @@
-"""The presets of an index: what each keeps in memory and on disk.
+"""The presets of an index, which determine what it keeps in memory and on disk.
 
-- `exact`: every vector in 32 bits in memory, every one compared with the query;
-- `balanced`: 2 bits a dimension in memory (RaBitQ in cells), 400 candidates, scored from 16-bit rows on
-  disk;
-- `small`: 1 bit a dimension in memory, 400 candidates, scored from 8-bit rows on disk.
+- `exact` keeps every vector in memory in 32 bits and compares all of them with the query.
+- `balanced` keeps 2 bits per dimension in memory (RaBitQ in cells), and scores 400 candidates from 16-bit
+  rows on disk.
+- `small` keeps 1 bit per dimension in memory, and scores 400 candidates from 8-bit rows on disk.
 
-RaBitQ (Gao and Long, SIGMOD 2024; with several bits Gao et al., SIGMOD 2025) quantises the difference of a
-vector from the centre of its cell, after a random rotation, in FAISS's implementation. Its plain form is used
-and not the fast-scan one, whose files FAISS cannot map (1.15). The number of cells grows with the root of the
-corpus, but not beyond what two cores can train. From 2,048 cells on a graph over them finds the nearest.
+RaBitQ (Gao and Long, SIGMOD 2024; with several bits Gao et al., SIGMOD 2025), as FAISS implements it,
+quantises the difference of a vector from the centre of its cell after a random rotation. The fast-scan
+variant is not used, because FAISS cannot map its files (1.15). The number of cells grows with the square root
+of the number of passages, up to the number that two cores can train. From 2,048 cells on, a graph over the
+cells finds the nearest ones.
 """
 
 from __future__ import annotations
@@ -22,29 +23,28 @@ from retrieval_server.indexing.faiss_build import TRAIN_PER_CELL
 from retrieval_server.indexing.options import DenseOptions, PresetName
 
 MAX_CELLS = 16_384
-#: From this many cells on it is faster to find the nearest in a graph than to compare all.
+#: The number of cells from which on finding the nearest in a graph is faster than comparing all.
 GRAPH_FROM = 2048
 
 
 @dataclass(frozen=True)
 class Preset:
-    """The index that a name stands for.
-
-    `bits` a dimension in memory; None: an exact index. `good` is the share of exact search's first ten
-    hits that the default `nprobe` of a new index has to find, see faiss_recall.py.
-    """
+    """The kind of index that a name stands for."""
 
     name: PresetName
+    #: Bits per dimension in memory; None for an exact index.
     bits: int | None = None
+    #: Only for a compressed index.
     rescoring: RescoringSection | None = None
+    #: The recall@10 that the default `nprobe` of a new index must reach (faiss_recall.py).
     good: float = 1.0
 
     def factory(self, passages: int, dimension: int) -> str:
-        """FAISS's factory string for so many passages."""
+        """Return FAISS's factory string for this number of passages."""
         return "Flat" if self.bits is None else self.in_cells(cells_for(passages), dimension)
 
     def in_cells(self, cells: int, dimension: int) -> str:
-        """The factory string of a compressed index with so many cells."""
+        """Return the factory string of a compressed index with this number of cells."""
         graph = "_HNSW32" if cells >= GRAPH_FROM else ""
         bits = "" if self.bits == 1 else str(self.bits)
         return f"RR{dimension},IVF{cells}{graph},RaBitQ{bits}"
@@ -61,17 +61,20 @@ PRESETS: dict[PresetName, Preset] = {
 
 
 def cells_for(passages: int) -> int:
-    """The power of two at or below four times the root, with enough passages to train each; at least 1."""
+    """Return the number of cells, a power of two that is at most four times the square root of `passages`.
+
+    There are also enough passages to train each cell, and at least one cell.
+    """
     cells = min(4 * math.sqrt(passages), passages / TRAIN_PER_CELL, MAX_CELLS)
     return 2 ** math.floor(math.log2(cells)) if cells >= 1 else 1
 
 
 def chosen_preset(options: DenseOptions) -> Preset | None:
-    """The preset of the options, if they name one."""
+    """Return the preset that the options name, or None."""
     return PRESETS[options.preset] if options.preset else None
 
 
 def row_type(options: DenseOptions) -> RowType:
-    """The type in which passages are encoded to disk: that of the preset's rows, else float32."""
+    """Return the type in which passages are encoded to disk: that of the preset's rows, or float32."""
     preset = chosen_preset(options)
     return preset.rescoring.rows if preset and preset.rescoring else "float32"

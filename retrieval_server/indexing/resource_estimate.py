@@ -1,9 +1,9 @@
 """Estimates the memory, disk and time that a preset needs, before the build starts.
 
-Bytes are computed: codes, ids and centres as FAISS stores them, rows as folder/row_layout.py does. Times are
-extrapolated from a few seconds of the same work on this machine: passages of this corpus encoded, a product
-of matrices as in the training of the cells, vectors added to a small index of the same kind. So they are as
-good as the machine is idle.
+Bytes are computed from the sizes of codes, ids and centres in FAISS and of rows in folder/row_layout.py.
+Times are extrapolated from a few seconds of the same work on this machine: encoding passages of this corpus,
+a matrix product as in the training of the cells, and adding vectors to a small index of the same kind. So
+times are accurate only if the machine is otherwise idle.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from retrieval_server.indexing.faiss_build import make_index, sample_size
 from retrieval_server.indexing.presets import GRAPH_FROM, Preset, cells_for
 from retrieval_server.search.vectors.faiss_search import widen_cell_search
 
-_ID_BYTES = 8  # of a row in a cell
-_LINK_BYTES = 4 * 2 * 32 + 16  # of a centre in a graph of the cells, HNSW32
+_ID_BYTES = 8  # for each row in a cell
+_LINK_BYTES = 4 * 2 * 32 + 16  # for each centre in a graph of the cells, HNSW32
 _KMEANS_ROUNDS = 10  # of FAISS's k-means for the cells of an IVF index
-_MIN_TIMED_PASSAGES = 1024  # passages; fewer are done before their time could be measured
+_MIN_TIMED_PASSAGES = 1024  # fewer passages take less time than a measurement
 _PROBED_TEXTS = 64
 _PROBED_VECTORS = 2048
 _PROBED_CELLS = 64
@@ -40,35 +40,38 @@ _STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True)
 class ResourceEstimate:
-    """Bytes and seconds; `encode_s` is None if the passages are encoded already.
+    """The resources of a build and of a server, in bytes and seconds."""
 
-    `memory_bytes` is a server's for the index, beside `process_bytes` that do not depend on the corpus;
-    the rows on disk need none. `with_encoder`: whether an encoder is loaded, and so counted, in the
-    process. `disk_bytes` is all that the build writes, the text apart.
-    """
-
+    #: A server's memory for the index. The rows on disk need no memory.
     memory_bytes: int
+    #: A server's memory that does not depend on the corpus.
     process_bytes: int
+    #: The memory of the build for vectors and index.
     build_memory_bytes: int
+    #: Everything that the build writes except the text.
     disk_bytes: int
+    #: The time to train the index and add the vectors.
     index_s: float
+    #: The time to encode the passages; None if they are already encoded.
     encode_s: float | None = None
+    #: Whether `process_bytes` include a loaded encoder.
     with_encoder: bool = True
 
 
 def estimate_bytes(
     preset: Preset, passages: int, dimension: int, *, encodes: bool = True, with_encoder: bool = True
 ) -> ResourceEstimate:
-    """The bytes for `passages` vectors of `dimension`, without times.
+    """Return the bytes for `passages` vectors of this dimension, without times.
 
-    `encodes`: whether the build writes the vectors itself; else they lie elsewhere and are only read.
+    `encodes` says whether the build itself writes the vectors; otherwise they exist elsewhere and are only
+    read.
     """
     flat = 4 * dimension * passages
     estimate = partial(
         ResourceEstimate, process_bytes=_resident_bytes(), index_s=0.0, with_encoder=with_encoder
     )
     if preset.bits is None or preset.rescoring is None:
-        # The vectors of the encoder and the index are on disk together; the index is built in memory.
+        # The encoder's vectors and the index are both on the disk; the index is built in memory.
         disk = 2 * flat if encodes else flat
         return estimate(memory_bytes=flat, build_memory_bytes=2 * flat, disk_bytes=disk)
     cells = cells_for(passages)
@@ -77,9 +80,9 @@ def estimate_bytes(
     rotation = 4 * dimension**2
     index = passages * (code + _ID_BYTES) + cells * centre + rotation
     rows = RowLayout(dimension, preset.rescoring.rows).row_bytes * passages
-    # Training holds the sample and two copies; cells grow by doubling while vectors are added.
+    # Training needs the sample and two copies. Cells grow by doubling while vectors are added.
     sample = 4 * dimension * min(passages, sample_size(cells))
-    # On disk: the index, and the half-built one that is kept until it is finished.
+    # The disk contains the index, and the half-built one until the build is finished.
     return estimate(
         memory_bytes=index, build_memory_bytes=max(3 * sample, 2 * index), disk_bytes=rows + 2 * index
     )
@@ -94,9 +97,9 @@ def estimate_times(
     *,
     encodes: bool,
 ) -> ResourceEstimate:
-    """The bytes of `estimate_bytes`, and times from some seconds of work.
+    """Return the bytes of `estimate_bytes`, and times that are extrapolated from some seconds of work.
 
-    `encoder`: the one that this process has loaded; it must be there if the build `encodes`.
+    `encoder` is the loaded encoder, which is needed if the build `encodes`.
     """
     passages = len(store)
     needs = estimate_bytes(preset, passages, dimension, encodes=encodes, with_encoder=encoder is not None)
@@ -105,7 +108,7 @@ def estimate_times(
     encode_s = None
     if encodes and encoder is not None:
         texts = list(islice(store.iter_contents(), _PROBED_TEXTS))
-        encoder.encode_passages(texts[:1])  # warm
+        encoder.encode_passages(texts[:1])  # warm up
         encode_s = _seconds(lambda: encoder.encode_passages(texts, batch_size)) / len(texts) * passages
     index_s = 0.0 if preset.bits is None else _index_seconds(preset, passages, dimension)
     return replace(needs, encode_s=encode_s, index_s=index_s)
@@ -114,9 +117,9 @@ def estimate_times(
 def print_estimate(
     preset: Preset, passages: int, dimension: int, needs: ResourceEstimate, folder: Path, stored: int = 0
 ) -> None:
-    """Print what the build will need. Raises UserError if the disk of `folder` has less than that free.
+    """Print the resources that the build needs. Raises UserError if the disk of `folder` has too little room.
 
-    `stored`: bytes that an interrupted build has left, which are continued or removed.
+    `stored` are the bytes of an interrupted build, which are reused or removed.
     """
     free = shutil.disk_usage(folder).free + stored
     lines = [
@@ -139,8 +142,11 @@ def print_estimate(
 
 
 def refuse_full_disk(folder: Path, needed: int, stored: int = 0, subject: str = "") -> None:
-    """Raise UserError, which begins with `subject`, if the disk of `folder` has fewer bytes than
-    `needed`: those that are free, and those of an interrupted build, `stored`, which are continued."""
+    """Raise UserError if the disk of `folder` has fewer free bytes than `needed`.
+
+    The `stored` bytes of an interrupted build count as free, since they are reused. The message begins with
+    `subject`.
+    """
     free = shutil.disk_usage(folder).free + stored
     if free < needed:
         raise UserError(
@@ -150,7 +156,7 @@ def refuse_full_disk(folder: Path, needed: int, stored: int = 0, subject: str = 
 
 
 def duration_text(seconds: float) -> str:
-    """A time with a fitting unit, rounded up: `40 s`, `3 h`."""
+    """Return a time, rounded up, with a suitable unit, such as `40 s` or `3 h`."""
     for limit, unit in ((90, "s"), (90, "min"), (48, "h")):
         if seconds < limit:
             return f"{max(1, math.ceil(seconds))} {unit}"
@@ -159,7 +165,7 @@ def duration_text(seconds: float) -> str:
 
 
 def _index_seconds(preset: Preset, passages: int, dimension: int) -> float:
-    """Seconds to train the index and to add the vectors, extrapolated from a product and a small index."""
+    """Extrapolate the seconds to train the index and add the vectors from a product and a small index."""
     cells = cells_for(passages)
     generator = np.random.default_rng(0)
     vectors = generator.standard_normal((_PROBED_VECTORS, dimension), dtype=np.float32)
@@ -175,8 +181,8 @@ def _index_seconds(preset: Preset, passages: int, dimension: int) -> float:
     else:
         graph = faiss.index_factory(dimension, f"IVF{_PROBED_CELLS}_HNSW32,Flat", faiss.METRIC_INNER_PRODUCT)
         widen_cell_search(graph)
-        graph.quantizer.add(vectors)  # only the graph over the centres is wanted
-        # A search in a graph grows with the logarithm of its size.
+        graph.quantizer.add(vectors)  # only the graph over the centres is needed
+        # The time of a search in a graph grows with the logarithm of its size.
         slowdown = math.log2(cells) / math.log2(_PROBED_VECTORS)
         queries: Sequence[np.ndarray] = vectors[:256]
         assign_s = slowdown * _seconds(lambda: graph.quantizer.search(queries, 1)) / len(queries)
@@ -184,14 +190,14 @@ def _index_seconds(preset: Preset, passages: int, dimension: int) -> float:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """The seconds that `work` takes."""
+    """Return the seconds that `work` takes."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
 def _resident_bytes() -> int:
-    """Bytes of memory that this process holds now; 0 where the system does not say."""
+    """Return the bytes of memory that this process uses now; 0 if the system does not provide them."""
     try:
         lines = _STATUS.read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,16 +1,18 @@
-"""Splits an index into shards: consecutive ranges of its rows, each an index folder of its own.
+"""Splits an index into shards: index folders with consecutive ranges of its rows.
 
-Searching all shards and merging by score, equal scores in corpus order, gives exactly what the whole index
-gives, since a passage's score depends on the query and the passage alone. For BM25 that holds because scores
-are computed when the whole index is built, and a shard takes its rows' scores with it; for FAISS it holds
-where vectors are stored unchanged (`Flat`, `IVF...,Flat`: a shard keeps the cells of the whole). Trained
-encodings (PQ, SQ8) and graphs (HNSW) would not give the same, and are refused.
+Searching all shards and merging by score, with equal scores in corpus order, returns exactly the hits of the
+whole index, because the score of a passage depends only on the query and the passage. For BM25 this holds
+because the scores are computed when the whole index is built, and a shard gets the scores of its rows. For
+FAISS it holds if vectors are stored unchanged (`Flat`, and `IVF...,Flat`, whose shards keep the cells of the
+whole index). Trained encodings (PQ, SQ8) and graphs (HNSW) would return other hits and are refused.
 
-An index that rescores (presets `balanced` and `small`) can be split too. A shard keeps the cells and the
-rotation of the whole, and takes its rows' codes with it. Each shard rescores as many candidates as the whole
-would: together they find what the whole index finds, and now and then a passage that it has missed.
+An index with rescoring (presets `balanced` and `small`) can be split too. Its shards keep the cells and the
+rotation of the whole index and get the codes of their rows. Each shard rescores as many candidates as the
+whole index would. So together they find everything that the whole index finds, and sometimes a passage that
+it has missed.
 
-A shard's manifest says which rows of which index it holds; `folder/shard_set.py` opens a set of them.
+The manifest of a shard says which rows of which index it contains; `folder/shard_set.py` opens a set of
+shards.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) 
 
 
 def check_split(folder: Path, out: Path, shards: int) -> Manifest:
-    """The manifest of the index. Raises UserError, or UserErrors, if it cannot be split in this way."""
+    """Return the manifest of the index. Raises UserError, or UserErrors, if it cannot be split like this."""
     manifest, *_ = check_all(
         partial(check_splittable, folder), partial(check_out, out), partial(check_shard_count, shards)
     )
@@ -65,20 +67,20 @@ def check_split(folder: Path, out: Path, shards: int) -> Manifest:
 
 
 def check_out(out: Path) -> None:
-    """Raise UserError unless the folder can be made."""
+    """Raise UserError if the folder exists or cannot be created."""
     if out.exists():
         raise UserError(f"{out} exists. Choose another --out, or remove it.")
     check_parent(out)
 
 
 def check_shard_count(shards: int) -> None:
-    """Raise UserError for fewer shards than one."""
+    """Raise UserError for fewer than one shard."""
     if shards < 1:
         raise UserError(f"--shards {shards}: choose from 1 to the number of passages.")
 
 
 def check_splittable(folder: Path) -> Manifest:
-    """The manifest of an index that can be split. Raises UserError."""
+    """Return the manifest of an index. Raises UserError if indexes of its kind cannot be split."""
     manifest = read_manifest(folder)
     check_files(folder, manifest, verify=False)
     if manifest.shard is not None:
@@ -94,7 +96,7 @@ def check_splittable(folder: Path) -> Manifest:
 
 
 def _write_shards(folder: Path, manifest: Manifest, work: Path, shards: int, progress: bool) -> None:
-    """Write the index folders of all shards, one after the other, into `work`."""
+    """Write the index folders of all shards into `work`, one after the other."""
     dense = manifest.dense
     borders = [manifest.count * number // shards for number in range(shards + 1)]
     store = PassageStore(folder / PASSAGES)
@@ -129,12 +131,12 @@ def _write_shards(folder: Path, manifest: Manifest, work: Path, shards: int, pro
 
 
 def _split_faiss(path: Path, rows: range, out: Path) -> None:
-    """Write an index of these rows, with the cells of the whole."""
+    """Write a FAISS index of these rows, with the cells of the whole index."""
     import faiss
 
     source = faiss.read_index(str(path))
     shard = faiss.clone_index(source)
-    shard.reset()  # removes the vectors, keeps what was trained
+    shard.reset()  # removes the vectors and keeps the training
     if hasattr(source, "make_direct_map"):
         source.make_direct_map()
     for first_row in range(rows.start, rows.stop, _BLOCK_VECTORS):
@@ -143,9 +145,9 @@ def _split_faiss(path: Path, rows: range, out: Path) -> None:
 
 
 def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout) -> None:
-    """Copy these rows, and their codes from the cells of the whole.
+    """Copy these rows, and their codes in the cells of the whole index.
 
-    To encode the rows again would take as long as the building did, and round other digits.
+    Encoding the rows again would take as long as the build and could round differently.
     """
     import faiss
 
@@ -155,7 +157,7 @@ def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout
             count = min(_BLOCK_VECTORS, rows.stop - first_row)
             stream.write(source.read(count * layout.row_bytes))
     shard = faiss.read_index(str(folder / FAISS_INDEX))
-    shard.reset()  # removes the codes, keeps what was trained
+    shard.reset()  # removes the codes and keeps the training
     source_index = open_index(folder / FAISS_INDEX, mapped=True)
     source_cells = faiss.extract_index_ivf(source_index)
     cells = faiss.extract_index_ivf(shard)
@@ -166,7 +168,7 @@ def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout
         ids = faiss.rev_swig_ptr(source_cells.invlists.get_ids(cell), count_in_cell)
         codes = faiss.rev_swig_ptr(source_cells.invlists.get_codes(cell), count_in_cell * cells.code_size)
         selected = (ids >= rows.start) & (ids < rows.stop)
-        # In variables, so that the arrays live as long as FAISS reads them.
+        # The variables keep the arrays alive while FAISS reads them.
         new_ids = ids[selected] - rows.start
         new_codes = codes.reshape(count_in_cell, cells.code_size)[selected]
         cells.invlists.add_entries(cell, len(new_ids), faiss.swig_ptr(new_ids), faiss.swig_ptr(new_codes))
@@ -175,14 +177,14 @@ def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout
 
 
 def _split_bm25(folder: Path, rows: range, out: Path) -> None:
-    """Write an index of these rows, with the scores that the whole has for them."""
+    """Write a BM25 index of these rows, with their scores in the whole index."""
     from retrieval_server.search.bm25s_import import bm25s
 
     index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
     documents = index.scores["indices"]
     borders = index.scores["indptr"]
     selected = (documents >= rows.start) & (documents < rows.stop)
-    offsets = np.concatenate([[0], np.cumsum(selected)])  # how many of them come before each position
+    offsets = np.concatenate([[0], np.cumsum(selected)])  # selected entries before each position
     index.scores = {
         "data": np.asarray(index.scores["data"][selected]),
         "indices": (documents[selected] - rows.start).astype(documents.dtype),

@@ -1,7 +1,7 @@
-"""The work files of an interrupted build, each with a record of its origin.
+"""Decides which work files of an interrupted build can be reused, by a record of their origin.
 
-`progress.json` says of each such file from which corpus, encoder and settings it comes. A build keeps a
-file only if it would make the same, and removes it otherwise.
+`progress.json` records the corpus, the encoder and the settings of each work file. A build keeps a file only
+if it would produce the same one, and removes it otherwise.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from retrieval_server.json_limits import read_json_file
 
 log = logging.getLogger(__name__)
 PROGRESS = "progress.json"
-#: Encoded vectors of an index that does not keep them.
+#: The encoded vectors of an index that does not keep them.
 VECTORS = "vectors.f32"
 #: The half-built FAISS index of a build with a preset.
 PARTIAL_INDEX = "faiss.index.unfinished"
-#: All that an interrupted build of any kind leaves; the rows are a part of the index if it rescores.
+#: All work files of any kind of build. ROWS is also a part of a finished index with rescoring.
 KEPT_FILES = (VECTORS, ROWS, PARTIAL_INDEX, PROGRESS)
 
 
 def remove_except(work: Path, used: Collection[str]) -> None:
-    """Remove the work files of an interrupted build, all but those that are `used` and PROGRESS."""
+    """Remove the work files of an interrupted build except PROGRESS and those that are `used`."""
     for name in KEPT_FILES:
         if name not in used and name != PROGRESS:
             (work / name).unlink(missing_ok=True)
 
 
 def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> None:
-    """Keep the file `name` of the folder only if its recorded origin is `origin`, and record that."""
+    """Remove the file `name` unless its recorded origin equals `origin`, and record this origin."""
     path = work / PROGRESS
     try:
         progress = read_json_file(path)
         recorded = progress if isinstance(progress, dict) else {}
     except (OSError, ValueError, RecursionError):
         recorded = {}
-    # What is not set counts as what is not there: a setting that is new does not discard older builds' work.
+    # A missing setting is treated as None, so that a new setting does not invalidate the files of older
+    # versions.
     earlier = _without_none(recorded.get(name))
     current = _without_none(origin)
     if earlier != current and (work / name).exists():
@@ -52,7 +53,7 @@ def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> No
 
 
 def _without_none(value: Any) -> Any:
-    """The value without the entries that are None, at any depth."""
+    """Return the value without the entries that are None, at any depth."""
     if not isinstance(value, Mapping):
         return value
     return {key: _without_none(inner) for key, inner in value.items() if inner is not None}

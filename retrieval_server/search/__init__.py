@@ -1,1 +1,1 @@
-"""Search in this process: the back ends, and an index folder as a source."""
+"""Search in this process: the back ends, the reranker, and the index folder as a source."""

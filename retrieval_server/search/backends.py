@@ -1,9 +1,9 @@
 """The interface of a search back end.
 
-A search has two stages, so that a server can run them at the same time for two batches: `prepare` turns
-queries into what the index searches for (vectors, word ids), `find` searches. A back end answers with row
-numbers; `index_source.py` turns rows into documents. To add one: a class with both methods, a manifest
-section that says what it needs, and a branch in `index_source.open_backend`.
+A search has two stages, so that a server can run them at the same time for two batches: `prepare` converts
+the queries to what the index searches for (vectors or word ids), and `find` searches. A back end returns row
+numbers; `index_source.py` turns these into documents. A new back end needs a class with both methods, a
+section of the manifest with its settings, and a branch in `index_source.open_backend`.
 """
 
 from __future__ import annotations
@@ -15,26 +15,29 @@ from typing import Any
 
 from retrieval_server.determinism import Determinism
 
-_BORDER_HITS = 8  # hits at the end of a list that may be in it only because of rounding
+#: Hits at the end of a list that may belong to it only because of rounding.
+_BORDER_HITS = 8
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage that was found: its row in the passage file, and its unrounded score; larger is better."""
+    """A passage that was found."""
 
+    #: The row of the passage file.
     row: int
+    #: The unrounded score; larger is better.
     score: float
 
 
 def search_nested(
     search: Callable[[int], list[Hit]], topk: int, total: int, first_depth: int = 32
 ) -> list[Hit]:
-    """The `topk` best hits of an index whose answer depends on the number of hits that it is to give.
+    """Return the `topk` best hits of an index whose results depend on the number of requested hits.
 
-    `search(depth)` gives up to `depth` hits, best first. Its depths are `first_depth`, four times that,
-    and so on, whatever topk is. Each call adds its hits to those of the calls before; of all but the last
-    call the final few are left out, since rounding may exchange them. So a shorter list is always the
-    beginning of a longer one. `total` is the most that `search` can give.
+    `search(depth)` returns up to `depth` hits, best first, and never more than `total`. It is called with
+    `first_depth`, then with four times as many, and so on, whatever topk is. Each call adds its new hits to
+    those of the previous calls. The last few hits of every call but the final one are ignored, since rounding
+    may swap them. So a shorter list is always the beginning of a longer one.
     """
     hits: dict[int, Hit] = {}
     depth = first_depth
@@ -51,14 +54,14 @@ def search_nested(
 class Backend(ABC):
     """A loaded search index.
 
-    Each stage is called from one thread at a time; the two may run at once in different threads. Batches hold
-    whatever queries come in together, so a query's hits must not depend on the other queries, as far as the
-    `guarantee` says, nor on topk, except for their number.
+    Each stage is called from one thread at a time; the two stages may run at once in different threads. A
+    batch contains whatever queries arrive together. So the hits of a query must not depend on the other
+    queries, as far as `guarantee` says, and topk may only change their number.
     """
 
-    #: Whether it is faster to run the stages at once; see StagedSource.
+    #: Whether it is faster to run both stages at once; see StagedSource.
     overlaps: bool = True
-    #: What holds for a query's hits whatever batch it is in.
+    #: What holds for the hits of a query, whatever batch it is in.
     guarantee: Determinism = Determinism.BITS
 
     @property
@@ -68,15 +71,15 @@ class Backend(ABC):
 
     @abstractmethod
     def prepare(self, queries: Sequence[str]) -> Any:
-        """Turn queries into what `find` needs."""
+        """Convert the queries to what `find` needs."""
 
     @abstractmethod
     def find(self, prepared: Any, topk: int) -> list[list[Hit]]:
-        """At most `topk` hits for each query, best first; the lists are in the queries' order."""
+        """Return at most `topk` hits for each query, best first, in the order of the queries."""
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-        """The hits of both stages, as `find` returns them."""
+        """Run both stages and return the hits as `find` does."""
         return self.find(self.prepare(queries), topk)
 
     def close(self) -> None:  # noqa: B027 (most have nothing to release)
-        """Release what the garbage collector does not (connections, processes); called when nothing runs."""
+        """Release connections and processes. Called when no search is running."""

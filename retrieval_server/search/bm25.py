@@ -1,8 +1,9 @@
-"""BM25 with bm25s: scores are computed when the index is built, and added up by a search.
+"""Word search with BM25, by the library bm25s.
 
-A text is analysed the same way at build and at search: lower case, runs of letters and digits, English stop
-words dropped, then stemmed (Snowball English) if the manifest says so. A passage that shares no word with the
-query is not a hit, so a query without any known word finds nothing. Equal scores are in corpus order, so that
+The scores of all words are computed when the index is built, and a search adds them up. Passages and queries
+are analysed in the same way: lower case, runs of letters and digits, English stop words removed, and stemmed
+(Snowball English), where the manifest says whether the last two apply. A passage that shares no word with the
+query is not a hit, so a query without a known word finds nothing. Equal scores are in corpus order, so that
 results do not depend on topk.
 """
 
@@ -21,7 +22,7 @@ from retrieval_server.search.backends import Backend, Hit
 from retrieval_server.search.bm25s_import import bm25s
 
 _WORD = re.compile(r"\w+")
-# The 33 words of Lucene's English analyser.
+#: The 33 words of Lucene's English analyser.
 _STOPWORDS = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
     "they this to was will with".split()
@@ -31,7 +32,7 @@ NO_WORD = "The corpus has no word to index, only stop words and punctuation. Loo
 
 
 class Analyzer:
-    """Turns texts into index terms, as the manifest says."""
+    """Splits texts into index terms, with the settings of the manifest."""
 
     def __init__(self, section: BM25Section):
         self._stopwords = _STOPWORDS if section.stopwords == "english" else frozenset()
@@ -44,15 +45,15 @@ class Analyzer:
             self._stem = Stemmer.Stemmer("english").stemWord
 
     def terms(self, text: str) -> list[str]:
-        """The index terms of a text, in its order."""
+        """Return the index terms of a text, in the order of its words."""
         words = [word for word in _WORD.findall(text.lower()) if word not in self._stopwords]
         return words if self._stem is None else [self._stem(word) for word in words]
 
 
 def build_bm25(texts: Iterable[str], section: BM25Section, folder: Path, *, progress: bool = True) -> None:
-    """Write a BM25 index of `texts` (in row order) into `folder`; takes 4 bytes of memory for each word.
+    """Write a BM25 index of `texts`, in row order, into `folder`. This takes 4 bytes of memory per word.
 
-    Raises UserError if they have no word to index.
+    Raises UserError if the texts have no word to index.
     """
     analyzer = Analyzer(section)
     vocabulary: dict[str, int] = {}
@@ -65,7 +66,7 @@ def build_bm25(texts: Iterable[str], section: BM25Section, folder: Path, *, prog
     if not vocabulary:
         raise UserError(NO_WORD)
     index = bm25s.BM25(k1=section.k1, b=section.b, method="lucene", backend="numpy")
-    # build_index_from_ids is the layer below BM25.index(): it takes the ids that our own analyser gave.
+    # build_index_from_ids is the layer below BM25.index() and accepts the ids of our own analyser.
     index.scores = index.build_index_from_ids(
         unique_token_ids=list(vocabulary.values()), corpus_token_ids=rows, show_progress=progress
     )
@@ -74,7 +75,7 @@ def build_bm25(texts: Iterable[str], section: BM25Section, folder: Path, *, prog
 
 
 class BM25Backend(Backend):
-    """A BM25 index opened from its folder, its arrays memory-mapped."""
+    """A BM25 index that is opened from its folder with memory-mapped arrays."""
 
     def __init__(self, folder: Path, section: BM25Section, count: int):
         try:
@@ -85,7 +86,7 @@ class BM25Backend(Backend):
         self._analyzer = Analyzer(section)
 
     def prepare(self, queries: Sequence[str]) -> list[list[int]]:
-        """For each query, the ids of those of its words that are in the index."""
+        """Return for each query the ids of its words that are in the index."""
         return [self._index.get_tokens_ids(self._analyzer.terms(query)) for query in queries]
 
     def find(self, prepared: list[list[int]], topk: int) -> list[list[Hit]]:
@@ -93,10 +94,10 @@ class BM25Backend(Backend):
 
 
 def top_hits(scores: np.ndarray, topk: int) -> list[Hit]:
-    """The `topk` largest positive scores of a (rows,) array, best first, equal scores in row order."""
+    """Return the `topk` largest positive scores of a (rows,) array, best first, equal scores in row order."""
     rows = np.flatnonzero(scores > 0)
     if len(rows) > topk:
-        # All rows at or above the k-th score, ties included; the stable sort cuts them in row order.
+        # Keep all rows from the k-th score on, including ties; the stable sort cuts them in row order.
         threshold = np.partition(scores[rows], -topk)[-topk]
         rows = rows[scores[rows] >= threshold]
     order = np.argsort(-scores[rows], kind="stable")[:topk]

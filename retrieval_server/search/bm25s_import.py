@@ -1,8 +1,8 @@
 """Imports bm25s without letting it use the GPUs.
 
-If JAX is installed, bm25s tries JAX's top-k when it is imported. JAX then reserves three quarters of the
-memory of every GPU that it finds, beside a training or an encoder that needs it, and nothing here uses it:
-hits are chosen with numpy. A value of JAX_PLATFORMS that the user has set is kept.
+If JAX is installed, bm25s tries JAX's top-k function when it is imported. JAX then reserves three quarters of
+the memory of every GPU, which a training or an encoder may need, although hits are chosen with numpy here. So
+JAX is limited to the CPU, unless the user has set JAX_PLATFORMS.
 """
 
 from __future__ import annotations

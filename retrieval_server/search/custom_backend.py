@@ -1,8 +1,8 @@
-"""Loads a custom back end: `--backend my_module:open`.
+"""Loads a custom back end, which the user names as `--backend my_module:open`.
 
-The function is called with the index folder and its manifest, and returns a `Backend`; rows that it finds
-become documents of that index. It is named by whoever starts the server, and never by a manifest, so an index
-folder from elsewhere still runs no code.
+The function is called with the index folder and its manifest, and returns a `Backend`. The rows that this
+finds become documents of the index. Only the command line can name a function, never a manifest, so that an
+index folder from elsewhere cannot run code.
 
     # my_search.py
     class Substring(Backend):
@@ -30,12 +30,12 @@ from retrieval_server.search.backends import Backend
 
 
 def import_factory(path: str) -> Callable[[Path, Manifest], object]:
-    """The function at `module:function`. Raises UserError if it cannot be imported."""
+    """Return the function at `module:function`. Raises UserError if it cannot be imported."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise UserError(f"--backend {path}: write it as package.module:function.")
     working_directory = os.getcwd()
-    if working_directory not in sys.path:  # behind all others, so that a file here takes no module's place
+    if working_directory not in sys.path:  # at the end, so that a file here cannot shadow a module
         sys.path.append(working_directory)
     try:
         return getattr(importlib.import_module(module_name), name)
@@ -44,7 +44,7 @@ def import_factory(path: str) -> Callable[[Path, Manifest], object]:
 
 
 def open_custom_backend(path: str, folder: Path, manifest: Manifest) -> Backend:
-    """The back end that `module:function` opens. Raises UserError if it opens none, or raises."""
+    """Return the back end that `module:function` opens. Raises UserError if the function fails."""
     factory = import_factory(path)
     try:
         backend = factory(folder, manifest)
@@ -59,5 +59,5 @@ def open_custom_backend(path: str, folder: Path, manifest: Manifest) -> Backend:
 
 
 def _failure(path: str, error: Exception) -> UserError:
-    """The error for a module or function of the user's that raises one."""
+    """Return the error for a module or function of the user that raises an exception."""
     return UserError(f"--backend {path} raises {type(error).__name__}: {error}. Correct the function.")

@@ -1,9 +1,9 @@
-"""Dense search: encodes queries and finds the largest inner products with FAISS.
+"""Dense search: encodes queries and finds the passages with the largest inner products, with FAISS.
 
-How the index is made: indexing/faiss_build.py. How it is searched:
-retrieval_server/search/vectors/faiss_search.py. A compressed index, which has rows to score its candidates
-from, is mapped unless the options say otherwise, stays on the CPU, and is brought into memory in the
-background (retrieval_server/search/vectors/prefetch.py).
+The index is built by indexing/faiss_build.py and searched by retrieval_server/search/vectors/faiss_search.py.
+A compressed index comes with a file of rows from which its candidates are scored. It stays on the CPU, is
+mapped unless the options say otherwise, and is read into memory in the background
+(retrieval_server/search/vectors/prefetch.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ from retrieval_server.search.vectors.stored_rows import StoredRows
 
 
 class DenseBackend(Backend):
-    """A FAISS index with the encoder of its vectors."""
+    """A FAISS index with the encoder of its vectors.
+
+    `count` is the number of passages. `encoder` is None if another process encodes the queries. Raises
+    UserError if the index does not match its manifest or the options do not fit it.
+    """
 
     def __init__(
         self,
@@ -64,11 +68,11 @@ class DenseBackend(Backend):
         if encoder is not None:
             self._encode_threads = encoder_threads(options)
             self.guarantee = probe_encoder(encoder, self._encode_threads).guarantee
-        # On the same cores two batches at once take longer than one after the other, and are smaller.
+        # On the same cores two batches at once would be smaller and take longer than one after the other.
         self.overlaps = isinstance(self._search, GpuSearch) or (encoder is not None and encoder.on_gpu)
 
     def prepare(self, queries: Sequence[str]) -> np.ndarray:
-        """The queries' vectors, (queries, dimension)."""
+        """Return the vectors of the queries, (queries, dimension)."""
         assert self._encoder is not None, "opened without its encoder"
         self._encode_threads.use_for(len(queries))
         return self._encoder.encode_queries(queries)
@@ -89,7 +93,7 @@ class DenseBackend(Backend):
 def _open_search(
     index: faiss.Index, path: Path, section: DenseSection, count: int, options: OpenOptions
 ) -> Search:
-    """The search that fits the index. Raises UserError for an option that does not."""
+    """Return the search that fits the index. Raises UserError for an option that does not fit it."""
     rescoring = section.rescoring
     if rescoring is None:
         if options.candidates is not None:

@@ -1,10 +1,10 @@
-"""Hybrid search: several indexes of one corpus, merged by reciprocal rank fusion.
+"""Hybrid search: searches several indexes of one corpus and merges their results by reciprocal rank fusion.
 
-Each index gives its `depth` best passages; a passage's score is the sum of 1 / (k + rank) over the lists
-that contain it (Cormack, Clarke and Büttcher, SIGIR 2009, with their k of 60). Only ranks count, so word
-scores and inner products need no common scale. The depth does not depend on topk, so that a longer answer
-begins with the shorter one. The folder holds the text and the paths of the other folders, which must be of
-the same corpus.
+Each index returns its `depth` best passages. The score of a passage is the sum of 1 / (k + rank) over the
+lists that contain it (Cormack, Clarke and Büttcher, SIGIR 2009, with their k of 60). Only ranks count, so
+word scores and inner products need no common scale. The depth does not depend on topk, so that a longer
+answer begins with the shorter one. The folder of a hybrid index contains the text and the paths of the other
+folders, which must have the same corpus.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from retrieval_server.search.backends import Backend, Hit
 
 
 def fuse(rankings: Sequence[Sequence[Hit]], k: int, topk: int) -> list[Hit]:
-    """The `topk` best hits by reciprocal rank fusion of the rankings; equal sums in corpus order.
+    """Return the `topk` best hits by reciprocal rank fusion of the rankings; equal sums in corpus order.
 
-    The order of the rankings does not matter: sums are kept as fractions, numerator and denominator, because
-    equal sums of rounded numbers may differ (1/10 + 1/2 and 3 times 1/5). Their quotient is rounded once.
+    The order of the rankings does not matter: sums are kept as pairs of numerator and denominator and rounded
+    only once, because equal sums of rounded numbers may differ (1/10 + 1/2 and 3 times 1/5).
     """
     sums: dict[int, tuple[int, int]] = {}
     for hits in rankings:
@@ -57,7 +57,7 @@ class HybridBackend(Backend):
         return min((share for share in shares if share is not None), default=None)
 
     def prepare(self, queries: Sequence[str]) -> list[Any]:
-        """Turn queries into what each index needs."""
+        """Return the queries as each index needs them."""
         return [member.prepare(queries) for member in self._members]
 
     def find(self, prepared: list[Any], topk: int) -> list[list[Hit]]:
@@ -74,16 +74,16 @@ class HybridBackend(Backend):
 def open_members(
     folder: Path, manifest: Manifest, verify: bool | None, open_member: Callable[[Path, Manifest], Backend]
 ) -> HybridBackend:
-    """Open the indexes that a hybrid folder names. Raises UserError if one no longer fits."""
-    assert manifest.hybrid is not None  # `read_manifest` has checked that the back end has its section
+    """Open the indexes that a hybrid folder names. Raises UserError if one of them no longer fits."""
+    assert manifest.hybrid is not None  # `read_manifest` has checked that the section exists
     members = read_members(folder, manifest, verify)
     return HybridBackend([open_member(*member) for member in members], manifest.hybrid)
 
 
 def read_members(folder: Path, manifest: Manifest, verify: bool | None) -> list[IndexFolder]:
-    """The indexes that a hybrid folder names, with their manifests; an empty list for another index.
+    """Return the indexes that a hybrid folder names, with their manifests; an empty list for another index.
 
-    Raises UserError if one no longer fits.
+    Raises UserError if one of them no longer fits.
     """
     members = []
     for name in manifest.hybrid.of if manifest.hybrid else ():
@@ -100,9 +100,10 @@ def read_members(folder: Path, manifest: Manifest, verify: bool | None) -> list[
 def describe_members(
     folders: Sequence[Path], out: Path, k: int, depth: int
 ) -> tuple[HybridSection, Manifest]:
-    """The section of a hybrid of these folders, and the manifest of the one whose text and encoder it uses.
+    """Return the section of a hybrid index of these folders, and the manifest of its main member.
 
-    Raises UserError unless they are two or more finished indexes of one corpus.
+    The hybrid takes its description from the main member: the first dense index, or else the first index.
+    Raises UserError unless the folders are two or more finished indexes of one corpus.
     """
     if len({folder.resolve() for folder in folders}) < 2:
         raise UserError("--backend hybrid needs two indexes or more: --of DIR --of DIR.")
@@ -115,7 +116,8 @@ def describe_members(
                 f"--of {folder}: of another corpus than {folders[0]}: sha256 {manifest.corpus.sha256} and "
                 f"{manifests[0].corpus.sha256}. Rows must be the same passages: build both of one corpus."
             )
-    # Relative, so that the folders can be moved together; an index is written beside its final place.
+    # The paths are relative, so that all folders can be moved together. The work folder has the parent of
+    # `out`.
     names = tuple(os.path.relpath(folder.resolve(), out.resolve()) for folder in folders)
     dense = next((manifest for manifest in manifests if manifest.dense), manifests[0])
     return HybridSection(of=names, k=k, depth=depth), dense

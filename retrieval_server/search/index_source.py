@@ -1,4 +1,8 @@
-"""An index folder as a source: queries in, documents out."""
+"""Opens an index folder as a source, which turns queries into documents.
+
+`IndexSource` combines the passages of the folder with a back end, which finds their row numbers.
+`open_backend` imports only the back end that the manifest names.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ from retrieval_server.source import (
 
 
 class IndexSource(StagedSource):
-    """Searches one index in two stages, `prepare` and `find`; `search` is both."""
+    """Searches one index in two stages, `prepare` and `find`; `search` runs both."""
 
     def __init__(
         self, manifest: Manifest, passages: PassageStore, backend: Backend, query_dtype: str | None = None
@@ -57,9 +61,9 @@ class IndexSource(StagedSource):
     ) -> IndexSource:
         """Load an index folder and check that its parts fit each other and the encoder.
 
-        `encoder` and `device` are short for the options of those names. With `encodes` false no encoder
-        is loaded: `find` must be given vectors that another process has made. `on_step` is called before
-        each step, with the name of what is then loaded.
+        `encoder` and `device` are short for the options with these names. If `encodes` is false, no encoder
+        is loaded, and `find` needs vectors from another process. `on_step` is called before each step with a
+        description of what is loaded next.
 
         Raises UserError, with the two values that differ and the remedy.
         """
@@ -76,7 +80,7 @@ class IndexSource(StagedSource):
 
     @property
     def description(self) -> SourceDescription:
-        """The description of the index, with the guarantee and the progress of this process."""
+        """The description of the index, with the guarantee and the prefetched share in this process."""
         return describe_index(
             self.manifest,
             query_dtype=self._query_dtype,
@@ -85,15 +89,15 @@ class IndexSource(StagedSource):
         )
 
     def prepare(self, queries: Sequence[str]) -> Any:
-        """The first stage, for queries that are not blank: turn them into what `find` needs."""
+        """Run the first stage: convert queries, which must not be blank, to what `find` needs."""
         return self._backend.prepare(queries)
 
     def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
-        """The second stage: at most `topks[i]` documents for query `i`, best first."""
+        """Run the second stage: return at most `topks[i]` documents for query `i`, best first."""
         return [tuple(map(round_score, hits)) for hits in self.find_unrounded(prepared, topks)]
 
     def find_unrounded(self, prepared: Any, topks: Sequence[int]) -> list[list[ScoredPassage]]:
-        """The second stage with unrounded scores, for merging the hits of several shards."""
+        """Run the second stage with unrounded scores, which are needed to merge the hits of shards."""
         results = self._backend.find(prepared, max(topks))
         return [
             [ScoredPassage(self._passages[hit.row], hit.score) for hit in hits[:topk]]
@@ -101,21 +105,17 @@ class IndexSource(StagedSource):
         ]
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[ScoredPassage]]:
-        """At most `topk` documents a query, best first, in the queries' order; a blank query finds none."""
-        positions = [position for position, query in enumerate(queries) if query.strip()]
-        results: list[list[ScoredPassage]] = [[] for _ in queries]
-        if positions:
-            lists = self.find(self.prepare([queries[i] for i in positions]), [topk] * len(positions))
-            for position, hits in zip(positions, lists, strict=True):
-                results[position] = list(hits)
-        return results
+        """Return at most `topk` documents for each query, best first. A blank query has none."""
+        texts = [query for query in queries if query.strip()]
+        hits = iter(self.find(self.prepare(texts), [topk] * len(texts)) if texts else ())
+        return [list(next(hits)) if query.strip() else [] for query in queries]
 
     def documents(self, ids: Sequence[str]) -> list[Passage | None]:
-        """The documents with these ids, in their order; None where there is none. May take seconds."""
+        """Return the documents with these ids, None for an unknown id. This may take seconds."""
         return self._passages.find(ids)
 
     def warm_up(self) -> None:
-        """Answer one question, so that the first user does not wait for lazy initialisation."""
+        """Answer one query, so that the first client does not wait for lazy initialisation."""
         self.search([self._passages[0].contents[:200]], 1)
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class IndexSource(StagedSource):
 
 
 def require_libraries(manifest: Manifest, options: OpenOptions, encodes: bool = True) -> None:
-    """Raises UserError if the libraries that search this index are not installed."""
+    """Raise UserError if the libraries that search this index are not installed."""
     if options.backend:
         return
     if manifest.dense is not None:  # a hybrid index has the section of its dense member
@@ -140,9 +140,10 @@ def open_backend(
     verify: bool | None = None,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> Backend:
-    """The search index of the folder. Imports are here so that BM25 does not need torch, nor dense bm25s.
+    """Open the back end of the folder.
 
-    The assertions are for type checkers: `read_manifest` has refused a back end without its section.
+    The imports are inside this function, so that BM25 does not need torch and dense search does not need
+    bm25s. The assertions are for type checkers: `read_manifest` has refused a back end without its section.
     """
     require_libraries(manifest, options, encodes)
     if options.backend:
@@ -179,8 +180,8 @@ def _open_dense(
     encodes: bool,
     on_step: Callable[[str], None],
 ) -> Backend:
-    """The back end of the folder's vectors, with their encoder if `encodes`."""
-    if encodes:  # before the imports: that of torch takes seconds
+    """Open the back end of the folder's vectors, and their encoder if `encodes` is true."""
+    if encodes:  # report the step before the imports, since importing torch takes seconds
         on_step(f"{folder.name}: encoder {options.encoder or section.encoder.name}")
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.search.dense import DenseBackend

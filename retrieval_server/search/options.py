@@ -1,4 +1,4 @@
-"""The options of opening and searching an index."""
+"""The options for opening and searching an index."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _THREADS = Group(
 
 
 class OpenOptions(Options):
-    """The options that may be chosen anew each time that an index is opened, for the machine at hand."""
+    """The options that can be chosen each time an index is opened, to suit the machine."""
 
     group = Group("encoder")
 
-    #: None: where the manifest says.
+    #: None takes the encoder that the manifest names.
     encoder: Annotated[
         str | None,
         Flag("the encoder of the indexes, if its folder was moved since the build", metavar="NAME_OR_PATH"),
@@ -76,7 +76,7 @@ class OpenOptions(Options):
             group=_FAISS,
         ),
     ] = None
-    #: None: for the presets balanced and small.
+    #: None maps the indexes of the presets balanced and small.
     mmap: Annotated[
         bool | None,
         Flag(
@@ -114,7 +114,7 @@ class OpenOptions(Options):
 
     @property
     def openvino(self) -> OpenVinoOptions | None:
-        """The settings with which OpenVINO computes the encoder; None if torch does."""
+        """The settings of OpenVINO if it computes the encoder; None if torch does."""
         return choose_runtime(self.dtype, self.runtime, self.device, self.encoder_cache, self.encode_threads)
 
     @model_validator(mode="after")

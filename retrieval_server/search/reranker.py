@@ -1,16 +1,16 @@
 """Reranks the best hits of a search with a cross-encoder.
 
 A cross-encoder is far slower than an index and far better at the first few ranks, so it scores only the first
-`depth` passages of a search; a request gets at most that many. Scores are computed in groups of equal token
-length, without padding, so that a pair's score does not depend on the other pairs, as far as the CPU's
-products allow (retrieval_server/determinism.py). Equal scores keep the order of the search.
+`depth` passages of a search, and a request gets at most that many. Scores are computed in groups of equal
+token length, without padding, so that the score of a pair does not depend on the other pairs, as far as the
+CPU's matrix products allow (retrieval_server/determinism.py). Equal scores keep the order of the search.
 
-A reranked search has the stages of the search behind it, with as many batches at once in each, and one more
-in the second: while the model scores one batch, the next is searched. So neither an index nor the replicas of
-a Ray cluster are idle while the model works. The model serves one caller at a time, in order of arrival:
-searches of several threads, and POST /rerank.
+A reranked search has the two stages of the underlying search, with the same number of batches at once in
+each, and one more in the second stage: while the model scores one batch, the next one is searched. So neither
+an index nor the replicas of a Ray cluster are idle while the model works. The model serves one caller at a
+time, in order of arrival: the searches of several threads, and POST /rerank.
 
-torch is imported when the model is loaded and not before.
+torch is imported only when the model is loaded.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from retrieval_server.errors import UserError
 from retrieval_server.folder.passages import Passage
 from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource
 
-_BATCH_PAIRS = 32  # pairs of equal length scored at once
-_MAX_PAIR_TOKENS = 512  # where the model does not say
+_BATCH_PAIRS = 32  # pairs of equal length that are scored at once
+_MAX_PAIR_TOKENS = 512  # for a model that has no limit of its own
 
 
 class Reranker:
-    """A sentence-transformers cross-encoder, loaded on first use. Safe to call from several threads."""
+    """A sentence-transformers cross-encoder, which is loaded on first use. It is thread-safe."""
 
     def __init__(self, name: str, device: str | None = None):
         self.name = name
@@ -42,15 +42,15 @@ class Reranker:
         self._model: Any = None
         self._activation: Any = None
         self._guarantee = Determinism.NONE
-        # One thread, also for the tokenizer. Unlike a lock it serves callers in order of arrival.
+        # A single thread for tokenizer and model. Unlike a lock it serves callers in order of arrival.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cross-encoder")
 
     def load(self) -> None:
-        """Load the model now. Raises UserError."""
+        """Load the model now. Raises UserError if it is not a cross-encoder with one score."""
         self._thread.submit(self._load).result()
 
     def _load(self) -> None:
-        """Load the model, in its thread, unless it is loaded. Raises UserError."""
+        """Load the model, unless it is loaded. Runs in the thread of the model. Raises UserError."""
         if self._model is not None:
             return
         _, folder = resolve_model(self.name, "--rerank")
@@ -74,8 +74,8 @@ class Reranker:
         self._guarantee = probe_model(model).guarantee
         import torch
 
-        # Applied to each score alone: of several in a row the CPU's vector instructions compute some, and
-        # they round the last bit differently from its scalar ones.
+        # The activation is applied to each score separately. For several scores at once the CPU would use
+        # vector instructions for some of them, which round the last bit differently from scalar ones.
         attribute = "activation_fn" if hasattr(model, "activation_fn") else "default_activation_function"
         self._activation = getattr(model, attribute)
         setattr(model, attribute, torch.nn.Identity())
@@ -83,16 +83,16 @@ class Reranker:
 
     @property
     def guarantee(self) -> Determinism:
-        """What holds for a pair's score whatever else is scored with it. Loads the model if necessary."""
+        """What holds for the score of a pair, whatever else is scored. Loads the model if necessary."""
         self.load()
         return self._guarantee
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The score of each (query, passage); larger is better."""
+        """Return the score of each pair (query, passage); larger is better."""
         return self._thread.submit(self._score, pairs).result()
 
     def _score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """As `score`, in the thread of the model."""
+        """Return the scores as `score` does. Runs in the thread of the model."""
         self._load()
         scores = [0.0] * len(pairs)
         for members in self._groups(pairs):
@@ -107,10 +107,10 @@ class Reranker:
         return scores
 
     def _groups(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
-        """The positions of the pairs, in groups of equal length in tokens."""
+        """Return the positions of the pairs, in groups of equal length in tokens."""
         if not pairs:
             return []
-        max_tokens = min(self._model.max_length or _MAX_PAIR_TOKENS, 10**6)  # some tokenizers say 10**30
+        max_tokens = min(self._model.max_length or _MAX_PAIR_TOKENS, 10**6)  # some tokenizers have 10**30
         encoded = self._model.tokenizer(
             [query for query, _ in pairs], [text for _, text in pairs], truncation=True, max_length=max_tokens
         )
@@ -121,15 +121,15 @@ class Reranker:
 
 
 class RerankedSource(StagedSource):
-    """The `depth` best documents of another source, in the cross-encoder's order and with its scores."""
+    """Returns the `depth` best documents of another source in the order and with the scores of a reranker."""
 
     def __init__(self, source: StagedSource, reranker: Reranker, depth: int):
         self._source, self._reranker, self._depth = source, reranker, depth
         self.overlaps = source.overlaps
         self.encoders = source.encoders
-        self.searchers = source.searchers + 1  # one more, whose passages the model is scoring
+        self.searchers = source.searchers + 1  # the model scores the passages of the additional one
         self._searching = threading.BoundedSemaphore(source.searchers)
-        self._guarantee = reranker.guarantee  # kept: asking the reranker waits for the model
+        self._guarantee = reranker.guarantee  # stored, because the property waits for the model
 
     @property
     def description(self) -> SourceDescription:
@@ -141,9 +141,9 @@ class RerankedSource(StagedSource):
         return list(queries), self._source.prepare(queries)
 
     def find(self, prepared: tuple[list[str], Any], topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
-        """At most `topks[i]` documents for query `i`, best first by the cross-encoder."""
+        """Return at most `topks[i]` documents for query `i`, best first by the cross-encoder."""
         queries, inner = prepared
-        with self._searching:  # no more of them at once than the source allows
+        with self._searching:  # at most as many at once as the source allows
             results = self._source.find(inner, [self._depth] * len(queries))
         pairs = [(q, hit.passage.contents) for q, hits in zip(queries, results, strict=True) for hit in hits]
         scores = iter(self._reranker.score(pairs))

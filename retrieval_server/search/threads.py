@@ -1,13 +1,13 @@
-"""The number of threads for each batch size, and the OpenMP runtimes of a process.
+"""Sets the number of threads for each batch size, and lists the OpenMP runtimes of a process.
 
-A single query may be too little work to divide among many threads; a batch is not. So the encoder can be
-given one number of threads for a query alone and another for a batch, as the search can
-(retrieval_server/search/vectors/flat_search.py). What is best depends on the processor.
-`benchmarks/openmp_runtimes.py` shows which runtimes are loaded; encode/cpu_settings.py keeps the idle threads
-of one from the cores on which another computes.
+A single query may be too little work to divide among many threads, while a batch is not. So the encoder can
+have one number of threads for a single query and another for a batch, as the search can
+(retrieval_server/search/vectors/flat_search.py). Which numbers are best depends on the processor.
+`benchmarks/openmp_runtimes.py` shows which runtimes are loaded; encode/cpu_settings.py prevents the idle
+threads of one runtime from occupying the cores of another.
 
-A number that is set may hold for the whole process, and so for other indexes in it. A library's own number is
-therefore read once, before the first is set.
+Setting a number may change it for the whole process, and so for other indexes. A library's default is
+therefore read once, before any number is set.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from retrieval_server.encode.encoder import Encoder
 
 _MAPS = "/proc/{}/maps"
-#: How the file names of OpenMP runtimes begin: GNU's, LLVM's, Intel's.
+#: Prefixes of the file names of OpenMP runtimes: GNU's, LLVM's and Intel's.
 _RUNTIMES = ("libgomp", "libomp", "libiomp")
 
 
 class ThreadCount:
-    """Tells a library how many threads to use, `alone` for one query and `together` for more.
+    """Sets how many threads a library uses: `alone` for a single query, `together` for a batch.
 
-    `set_threads` sets the number for the thread that calls it, or for the process. None leaves the
-    library's own number as long as neither is given; if only one is, the other is `default()`, as it was
-    when the process first asked for it.
+    `set_threads` sets the number for the calling thread or for the process. If both numbers are None, the
+    library's default remains. If only one is None, it is replaced by `default()`, as it was at the first call
+    in the process.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class ThreadCount:
 
     @property
     def differs(self) -> bool:
-        """Whether a query alone is computed by another number of threads than a batch."""
+        """Whether a single query is computed by another number of threads than a batch."""
         return self._alone != self._together
 
     def use_for(self, queries: int) -> None:
-        """Set the number for a batch of so many queries; call it in the thread that computes the batch."""
+        """Set the number for a batch of this size. Call it in the thread that computes the batch."""
         number = self._alone if queries == 1 else self._together
         if number is not None:
             self._set(number)
@@ -62,20 +62,23 @@ class ThreadCount:
 
 @cache
 def _default_number(default: Callable[[], int]) -> int:
-    """`default()`, as it was at the first call in the process."""
+    """Return `default()`, as it was at the first call in the process."""
     return default()
 
 
 def encoder_threads(options: OpenOptions) -> ThreadCount:
-    """The threads of an encoder in this process, as the options say."""
+    """Return the thread counts of an encoder in this process, as the options set them."""
     return ThreadCount(
         _set_torch_threads, _torch_threads, options.encode_threads_alone, options.encode_threads
     )
 
 
 def probe_encoder(encoder: Encoder, threads: ThreadCount) -> ProbeResult:
-    """Measures what the encoder guarantees with these threads. The number for a batch is the one that is
-    probed; if a query alone has another, bits are not promised: the order is, and in 16 or 8 bits nothing."""
+    """Measure what the encoder guarantees with these thread counts.
+
+    The probe uses the number for a batch. If a single query has another number, the guarantee is at most
+    `order`, and `none` in 16 or 8 bits.
+    """
     threads.use_for(2)
     probe = encoder.probed
     return probe.without_bits() if threads.differs else probe
@@ -94,9 +97,9 @@ def _torch_threads() -> int:
 
 
 def openmp_runtimes(process: int | str = "self") -> list[str]:
-    """The files of the OpenMP runtimes in a process, in the order of their paths; Linux only.
+    """Return the files of the OpenMP runtimes that a process has loaded, sorted by path. Linux only.
 
-    Raises OSError if there is no such process, or it belongs to another user.
+    Raises OSError if the process does not exist or belongs to another user.
     """
     maps = Path(_MAPS.format(process)).read_text(encoding="utf-8", errors="replace")
     paths = {line.split(maxsplit=5)[5] for line in maps.splitlines() if len(line.split(maxsplit=5)) == 6}

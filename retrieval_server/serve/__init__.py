@@ -1,1 +1,1 @@
-"""What `rag-r1 index serve` does: its options, the checks before the start, the app, and the process."""
+"""The command `rag-r1 index serve`: its options, the checks before the start, the app and the process."""

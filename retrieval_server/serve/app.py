@@ -1,4 +1,4 @@
-"""The app of `rag-r1 index serve`, made of the command's options and the checked sources."""
+"""Creates the app of `rag-r1 index serve` from the command's options and the checked sources."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from retrieval_server.server.reload import IndexLocation, Reloader
 from retrieval_server.source import StagedSource
 from retrieval_server.web.options import WEB
 
-#: Seconds that an unused connection stays open. Longer than clients keep one, so that they close it: a server
-#: that closes first meets, now and then, the request that is just being sent.
+#: Seconds that an unused connection stays open. Clients close theirs earlier; if the server closed a
+#: connection first, a client might be sending a request at that moment.
 _KEEP_ALIVE_S = 75
 
 
@@ -34,7 +34,7 @@ def make_app(
     on_ready: Callable[[Mapping[str, Determinism]], None],
     on_load_failure: Callable[[BaseException], None],
 ) -> FastAPI:
-    """The app, which loads the indexes when it is started, and then calls `on_ready` or `on_load_failure`."""
+    """Return the app, which loads the indexes when it starts and then calls one of the two callbacks."""
     encoder = command.search.encoder
     locations = {name: IndexLocation(folder, encoder) for name, folder in command.folders.items()}
     progress = LoadProgress()
@@ -60,7 +60,7 @@ def make_app(
 
 
 class IndexOpener:
-    """Opens an index, at start and for each reload; `on_step` is called before each step."""
+    """Opens an index, at the start and for each reload. It calls `on_step` before each step."""
 
     def __init__(self, command: ServeCommand, sources: ServedSources, on_step: Callable[[str], None]):
         self._command, self._sources, self._on_step = command, sources, on_step
@@ -72,7 +72,7 @@ class IndexOpener:
         return source
 
     def _open(self, location: IndexLocation, options: OpenOptions) -> StagedSource:
-        """The index in this process, or on Ray."""
+        """Open the index in this process or on Ray."""
         path = location.path
         verify = self._command.verify
         if self._sources.ray is None:
@@ -82,18 +82,18 @@ class IndexOpener:
         return self._sources.ray.open(path, options, verify=verify, deadline_s=deadline_s)
 
     def _with_reranker(self, source: StagedSource) -> StagedSource:
-        """The source behind the cross-encoder, if there is one that orders passages."""
+        """Return the source, reranked by the cross-encoder if the command has one that orders passages."""
         reranker = self._sources.reranker
         depth = self._command.rerank.rerank_depth
         if reranker is None:
             return source
         self._on_step(f"the cross-encoder {reranker.name}")
-        reranker.load()  # at once: a model that does not load ends the start
+        reranker.load()  # now, so that a model that does not load stops the server at the start
         return RerankedSource(source, reranker, depth) if depth else source
 
 
 def server_config(command: ServeCommand, app: FastAPI) -> uvicorn.Config:
-    """The settings of the process that runs the app."""
+    """Return uvicorn's settings for the app."""
     return uvicorn.Config(
         app,
         host=command.host,
@@ -103,6 +103,6 @@ def server_config(command: ServeCommand, app: FastAPI) -> uvicorn.Config:
         access_log=False,
         http=limited_protocol(command.connections),
         ws="none",
-        proxy_headers=False,  # neither the client's address nor the scheme is used here: nothing to forge
+        proxy_headers=False,  # unused headers cannot be forged; the server needs neither address nor scheme
         timeout_keep_alive=_KEEP_ALIVE_S,
     )

@@ -1,9 +1,9 @@
-"""The checks of `rag-r1 index serve`, which leave the port and the recording open for it.
+"""Checks the sources of `rag-r1 index serve` before anything is loaded, and opens the port and the recording.
 
-First come the checks that need this machine alone, all of them at once: every manifest with the sizes of the
-index's files, the encoder, the cross-encoder, the pages, the recording, and the port, which is open from then
-on. Then comes what is needed from elsewhere: models of the Hugging Face Hub, the Ray cluster. Nothing is
-loaded here.
+The checks that need only this machine come first, and all their problems are reported at once: every manifest
+with the sizes of the index's files, the encoder, the cross-encoder, the pages, the recording and the port.
+Then the server gets what it needs from elsewhere: models from the Hugging Face Hub, and the Ray cluster. The
+port and the recording stay open for the server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from retrieval_server.encode.model_folder import check_model, check_weights, is_hub_name, resolve_model
 from retrieval_server.errors import UserError, check_all
@@ -29,18 +29,23 @@ if TYPE_CHECKING:
     from retrieval_server.search.reranker import Reranker
     from retrieval_server.web.source import WebSource
 
+    #: The shards of each index, the web engine, and the socket of the port.
+    LocalSources = tuple[list[list[IndexFolder]], WebSource | None, socket.socket]
+
 
 @dataclass
 class ServedSources:
     """The sources of a server, checked as far as possible without loading them, and its port.
 
-    As a context manager it closes the port, and Ray.
+    As a context manager it closes the port and the connection to Ray.
     """
 
+    #: The shards of each index by its name; a list of one for an index that is not split.
     shards: dict[str, list[IndexFolder]]
     web: WebSource | None
     ray: RayServe | None
     reranker: Reranker | None
+    #: The open socket of the port.
     listener: socket.socket
 
     def __enter__(self) -> ServedSources:
@@ -53,16 +58,18 @@ class ServedSources:
 
 
 def check_sources(command: ServeCommand) -> ServedSources:
-    """Read all manifests, open the recording and the port, connect to Ray. Raises UserError, or UserErrors
-    with all that is wrong on this machine."""
+    """Read all manifests, open the recording and the port, fetch models, and connect to Ray.
+
+    Raises UserError, or UserErrors with all problems on this machine.
+    """
     require_packages("A server", "bm25", SERVER)
     folders = command.folders
     with ExitStack() as resources:
-        *shards, web, listener, _, _ = _local_checks(command, folders.values(), resources)
+        shards, web, listener = _local_checks(command, folders.values(), resources)
         by_name = dict(zip(folders, shards, strict=True))
         _fetch_models(command, by_name)
         ray = None
-        # In a check a cluster is tried; a Ray of the server's own would be started for nothing.
+        # --check-only tries to connect to a cluster, but does not start a local Ray for nothing.
         if command.serve == "ray" and not (command.check_only and command.ray.ray_address == "local"):
             from retrieval_server.cluster.ray_serve import RayServe
 
@@ -76,28 +83,28 @@ def check_sources(command: ServeCommand) -> ServedSources:
     return ServedSources(by_name, web, ray, reranker, listener)
 
 
-def _local_checks(command: ServeCommand, folders: Iterable[Path], resources: ExitStack) -> list[Any]:
-    """The results of the checks that need this machine alone: of each index, the web engine, the port and
-    the other files. Raises UserError. The port is closed with `resources`."""
-    return check_all(
+def _local_checks(command: ServeCommand, folders: Iterable[Path], resources: ExitStack) -> LocalSources:
+    """Run the checks that need only this machine. Leaving `resources` closes the port. Raises UserError."""
+    *shards, web, listener, _, _ = check_all(
         *(partial(_check_index, command, folder) for folder in folders),
         partial(_open_web, command),
         lambda: resources.enter_context(listen(command.host, command.port)),
         partial(_check_rerank, command.rerank.rerank),
         partial(_check_files, command),
     )
+    return shards, web, listener
 
 
 def check_locally(command: ServeCommand) -> None:
-    """Raises UserError, or UserErrors, with all that is wrong on this machine; leaves nothing open."""
+    """Raise UserError, or UserErrors, with all problems on this machine. Nothing is left open."""
     require_packages("A server", "bm25", SERVER)
     with ExitStack() as resources:
-        folders = dict.fromkeys(folder for _, folder in command.index)  # also two of one name
+        folders = dict.fromkeys(folder for _, folder in command.index)  # even if two have the same name
         _local_checks(command.model_copy(update={"check_only": True}), folders, resources)
 
 
 def _check_index(command: ServeCommand, folder: Path) -> list[IndexFolder]:
-    """The shards of an index, or the index itself. Raises UserError if it cannot be served."""
+    """Return the shards of an index, or the index itself. Raises UserError if it cannot be served."""
     from retrieval_server.search.hybrid import read_members
     from retrieval_server.search.index_source import require_libraries
 
@@ -119,14 +126,14 @@ def _check_index(command: ServeCommand, folder: Path) -> list[IndexFolder]:
 
 
 def _encoder_of(command: ServeCommand, manifest: Manifest) -> str | None:
-    """The name of the encoder that this process will load for an index; None if it loads none."""
+    """Return the name of the encoder that this process will load for an index, or None."""
     if manifest.dense is None or command.search.backend or command.serve != "here":
         return None
     return command.search.encoder or manifest.dense.encoder.name
 
 
 def _open_web(command: ServeCommand) -> WebSource | None:
-    """The web engine of the options, if any; a recording that only this check made is removed."""
+    """Open the web engine of the options, if any. A recording that `--check-only` created is removed."""
     if not command.web.web:
         return None
     from retrieval_server.web.source import open_web
@@ -140,7 +147,7 @@ def _open_web(command: ServeCommand) -> WebSource | None:
 
 
 def _check_rerank(name: str | None) -> None:
-    """Raises UserError if the cross-encoder is not usable; a name on the Hub is not looked up."""
+    """Raise UserError if the cross-encoder cannot be used. A Hub name is not looked up."""
     if name:
         require_packages("--rerank", "retrieval", MODEL)
         if not is_hub_name(name):
@@ -148,7 +155,7 @@ def _check_rerank(name: str | None) -> None:
 
 
 def _check_files(command: ServeCommand) -> None:
-    """Raises UserError if the pages, the custom back end or the reload root cannot be used."""
+    """Raise UserError if the pages, the custom back end or the reload root cannot be used."""
     from retrieval_server.server.pages import check_pages
 
     checks = []
@@ -164,13 +171,13 @@ def _check_files(command: ServeCommand) -> None:
 
 
 def _check_folder(root: Path) -> None:
-    """Raises UserError if there is no such folder."""
+    """Raise UserError if the folder does not exist."""
     if not root.is_dir():
         raise UserError(f"--reload-root {root}: no such folder. Give the one that holds the indexes.")
 
 
 def _fetch_models(command: ServeCommand, shards: dict[str, list[IndexFolder]]) -> None:
-    """Fetch models from the Hub, before the start: without them the server cannot start. Raises UserError."""
+    """Fetch the models that are named by their Hub names. Raises UserError if one cannot be fetched."""
     encoders = [_encoder_of(command, folders[0].manifest) for folders in shards.values()]
     models = dict.fromkeys(name for name in (*encoders, command.rerank.rerank) if name and is_hub_name(name))
     check_all(*(partial(resolve_model, name) for name in models))

@@ -25,7 +25,7 @@ _NAMED_FOLDER = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 
 
 def _named_folder(text: str) -> tuple[str, Path]:
-    """The name and the folder of NAME=DIR; DIR alone has the name DEFAULT_INDEX."""
+    """Return the name and the folder of NAME=DIR. DIR alone gets the name DEFAULT_INDEX."""
     match = _NAMED_FOLDER.fullmatch(text)
     return (match[1], Path(match[2])) if match else (DEFAULT_INDEX, Path(text))
 
@@ -55,7 +55,7 @@ class RerankOptions(Options):
 
 
 class LogOptions(Options):
-    """The log's format and level, and what of a request it holds."""
+    """The log's format and level, and whether it contains the text of queries."""
 
     group = Group("logs, on standard error")
 
@@ -73,13 +73,13 @@ class LogOptions(Options):
 
     @property
     def level(self) -> str:
-        """The level in effect: `log_level`, or its default, which depends on the other options."""
+        """The effective level: `log_level`, or its default, which depends on the other options."""
         if self.log_level is not None:
             return self.log_level
         return "info" if self.log_format == "json" or self.log_queries else "warning"
 
     def contradictions(self) -> Iterator[str]:
-        """Yields a sentence if queries are to be logged in lines that are not written."""
+        """Yield a sentence if queries are to be logged in lines that are not written."""
         if self.log_queries and self.level in ("warning", "error"):
             yield f"--log-queries: with --log-level {self.level} requests have no lines; use info"
 
@@ -151,11 +151,11 @@ class ServeCommand(Options):
 
     @property
     def folders(self) -> dict[str, Path]:
-        """The index folders by name, the default one first."""
+        """The index folders by name, the default index first."""
         return dict(sorted(self.index, key=lambda item: item[0] != DEFAULT_INDEX))
 
     def contradictions(self) -> Iterator[str]:
-        """Yields a sentence for each fault of sources and limits, which names the flags and the remedy."""
+        """Yield a sentence for each problem of sources and limits, which names the flags and the remedy."""
         names = [name for name, _ in self.index]
         if self.web.web is None and not names:
             yield "give an index, --index DIR, or a web search engine, --web ENGINE"

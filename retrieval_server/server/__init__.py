@@ -1,1 +1,1 @@
-"""The HTTP service: routes, wire types, limits, reload, metrics and logs."""
+"""The HTTP service: routes, wire types, limits, reloads, error responses and logs."""

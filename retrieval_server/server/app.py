@@ -1,9 +1,8 @@
-"""The HTTP app over one or more sources: indexes or web search engines.
+"""Creates the FastAPI app that serves one or more sources: indexes or web search engines.
 
-They are loaded in the background after the port is open: `/health` answers from the first moment,
-`/ready` when all are loaded and warmed up, `/retrieve` gives 503 until then. Searches run in the engines'
-threads; the event loop only moves bytes, so `/health` always answers. Every failure is JSON (see
-`error_responses.py`).
+The sources are loaded in the background after the port is open. `/health` answers at once; `/ready` and the
+searches answer 503 until everything is loaded and warmed up. Searches run in the engines' threads, so the
+event loop stays free and `/health` always answers. Every error is a JSON response (`error_responses.py`).
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ def create_app(
     on_load_failure: Callable[[BaseException], None] | None = None,
     **settings: Any,
 ) -> FastAPI:
-    """The FastAPI app; `load` makes the source and is called once, in a worker thread.
+    """Return the FastAPI app of the sources that `load` opens.
 
-    For several indexes `load` is a mapping of names to such functions, the default index first. With
-    `token` every request needs it, except for health, readiness and the API page. `hosts` are the names
-    under which the server may be addressed (None: any). `settings` are those of `Services.make`.
-    `on_ready` is called with the indexes' guarantees when everything is loaded, `on_load_failure` if that
-    fails, to stop the server.
+    `load` is called once, in a worker thread. For several indexes it is a mapping of names to such functions,
+    the default index first. With a `token`, every request must send it, except for health, readiness and the
+    API page. `hosts` are the names under which the server may be addressed (None: any). `settings` are passed
+    to `Services.make`. `on_ready` is called with the indexes' guarantees when everything is loaded, and
+    `on_load_failure` with the error if loading fails, so that the caller can stop the server.
     """
     services = Services.make(load if isinstance(load, Mapping) else {DEFAULT_INDEX: load}, **settings)
     monitor = LoopMonitor()
@@ -60,7 +59,7 @@ def create_app(
     )
     app.state.services = services
     add_error_handlers(app)
-    # Only shown on the API page; it is the middleware that checks the token.
+    # This only documents the token on the API page; the middleware checks it.
     guarded = APIRouter(dependencies=[Depends(HTTPBearer(auto_error=False))] if token else [])
     routes.add_search_routes(guarded, services)
     routes.add_document_routes(guarded, services)
@@ -79,7 +78,7 @@ def _lifespan(
     on_ready: Callable[[Mapping[str, Determinism]], None] | None,
     on_load_failure: Callable[[BaseException], None] | None,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """The lifespan of the app: everything is loaded when it starts, and stopped when it ends."""
+    """Return the app's lifespan, which loads the services at the start and stops them at the end."""
 
     def report(loading: asyncio.Future) -> None:
         """Call `on_ready`, or log the error and call `on_load_failure`."""
@@ -90,7 +89,7 @@ def _lifespan(
             if on_ready is not None:
                 on_ready(services.indexes.guarantees)
             return
-        trace = None if isinstance(error, UserError) else error  # a UserError says all in its text
+        trace = None if isinstance(error, UserError) else error  # the text of a UserError is sufficient
         name = services.indexes.failed_name
         part = "the pages" if name is None else f"the index {name}"
         log.error("%s could not be loaded: %s", part, error, exc_info=trace)

@@ -1,6 +1,7 @@
-"""Error responses: `{"error": word, "reason": sentence}`, without internal details.
+"""Turns exceptions into error responses: `{"error": word, "reason": sentence}`, without internal details.
 
-The sentence names the key or the path, and what to send instead; pydantic's faults are put into JSON's words.
+The sentence names the key or the path at fault and says what to send instead. Pydantic's validation errors
+are rephrased in the terms of JSON.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from starlette.exceptions import HTTPException
 from retrieval_server.errors import ClientDisconnectedError, RequestError
 from retrieval_server.server.wire import Error
 
-#: Faults of a body that are named in one response; the others are counted.
+#: The largest number of faults of a body that one response names; further ones are only counted.
 _MAX_NAMED_FAULTS = 3
 _EMPTY = 'the body is empty: send a JSON object, such as {"queries": ["Who wrote Emma?"]}'
-#: What a value must be, by the type of pydantic's error.
+#: Type of pydantic's error -> what the value must be.
 _EXPECTED = {
     "string_type": "a string",
     "list_type": "a list",
@@ -36,16 +37,16 @@ _EXPECTED = {
 def error_response(
     status: int, error: str, reason: str, headers: dict[str, str] | None = None
 ) -> JSONResponse:
-    """A response of the status whose body is `Error`."""
+    """Return a response with this status whose body is an `Error`."""
     return JSONResponse(Error(error=error, reason=reason).model_dump(), status, headers)
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Give the app a handler for each kind of error, which answers in JSON."""
+    """Add a handler for each kind of error, which answers in JSON, to the app."""
 
     @app.exception_handler(ClientDisconnectedError)
     async def client_gone(_: Request, error: ClientDisconnectedError) -> Response:
-        return Response(status_code=499)  # seen only in the metrics and the log
+        return Response(status_code=499)  # visible only in the metrics and the log
 
     @app.exception_handler(RequestError)
     async def refused(_: Request, error: RequestError) -> JSONResponse:
@@ -84,7 +85,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def _sentence(fault: Mapping[str, Any]) -> str:
-    """The sentence for a fault of a body: the key, what its value must be, and what it is."""
+    """Return the sentence for a fault of a body: the key, what its value must be, and what it is."""
     keys = [part for part in fault["loc"] if part != "body"]
     key = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")[:100]
     kind, limits, value = fault["type"], fault.get("ctx", {}), fault.get("input")
@@ -103,7 +104,10 @@ def _sentence(fault: Mapping[str, Any]) -> str:
 
 
 def _json_kind(value: object) -> str:
-    """A number as it is, and the kind of another value in words: texts may be long, and private."""
+    """Return a number, truth value or null as it was sent, and the kind of any other value in words.
+
+    Texts are not repeated because they may be long or private.
+    """
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     names = {str: "a string", list: "a list", dict: "an object"}
@@ -111,7 +115,7 @@ def _json_kind(value: object) -> str:
 
 
 def _no_such_path(request: Request) -> str:
-    """The sentence for a path that the server does not have, with a similar one and all others."""
+    """Return the sentence for an unknown path, with a similar path, if any, and all paths of the server."""
     paths = list(request.app.openapi()["paths"])
     similar = get_close_matches(request.url.path[:100], paths, n=1)
     if request.url.path == "/rerank":

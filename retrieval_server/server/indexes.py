@@ -1,8 +1,8 @@
-"""The indexes of a server, by name, and their replacement while they are served.
+"""Holds the indexes of a server by name, and replaces them while they are served.
 
-A new index is loaded and warmed up in threads of its own, while the old one answers. Then one assignment in
-the event loop switches: every search that began before ends with the old index, every later one uses the new
-one, and none sees both. The old engine is stopped, with its cache, when its last search has been answered. If
+A new index is loaded and warmed up in separate threads while the old one answers. Then a single assignment in
+the event loop switches to it: searches that began before end with the old index, later ones use the new one,
+and no search uses both. The old engine, with its cache, is stopped when its last search has been answered. If
 the new index does not load, nothing changes.
 """
 
@@ -26,7 +26,7 @@ Loader = Callable[[], Source]
 
 
 class LoadProgress:
-    """Prints each step of loading, and keeps the current one for /ready. Called in any thread."""
+    """Prints each step of loading and keeps the current one for `/ready`. May be called in any thread."""
 
     step = ""
 
@@ -37,9 +37,10 @@ class LoadProgress:
 
 @dataclass(frozen=True)
 class LoadedIndex:
-    """A loaded index and its version: 1 at start, one more with each reload."""
+    """A loaded index that answers searches."""
 
     engine: Engine
+    #: 1 at the start of the server, and one more after each reload.
     version: int
 
     @property
@@ -66,11 +67,11 @@ class ServedIndex:
 
     @property
     def guarantee(self) -> Determinism | None:
-        """The guarantee for its answers at any load; None before it is loaded, and for web engines."""
+        """What the index guarantees under load; None before it is loaded, and for web engines."""
         return self.serving.source.description.guarantee if self.serving else None
 
     async def load(self, load: Loader) -> LoadedIndex:
-        """Load an index and switch to it. Raises what `load` raises; then nothing has changed."""
+        """Load an index and switch to it. Errors of `load` are passed on and leave everything unchanged."""
         engine = await Engine.start(load, self._options, self.metrics)
         self._engines.add(engine)
         old = self.serving
@@ -84,7 +85,7 @@ class ServedIndex:
         return self.serving
 
     async def stop(self) -> None:
-        """Stop all engines; called when all requests have been answered."""
+        """Stop all engines. Call it when all requests have been answered."""
         for task in list(self._retiring):
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
@@ -92,7 +93,7 @@ class ServedIndex:
             await self._end(engine)
 
     async def _retire(self, engine: Engine) -> None:
-        """Stop an engine that has been replaced, when its last search is answered."""
+        """Stop a replaced engine when its last search has been answered."""
         await engine.drain()
         await self._end(engine)
 
@@ -102,7 +103,7 @@ class ServedIndex:
 
 
 class Indexes:
-    """All indexes of a server. The first of `loaders` is the one of requests that name none."""
+    """All indexes of a server. The first of `loaders` is the default, for requests that name no index."""
 
     def __init__(
         self,
@@ -124,12 +125,12 @@ class Indexes:
 
     @property
     def guarantees(self) -> dict[str, Determinism]:
-        """The guarantee of each index that is loaded; web engines have none."""
+        """The guarantee of each loaded index, by name. Web engines have none."""
         served = self.by_name.items()
         return {name: index.guarantee for name, index in served if index.guarantee is not None}
 
     async def load(self) -> None:
-        """Load the indexes, one after the other, and warm each. Raises what a loader raises."""
+        """Load and warm up the indexes, one after the other. Passes on errors of the loaders."""
         for name, load in self._loaders.items():
             try:
                 await self.by_name[name].load(load)
@@ -138,12 +139,15 @@ class Indexes:
                 raise
 
     async def stop(self) -> None:
-        """Stop all engines; called when all requests have been answered."""
+        """Stop all engines. Call it when all requests have been answered."""
         for index in self.by_name.values():
             await index.stop()
 
     def require(self, name: str | None = None) -> tuple[ServedIndex, LoadedIndex]:
-        """The index of that name (None: the default) and what it serves now. Raises RequestError."""
+        """Return the index of this name (None: the default) and what it serves now.
+
+        Raises RequestError if there is no such index or it is not loaded.
+        """
         index = self.by_name.get(self.default if name is None else name)
         refused = self._refusals.refused
         if index is None:

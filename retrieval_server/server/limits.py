@@ -9,12 +9,12 @@ from pydantic import Field
 
 from retrieval_server.options import AtLeastOne, Flag, Group, Options
 
-#: Files that the process opens for other things than connections: indexes, logs, the recording.
+#: Files that the process may open besides its connections: indexes, logs, the recording.
 _RESERVED_FILES = 128
 
 
 class RequestLimits(Options):
-    """The most that one request may ask for; beyond it the answer is 413."""
+    """The limits of a single request; a request that exceeds one is answered with 413."""
 
     group = Group("limits of one request")
 
@@ -25,7 +25,7 @@ class RequestLimits(Options):
 
 
 def connection_limit(connections: int) -> int:
-    """At most `connections`, and as many as a process may have files open (`ulimit -n`); at least 16."""
+    """Return `connections`, or fewer if the process may not open as many files (`ulimit -n`); at least 16."""
     max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if max_files == resource.RLIM_INFINITY:
         return connections
@@ -33,7 +33,7 @@ def connection_limit(connections: int) -> int:
 
 
 class ConnectionLimits(Options):
-    """How many connections there may be, and how long one may take to send a request."""
+    """How many connections are allowed, and how long one may take to send a request."""
 
     group = Group("who may connect")
 

@@ -1,8 +1,8 @@
-"""The formats of the server's log: text, or one JSON object a line.
+"""The formats of the server's log: plain text, or one JSON object per line.
 
-Each request is one record of the logger `retrieval_server.requests`: id, route, status, milliseconds,
-number of queries, index. The text of queries is private and left out, unless the operator asks for it.
-Headers, and with them the token, are never logged.
+Each request is one record of the logger `retrieval_server.requests`, with id, route, status, milliseconds,
+number of queries and index. The text of queries is private and left out unless the operator asks for it.
+Headers, which include the token, are never logged.
 """
 
 from __future__ import annotations
@@ -13,22 +13,25 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 request_log = logging.getLogger("retrieval_server.requests")
-#: The key of the ASGI scope under which a request has its RequestNote.
+#: The key of a request's RequestNote in the ASGI scope.
 NOTE = "retrieval_server.note"
 
 
 @dataclass
 class RequestNote:
-    """The facts that are logged of a request beside route, status and time; the search service sets them."""
+    """What is logged about a request besides route, status and time. The search service fills it in."""
 
     id: str
+    #: The number of queries.
     queries: int = 0
+    #: The name of the index that was searched.
     index: str | None = None
+    #: The text of the queries, if the operator wants it logged.
     texts: tuple[str, ...] = ()
 
 
 class JsonLinesFormatter(logging.Formatter):
-    """Formats a record as one line of JSON: time, level, logger, message, and the record's `fields`."""
+    """Formats a record as one line of JSON with time, level, logger, message and the record's `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -43,7 +46,7 @@ class JsonLinesFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as a line of text: the fields follow the message, as key=value."""
+    """Formats a record as a line of text, in which the fields follow the message as key=value."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -55,7 +58,7 @@ class TextFormatter(logging.Formatter):
 
 
 def set_up_logs(log_format: str, level: str) -> None:
-    """Send all records of `level` and above to standard error; `log_format` is "json" or "text"."""
+    """Send all records from `level` on to standard error. `log_format` is "json" or "text"."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLinesFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])

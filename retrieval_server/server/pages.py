@@ -1,8 +1,8 @@
-"""Serves whole pages by their address (ASearcher's `/access`).
+"""Finds whole pages by their address, for ASearcher's `/access`.
 
-The file is JSONL, `{"url": ..., "contents": ...}` a line, read once at start: for every line 16 bytes stay
-in memory (hash of the address, offset), so that six million pages take 100 MB. The text stays on disk. If an
-address occurs in several lines, the first counts.
+The pages are lines of a JSONL file, `{"url": ..., "contents": ...}`, which is read once at the start. Memory
+holds 16 bytes per line (a hash of the address and the offset), so that six million pages take 100 MB; the
+text stays on disk. If an address occurs in several lines, the first one is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from retrieval_server.server.request_errors import RequestErrors
 class PageStore:
     """The pages of one file. `get` may be called from any thread.
 
-    Raises UserError, which names the line, if the file is not of that form.
+    Raises UserError, which names the line, if a line is not a page.
     """
 
     def __init__(self, path: Path, *, progress: bool = True):
@@ -47,18 +47,18 @@ class PageStore:
         self._offsets = np.frombuffer(offsets, dtype=np.uint64)[order]
 
     def __len__(self) -> int:
-        """Lines of the file; a page that occurs twice counts twice."""
+        """The number of pages in the file; a page that occurs twice counts twice."""
         return len(self._hashes)
 
     def get(self, url: str) -> dict[str, str] | None:
-        """`{"url", "contents"}` of the page, or None. MediaWiki's two forms of an address are equal."""
+        """Return the page as `{"url", "contents"}`, or None. Both address forms of MediaWiki are accepted."""
         page = self._find(url)
         if page is None and "/index.php/" in url:
             page = self._find(url.replace("/index.php/", "/index.php?title=", 1))
         return page
 
     def _find(self, url: str) -> dict[str, str] | None:
-        """The first page of this very address, or None."""
+        """Return the first page with exactly this address, or None."""
         key = np.uint64(_hash(url))
         first, end = (np.searchsorted(self._hashes, key, side) for side in ("left", "right"))
         for offset in self._offsets[first:end]:
@@ -71,19 +71,19 @@ class PageStore:
 
 
 class ServedPages:
-    """The pages of a server, which `load` reads; `path` is None for a server without."""
+    """The pages of a server, read by `load`. `path` is None for a server without pages."""
 
     def __init__(self, path: Path | None, refusals: RequestErrors):
         self.path, self._refusals = path, refusals
         self._store: PageStore | None = None
 
     async def load(self) -> None:
-        """Read the pages, if the server has any. Raises UserError if it cannot."""
+        """Read the pages, if the server has any. Raises UserError if they cannot be read."""
         if self.path is not None:
             self._store = await asyncio.to_thread(PageStore, self.path)
 
     def require(self) -> PageStore:
-        """The pages. Raises RequestError where there are none, or not yet."""
+        """Return the pages. Raises RequestError if the server has none, or has not read them yet."""
         if self.path is None:
             reason = "this server has no pages; it is started with --pages FILE"
             raise self._refusals.refused(404, "no_pages", reason)
@@ -93,7 +93,7 @@ class ServedPages:
 
 
 def check_pages(path: Path, max_lines: int = 1000) -> None:
-    """Raise UserError if there is no such file, or one of its first lines is not a page."""
+    """Raise UserError if the file does not exist, or one of its first `max_lines` lines is not a page."""
     if not path.is_file():
         raise UserError(f"--pages {path}: no such file. Give a JSONL file with 'url' and 'contents'.")
     with path.open("rb") as stream:
@@ -103,13 +103,13 @@ def check_pages(path: Path, max_lines: int = 1000) -> None:
 
 
 def _hash(url: str) -> int:
-    """64 bits of a hash of an address."""
+    """Return a 64-bit hash of an address."""
     digest = hashlib.blake2b(url.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def _parse(line: bytes, location: str) -> dict[str, str]:
-    """The page of a line. Raises UserError, which names the location, for another line."""
+    """Return the page of a line. Raises UserError, which names the location, if the line is not a page."""
     try:
         row = read_json_line(line)
         page = {"url": row["url"], "contents": row["contents"]}

@@ -1,10 +1,10 @@
-"""Reloads an index while it is served, by `POST /reload`.
+"""Reloads an index while it is served, for `POST /reload`.
 
-That is an order that comes over the network, so `Reloader` bounds what it may open: the folder that it
-names, and the folders of a hybrid, must lie under one folder, the root, after all links are followed. An
-order that names nothing opens the same folder again, which the server's operator has chosen.
+A reload is requested over the network, so `Reloader` limits what it may open: after all links are followed,
+the requested folder, and those of the members of a hybrid index, must lie below one folder, the root. A
+request that names no folder opens the current one again, which the server's operator has chosen.
 
-`ReloadService` carries one order out for each index at a time; `indexes.py` does the switch.
+`ReloadService` runs at most one reload per index at a time; `indexes.py` switches to the new index.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class IndexLocation:
-    """The folder of an index, and that of its encoder if it was moved since the build."""
+    """Where an index and its encoder are."""
 
     path: Path
+    #: The folder of the encoder, if it was moved since the build.
     encoder: str | None = None
 
 
 class Reloader:
-    """Makes loaders, and decides which folders an order may name.
+    """Creates loaders, and decides which folders a request may name.
 
-    `locations` are the indexes that the server was started with. `root` None: for each index, the folder
-    that contains it.
+    `locations` are the indexes with which the server was started. Without a `root`, each index has the folder
+    that contains it as its root.
     """
 
     def __init__(
@@ -52,13 +53,14 @@ class Reloader:
         }
 
     def loader(self, location: IndexLocation) -> Loader:
-        """The function that opens the index there."""
+        """Return a function that opens the index at this location."""
         return lambda: self._open(location)
 
     def resolve(self, index: str, path: str | None, encoder: str | None) -> IndexLocation:
-        """The location that an order means; relative paths begin at the root. Raises OutsideRootError.
+        """Return the location that a request names. Relative paths start at the root.
 
-        The encoder's folder is kept only with the index's: another index may have another encoder.
+        The current encoder folder is kept only if the request names no `path`, since another index may have
+        another encoder. Raises OutsideRootError.
         """
         current = self.locations[index]
         kept_encoder = current.encoder if path is None else None
@@ -71,12 +73,15 @@ class Reloader:
         )
 
     def _path_inside(self, index: str, key: str, name: str) -> Path:
-        """The path of a name below the root of an index. Raises OutsideRootError, which names the key."""
+        """Return the path that `name` means below the root of an index.
+
+        Raises OutsideRootError, which names the `key` of the request, for any other path.
+        """
         root = self._roots[index]
         try:
             folder = (root / name).resolve()
             folder.exists()  # raises for a name that is too long for the file system
-        except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL
+        except (OSError, ValueError, RuntimeError):  # such as a loop of links or a NUL
             raise OutsideRootError(f"{key}: not a path") from None
         if not folder.is_relative_to(root):
             raise OutsideRootError(f"{key}: outside {root}, the folder that /reload opens (--reload-root)")
@@ -84,7 +89,7 @@ class Reloader:
 
 
 class ReloadService:
-    """Carries out orders to reload. Without a `reloader` it refuses them all."""
+    """Carries out requests to reload an index. Without a `reloader` it refuses all of them."""
 
     def __init__(self, indexes: Indexes, reloader: Reloader | None, refusals: RequestErrors):
         self._indexes, self._reloader, self._refusals = indexes, reloader, refusals
@@ -99,10 +104,10 @@ class ReloadService:
     async def reload(
         self, name: str | None, path: str | None, encoder: str | None
     ) -> tuple[str, LoadedIndex]:
-        """Replace an index (None: the default) by the one at `path`; returns its name and the new index.
+        """Replace an index (None: the default) by the one at `path`. Returns its name and the new index.
 
-        Raises RequestError; the index then serves what it served before. A caller that goes away does not
-        stop it.
+        The reload continues if the caller is cancelled. Raises RequestError if it is refused or fails; the
+        old index is then still served.
         """
         index, _ = self._indexes.require(name)
         refused = self._refusals.refused
@@ -130,7 +135,7 @@ class ReloadService:
             raise refused(422, "reload_failed", reason, index=index.name) from None
 
     async def _replace(self, reloader: Reloader, index: ServedIndex, location: IndexLocation) -> LoadedIndex:
-        """Load an index and switch to it; the outcome is counted and logged. Raises what loading raises."""
+        """Load an index, switch to it, and count and log the outcome. Passes on errors of loading."""
         try:
             serving = await index.load(reloader.loader(location))
         except Exception as error:
@@ -147,15 +152,16 @@ class ReloadService:
             index.reloading = False
 
     def _forget(self, task: asyncio.Task) -> None:
+        """Remove a reload that has ended, whether or not its caller still waits for it."""
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # mark as seen: it was logged, and its caller may have gone
+            task.exception()  # mark it as retrieved: it was logged, and its caller may be gone
 
 
 def _members(folder: Path | None) -> list[Path]:
-    """The folders that a hybrid index is made of; none for another index, or a folder without one."""
+    """Return the folders of a hybrid index's members; an empty list for any other folder."""
     try:
         hybrid = read_manifest(folder).hybrid if folder is not None else None
-    except UserError:  # opening it will say why
+    except UserError:  # opening the index reports it
         return []
     return [folder / name for name in hybrid.of] if hybrid else []

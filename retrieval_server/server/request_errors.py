@@ -1,4 +1,4 @@
-"""The errors that a request can end with, each with a status and a reason."""
+"""Creates the errors with which requests are refused, and counts them in the metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from retrieval_server.errors import RequestError
 
 
 class RequestErrors:
-    """Makes refusals, and counts each in the metrics."""
+    """Creates the refusals of one server and counts each of them in its metrics."""
 
     def __init__(self, metrics: Metrics):
         self._metrics = metrics
@@ -22,7 +22,11 @@ class RequestErrors:
         metric: str | None = None,
         retry_after: int | None = None,
     ) -> RequestError:
-        """A refusal, to be raised or sent now. `index` and `metric` (None: `error`) are labels."""
+        """Count a refusal and return its error, which the caller raises or sends.
+
+        `index` and `metric` (None: the same as `error`) are the labels of the metric, and `retry_after` is in
+        seconds.
+        """
         self._metrics.rejections.labels(index or "", metric or error).inc()
         headers = None if retry_after is None else {"Retry-After": str(retry_after)}
         return RequestError(status, error, reason, headers)

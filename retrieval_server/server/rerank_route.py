@@ -1,8 +1,8 @@
 """The route `POST /rerank`: reranks the client's documents with the server's cross-encoder.
 
-There are two forms. Search-R1's takes a list of queries with a list of documents each, as `/retrieve` gives
-them, and answers in the form of `/retrieve`. The other takes one `query` and answers as the rerank
-services of Cohere and Jina do: positions in the request and relevance scores.
+There are two formats. Search-R1's takes a list of queries with a list of documents for each, as `/retrieve`
+returns them, and answers in the format of `/retrieve`. The other takes one `query` and answers like the
+reranking services of Cohere and Jina, with positions in the request and relevance scores.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from retrieval_server.search.reranker import Reranker
 from retrieval_server.server.services import Services
 from retrieval_server.server.wire import Query, TopK, example
 
-MAX_PAIRS = 2048  # of a query and a document, in one request
-MAX_WAITING = 16  # requests accepted and not yet answered; the model scores them one after the other
+#: Pairs of a query and a document in one request.
+MAX_PAIRS = 2048
+#: Requests that are accepted and not yet answered; the model scores them one after the other.
+MAX_WAITING = 16
 
 
-class GivenDocument(BaseModel):
-    """A document as `/retrieve` gives it, or with its text under `text`; other keys come back as sent."""
+class RerankDocument(BaseModel):
+    """A document as `/retrieve` returns it, or with its text under `text`. Other keys are sent back."""
 
     model_config = ConfigDict(extra="allow")
 
     contents: Annotated[Query, Field(validation_alias=AliasChoices("contents", "text"))]
 
 
-class GivenScored(BaseModel):
-    """A document with the score of the search that found it, which is ignored."""
+class ScoredRerankDocument(BaseModel):
+    """A document with the score of the search that found it. The score is ignored."""
 
-    document: GivenDocument
+    document: RerankDocument
 
 
-RerankInput = Query | GivenScored | GivenDocument
+RerankInput = Query | ScoredRerankDocument | RerankDocument
 
 
 class RerankRequest(BaseModel):
@@ -73,28 +75,28 @@ class RerankRequest(BaseModel):
         return self
 
     def documents_by_query(self) -> list[tuple[str, list[RerankInput]]]:
-        """Returns each query with its documents."""
+        """Return each query with its documents."""
         if self.queries is None:
             return [(self.query or "", self.documents)]  # type: ignore[list-item]
         return list(zip(self.queries, self.documents, strict=True))  # type: ignore[arg-type]
 
 
-class Ranked(BaseModel):
-    """A document of the request, by its position."""
+class RankedDocument(BaseModel):
+    """The score of a document, which is named by its position in the request."""
 
     index: int
     relevance_score: float
 
 
 class RerankResponse(BaseModel):
-    """`result[i]` for `queries[i]`, best first, documents as sent; `results` for one `query`."""
+    """The documents, best first: `result[i]` belongs to `queries[i]`, and `results` to a single `query`."""
 
     result: list[list[Any]] | None = None
-    results: list[Ranked] | None = None
+    results: list[RankedDocument] | None = None
 
 
 def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, errors: dict) -> None:
-    """Give the router `/rerank`; a server without a reranker has no such path."""
+    """Add `/rerank` to the router. `errors` documents the error responses on the API page."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="rerank")
     waiting = 0
 
@@ -105,7 +107,7 @@ def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, 
         response_model_exclude_none=True,
         responses=errors,
     )
-    async def rerank(body: RerankRequest, request: Request):
+    async def rerank(body: RerankRequest, request: Request) -> JSONResponse:
         nonlocal waiting
         services.indexes.require()
         groups = body.documents_by_query()
@@ -117,7 +119,7 @@ def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, 
         try:
             pairs = [(query, _text(document)) for query, documents in groups for document in documents]
             work = asyncio.get_running_loop().run_in_executor(thread, reranker.score, pairs)
-            # until_disconnected cancels the work; scoring that has begun runs on.
+            # If the client disconnects, waiting work is cancelled; scoring that has begun continues.
             scores = iter(await services.search.until_disconnected(request, work))
         finally:
             waiting -= 1
@@ -126,42 +128,40 @@ def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, 
 
 
 def _refuse_too_large(body: RerankRequest, services: Services) -> None:
-    """Raises RequestError (413) for a request beyond the limits."""
+    """Raise RequestError (413) for a request that exceeds the limits."""
     groups = body.documents_by_query()
     refused = services.refusals.refused
     max_chars = services.search.limits.max_query_chars
     pairs = sum(len(documents) for _, documents in groups)
     if pairs > MAX_PAIRS:
-        raise refused(
-            413, "too_large", f"{pairs} documents; at most {MAX_PAIRS} in one request: send less at a time"
-        )
+        reason = f"{pairs} documents; at most {MAX_PAIRS} in one request: send less at a time"
+        raise refused(413, "too_large", reason)
     for i, (query, _) in enumerate(groups):
         if len(query) > max_chars:
             name = "query" if body.queries is None else f"queries[{i}]"
-            raise refused(
-                413, "too_large", f"{name} has {len(query)} characters; at most {max_chars}: shorten it"
-            )
+            reason = f"{name} has {len(query)} characters; at most {max_chars}: shorten it"
+            raise refused(413, "too_large", reason)
 
 
-def _without_score(document: RerankInput) -> str | GivenDocument:
-    """The document without the score of the search that found it."""
-    return document.document if isinstance(document, GivenScored) else document
+def _without_score(document: RerankInput) -> str | RerankDocument:
+    """Return the document without the score of the search that found it."""
+    return document.document if isinstance(document, ScoredRerankDocument) else document
 
 
 def _text(document: RerankInput) -> str:
-    """The text that the cross-encoder reads."""
+    """Return the text that the cross-encoder reads."""
     document = _without_score(document)
     return document if isinstance(document, str) else document.contents
 
 
 def _as_sent(document: RerankInput) -> Any:
-    """The document as the client has sent it, without a score."""
+    """Return the document as the client sent it, but without a score."""
     document = _without_score(document)
     return document if isinstance(document, str) else document.model_dump()
 
 
 def _rank(scored: list[tuple[RerankInput, float]], body: RerankRequest) -> list[Any]:
-    """The documents of one query, best first, in the form that the request asks for."""
+    """Return the documents of one query, best first, in the format that the request asks for."""
     order = sorted(range(len(scored)), key=lambda i: -scored[i][1])[: body.topk]
     if body.queries is None:
         return [{"index": i, "relevance_score": scored[i][1]} for i in order]

@@ -1,4 +1,4 @@
-"""The routes of the server: from request bodies to response bodies.
+"""The routes of the server, which turn request bodies into calls of services and results into responses.
 
 `/retrieve` and `/queries` have two routes each, with and without the index's name in the path.
 """
@@ -37,12 +37,14 @@ from retrieval_server.server.wire import (
 )
 from retrieval_server.source import ScoredPassage
 
-_FOREIGN = (403, 415, 421)  # refusals of what pages of other sites can send
+#: Statuses with which requests of foreign web pages are refused.
+_FOREIGN = (403, 415, 421)
+#: The error responses of the routes, for the API page.
 ERRORS: dict[int | str, dict] = {
-    code: {"model": Error} for code in (404, 413, *_FOREIGN, 422, 500, 502, 503, 504)
+    status: {"model": Error} for status in (404, 413, *_FOREIGN, 422, 500, 502, 503, 504)
 }
 _RELOAD_ERRORS: dict[int | str, dict] = {
-    code: {"model": Error} for code in (404, 409, 413, *_FOREIGN, 422, 500, 503)
+    status: {"model": Error} for status in (404, 409, 413, *_FOREIGN, 422, 500, 503)
 }
 _METRICS_EXAMPLE = 'retrieval_requests_total{route="/retrieve",status="200"} 12.0\n'
 _Name = Annotated[str, InPath(description="One of the server's indexes.", examples=["wiki"])]
@@ -57,7 +59,7 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
         response_model=RetrieveResponse,
         responses=ERRORS,
     )
-    async def retrieve(body: RetrieveRequest, request: Request):
+    async def retrieve(body: RetrieveRequest, request: Request) -> JSONResponse:
         return await _answer_retrieve(services, body, request, body.index)
 
     @app.post(
@@ -66,7 +68,7 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
         response_model=RetrieveResponse,
         responses=ERRORS,
     )
-    async def retrieve_from(name: _Name, body: RetrieveRequest, request: Request):
+    async def retrieve_from(name: _Name, body: RetrieveRequest, request: Request) -> JSONResponse:
         return await _answer_retrieve(services, body, request, _consistent_name(name, body.index))
 
     @app.post(
@@ -75,7 +77,7 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
         response_model=QueriesResponse,
         responses=ERRORS,
     )
-    async def queries(body: QueriesRequest, request: Request):
+    async def queries(body: QueriesRequest, request: Request) -> JSONResponse:
         return await _answer_queries(services, body, request, body.index)
 
     @app.post(
@@ -84,12 +86,12 @@ def add_search_routes(app: APIRouter, services: Services) -> None:
         response_model=QueriesResponse,
         responses=ERRORS,
     )
-    async def queries_from(name: _Name, body: QueriesRequest, request: Request):
+    async def queries_from(name: _Name, body: QueriesRequest, request: Request) -> JSONResponse:
         return await _answer_queries(services, body, request, _consistent_name(name, body.index))
 
 
 def add_document_routes(app: APIRouter, services: Services) -> None:
-    """Add the routes of whole documents and pages: `/documents` and `/access`."""
+    """Add the routes that return whole documents and pages: `/documents` and `/access`."""
 
     @app.post(
         "/documents",
@@ -97,7 +99,7 @@ def add_document_routes(app: APIRouter, services: Services) -> None:
         response_model=DocumentsResponse,
         responses=ERRORS,
     )
-    async def documents(body: DocumentsRequest, request: Request):
+    async def documents(body: DocumentsRequest, request: Request) -> JSONResponse:
         result = await services.search.documents(request, body.ids, body.index)
         documents = [passage and _document(passage) for passage in result.items]
         return JSONResponse({"result": documents}, headers=_source_headers(result))
@@ -108,7 +110,7 @@ def add_document_routes(app: APIRouter, services: Services) -> None:
         response_model=AccessResponse,
         responses=ERRORS,
     )
-    def access(body: AccessRequest):
+    def access(body: AccessRequest) -> JSONResponse:
         pages = services.pages.require()
         return JSONResponse({"result": [pages.get(url) for url in body.urls]})
 
@@ -163,10 +165,11 @@ def add_admin_routes(app: APIRouter, services: Services) -> None:
 async def _answer_retrieve(
     services: Services, body: RetrieveRequest, request: Request, index: str | None
 ) -> JSONResponse:
-    """The response of `/retrieve`."""
+    """Search and return the response of `/retrieve`."""
     topk = body.top_k if body.topk is None else body.topk
     result = await services.search.search(request, body.query_list(), topk, index)
-    # Built as plain types: validating thousands of documents again would cost more than finding them.
+    # The response is built from plain types: validating thousands of documents would take longer than the
+    # search.
     form = _with_score if body.return_scores else _without_score
     answer: dict = {"result": [[form(hit) for hit in hits] for hits in result.items]}
     if body.query is not None:
@@ -177,31 +180,31 @@ async def _answer_retrieve(
 async def _answer_queries(
     services: Services, body: QueriesRequest, request: Request, index: str | None
 ) -> JSONResponse:
-    """The response of `/queries`."""
+    """Search and return the response of `/queries`."""
     result = await services.search.search(request, body.queries, body.k, index)
     answers = [[f"{hit.passage.id}\t{hit.passage.contents}" for hit in hits] for hits in result.items]
     return JSONResponse({"queries": body.queries, "answers": answers}, headers=_source_headers(result))
 
 
 def _consistent_name(in_path: str, in_body: str | None) -> str:
-    """The index's name in the path. Raises RequestError if the body names another."""
+    """Return the index's name in the path. Raises RequestError if the body names another one."""
     if in_body not in (None, in_path):
         raise RequestError(422, "bad_input", "index: the path and the body name two different ones; name one")
     return in_path
 
 
 def _status(serving: LoadedIndex) -> IndexStatus:
-    """The description of a loaded index."""
+    """Return the description of a loaded index for `/ready`."""
     return IndexStatus(index_version=serving.version, **asdict(serving.source.description))
 
 
 def _source_headers(result: IndexResult) -> dict[str, str]:
-    """The headers that name the index that answered, and its version."""
+    """Return the headers with the name and the version of the index that answered."""
     return {"X-Index": result.index, "X-Index-Version": str(result.version)}
 
 
 def _document(passage: Passage) -> dict[str, str]:
-    """The fields of `Document`."""
+    """Return the fields of `Document`."""
     document = {"id": passage.id, "contents": passage.contents}
     return document if passage.url is None else document | {"url": passage.url}
 
@@ -211,10 +214,10 @@ def _without_score(hit: ScoredPassage) -> dict[str, str]:
 
 
 def _with_score(hit: ScoredPassage) -> dict:
-    """The fields of `ScoredDocument`."""
+    """Return the fields of `ScoredDocument`."""
     return {"document": _document(hit.passage), "score": hit.score}
 
 
 def _flat(hit: ScoredPassage) -> dict:
-    """The fields of `FlatDocument`."""
+    """Return the fields of `FlatDocument`."""
     return _with_score(hit) | {"id": hit.passage.id, "content": hit.passage.contents}

@@ -1,4 +1,9 @@
-"""The search service between routes and engine: limits, deadlines and disconnected clients."""
+"""The search service between the routes and the engines: limits, deadlines and disconnected clients.
+
+The routes call `SearchService` with the queries or ids of one request. It checks the limits, passes the work
+to the engine of the requested index, and ends it when the client disconnects or the deadline passes. Every
+failure becomes a RequestError that is counted in the metrics.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +25,17 @@ Result = TypeVar("Result")
 
 
 class IndexResult(NamedTuple, Generic[Result]):
-    """The answer of an index to one request: an item for each query or id; the index's name and version."""
+    """The answer of an index to one request."""
 
+    #: One item for each query or id of the request.
     items: list[Result]
+    #: The name of the index that answered.
     index: str
     version: int
 
 
 class SearchService:
-    """Answers the queries of one request. `topk` is for requests that name none."""
+    """Answers requests for searches and for documents. `topk` applies to requests that name none."""
 
     def __init__(
         self,
@@ -45,13 +52,17 @@ class SearchService:
         self._indexes, self._refusals = indexes, refusals
         self._deadline_s = deadline_s
         self._log_queries = log_queries
-        # One at a time: looking up ids reads the whole column of ids, in a thread.
+        # Looking up ids reads the whole column of ids in a thread, so there is one look-up at a time.
         self._one_lookup = asyncio.Semaphore(1)
 
     async def search(
         self, request: Request, queries: Sequence[str], topk: int | None, name: str | None = None
     ) -> IndexResult[Answer]:
-        """Documents for each query. Raises RequestError, or ClientDisconnectedError, which ends the work."""
+        """Return the documents for each query.
+
+        Raises RequestError if the request is refused or fails, and ClientDisconnectedError if its client
+        disconnects first.
+        """
         note: RequestNote | None = request.scope.get(NOTE)
         if note is not None:
             note.queries = len(queries)
@@ -59,9 +70,10 @@ class SearchService:
         index, serving = self._indexes.require(name)
         if note is not None:
             note.index = index.name
-        topk = self._check(queries, topk, index.name)
+        if (reason := self._exceeded_limit(queries, topk)) is not None:
+            raise self._refusals.refused(413, "too_large", reason, index=index.name)
         try:
-            searching = serving.engine.search(queries, topk)
+            searching = serving.engine.search(queries, self.topk if topk is None else topk)
             answers = await self.until_disconnected(request, searching, index.name)
             return IndexResult(answers, index.name, serving.version)
         except OverloadedError as error:
@@ -72,7 +84,7 @@ class SearchService:
     async def documents(
         self, request: Request, ids: Sequence[str], name: str | None = None
     ) -> IndexResult[Passage | None]:
-        """The documents with these ids. Raises RequestError, or ClientDisconnectedError."""
+        """Return the documents with these ids, None for an unknown id. Raises errors as `search` does."""
         index, serving = self._indexes.require(name)
 
         async def look_up() -> list[Passage | None]:
@@ -88,8 +100,11 @@ class SearchService:
     async def until_disconnected(
         self, request: Request, work: Awaitable[Result], index: str | None = None
     ) -> Result:
-        """The result of `work`. It is cancelled if its client goes away first (ClientDisconnectedError), or
-        the deadline passes (RequestError)."""
+        """Return the result of `work`.
+
+        The work is cancelled if the client disconnects first (ClientDisconnectedError) or the deadline passes
+        (RequestError).
+        """
         working = asyncio.ensure_future(work)
         leaving = asyncio.ensure_future(_wait_for_disconnect(request))
         try:
@@ -107,44 +122,39 @@ class SearchService:
             leaving.cancel()
 
     def overload(self, name: str | None) -> OverloadedError | None:
-        """The error with which the index (None: the default) would refuse one more query now, or None."""
+        """Return the error with which an index (None: the default) would refuse one more query, or None."""
         index = self._indexes.by_name.get(name or self._indexes.default)
         return index.serving.engine.refusal() if index and index.serving else None
 
     def refuse_overload(self, name: str | None, error: OverloadedError) -> RequestError:
-        """The answer to a request that the engine of an index (None: the default) refuses; counted."""
+        """Count and return the error for a request that the engine of an index (None: default) refuses."""
         index = name or self._indexes.default
         return self._refusals.refused(
             503, "overloaded", str(error), index=index, metric=error.reason, retry_after=error.retry_after
         )
 
     def _failure(self, index: str, error: SearchFailedError) -> RequestError:
-        """The answer to a request for which the source has failed."""
+        """Count and return the error for a request for which the source failed."""
         return self._refusals.refused(
             error.status, error.error, error.reason, index=index, retry_after=error.retry_after
         )
 
-    def _check(self, queries: Sequence[str], topk: int | None, index: str) -> int:
-        """The topk to use. Raises RequestError (413) for a request beyond the limits."""
+    def _exceeded_limit(self, queries: Sequence[str], topk: int | None) -> str | None:
+        """Return the sentence for the limit that a request exceeds, or None."""
         limits = self.limits
-        reason = None
         if len(queries) > limits.max_queries:
             limit = limits.max_queries
-            reason = f"{len(queries)} queries; at most {limit} in one request: send several requests"
-        elif topk is not None and topk > limits.max_topk:
-            reason = f"topk is {topk}; at most {limits.max_topk}, the server's --max-topk"
-        else:
-            for position, query in enumerate(queries):
-                if len(query) > limits.max_query_chars:
-                    limit = limits.max_query_chars
-                    reason = f"queries[{position}] has {len(query)} characters; at most {limit}: shorten it"
-                    break
-        if reason is not None:
-            raise self._refusals.refused(413, "too_large", reason, index=index)
-        return self.topk if topk is None else topk
+            return f"{len(queries)} queries; at most {limit} in one request: send several requests"
+        if topk is not None and topk > limits.max_topk:
+            return f"topk is {topk}; at most {limits.max_topk}, the server's --max-topk"
+        for position, query in enumerate(queries):
+            if len(query) > limits.max_query_chars:
+                limit = limits.max_query_chars
+                return f"queries[{position}] has {len(query)} characters; at most {limit}: shorten it"
+        return None
 
 
 async def _wait_for_disconnect(request: Request) -> None:
-    """Returns when the client has closed the connection (the body was read before)."""
+    """Return when the client has closed the connection. The body must have been read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

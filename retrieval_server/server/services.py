@@ -1,4 +1,4 @@
-"""The services that the routes of one server call, created, loaded and stopped together."""
+"""Creates, loads and stops the services that the routes of one server call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from retrieval_server.server.search_service import SearchService
 
 @dataclass(frozen=True)
 class Services:
-    """The services of a server, each with one concern, and the options and metrics that they share."""
+    """The services of a server, and the options and metrics that they share."""
 
     options: EngineOptions
     metrics: Metrics
@@ -41,11 +41,11 @@ class Services:
         log_queries: bool = False,
         progress: LoadProgress | None = None,
     ) -> Services:
-        """Make the services, without loading. The first of `loaders` is for requests that name no index.
+        """Create the services without loading anything.
 
-        `topk` is for requests that name none, `pages` the file of `/access`; without `reloader` every
-        `/reload` is refused. `log_queries` puts the queries' text into the log. The loaders
-        call `progress` before each step.
+        The first of `loaders` is the default index, and `topk` the default number of documents per query.
+        `pages` is the file of `/access`. Without a `reloader` every `/reload` is refused. `log_queries` adds
+        the text of the queries to the log. The loaders call `progress` before each step.
         """
         metrics = Metrics()
         refusals = RequestErrors(metrics)
@@ -69,7 +69,7 @@ class Services:
         )
 
     async def load(self) -> None:
-        """Load everything and warm it. Raises what the loaders raise; every search is then refused."""
+        """Load and warm up everything. Errors of the loaders are passed on; every search is then refused."""
         try:
             if self.pages.path is not None:
                 self.indexes.progress(f"the pages {self.pages.path}")

@@ -1,16 +1,17 @@
 """The wire format: request and response bodies.
 
-`/retrieve` is the format of Search-R1, RAG-R1, SkyRL and ASearcher. As in their servers, `return_scores`
-is false by default, and the result then holds the bare documents. One `query` in place of `queries` is a
-list of one, for SkyRL, whose clients read `result`. rLLM's clients send `query` and `top_k` and read a
-flat list with scores under `results`, with `id` and `content` beside each `document`; the answer to a
-`query` has both. `/queries` is the format of R1-Searcher: its answers are lines of the corpus, id and
-contents separated by a tab, because its clients strip a leading number. They would show any other id to the
-model, so a corpus for them has numbers as ids. `/access` is ASearcher's: whole pages by their address.
-`/documents` gives documents by their ids, for agents that open a document that a search has found
-(BrowseComp-Plus).
+- `/retrieve` is the format of Search-R1, RAG-R1, SkyRL and ASearcher. As in their servers, `return_scores` is
+  false by default, and the result then contains bare documents. A single `query` instead of `queries` is
+  treated as a list of one, for SkyRL's clients, which read `result`, and for rLLM's. These send `query` and
+  `top_k`, and read a flat list with scores under `results`, with `id` and `content` beside each `document`.
+  So the answer to a `query` has both keys.
+- `/queries` is the format of R1-Searcher. An answer is a line with id and contents, separated by a tab,
+  because the clients strip a leading number. They would show any other id to the model, so a corpus for them
+  needs numbers as ids.
+- `/access` is ASearcher's format for whole pages by their address.
+- `/documents` returns documents by their ids, for agents that open what a search found (BrowseComp-Plus).
 
-If a server has several indexes, `index` names one, or the path does: `/indexes/{name}/retrieve`.
+If a server has several indexes, a request names one as `index` or in the path: `/indexes/{name}/retrieve`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from pydantic_core import PydanticCustomError
 
 from retrieval_server.determinism import Determinism
 
-DEFAULT_INDEX = "default"  # the name of an index that was given without one
-MAX_URLS = 64  # pages in one answer: a page can be long
+DEFAULT_INDEX = "default"  # the name of an index for which the operator chose none
+MAX_URLS = 64  # pages in one answer; a page can be long
 MAX_IDS = 64  # documents in one answer
 MAX_ID_CHARS = 1024
-_MAX_CHECKED_KEYS = 20  # other keys of a body that are compared with its own
-_MAX_CHECKED_CHARS = 20  # of such a key
-MAX_PATH = 1024  # characters of a folder's path in an order to reload
+_MAX_CHECKED_KEYS = 20  # unknown keys of a body that are compared with the known ones
+_MAX_CHECKED_CHARS = 20  # length from which on an unknown key is not compared
+MAX_PATH = 1024  # characters of a folder's path in a request to reload
 _PASSAGE = {"id": "kafka-1", "contents": '"The Trial"\nThe Trial is a novel by Franz Kafka.'}
 _PAGE = {"url": "https://en.wikipedia.org/wiki/Ulm", "contents": "Ulm is a city."}
 _WIKI = {"index_version": 1, "backend": "bm25", "passages": 9756, "corpus_sha256": "5d41...c592"}
@@ -40,13 +41,15 @@ _QUESTIONS = ["Who wrote the novel The Trial?", "In which river's valley lies Ul
 
 
 def example(body: dict, **config: Any) -> ConfigDict:
-    """The configuration of a body's class with an example for the API page."""
+    """Return the configuration of a body's model with an example for the API page."""
     return ConfigDict(json_schema_extra={"examples": [body]}, **config)
 
 
 def _encodable(query: str) -> str:
-    """The query. Raises ValueError for half a surrogate pair, which JSON can write ("\\ud800"): no character,
-    so that tokenizers break on it."""
+    """Return the query. Raises ValueError for half a surrogate pair, on which tokenizers fail.
+
+    JSON can express one ("\\ud800"), but it is not a character.
+    """
     try:
         query.encode("utf-8")
     except UnicodeEncodeError:
@@ -60,8 +63,10 @@ IndexName = Annotated[str | None, Field(description="One of the server's indexes
 
 
 class _SearchRequest(BaseModel):
-    """A body with queries. Other keys are ignored, as clients of several projects send some of their own; but
-    one that is nearly a key of this body is a slip that would change the answer."""
+    """A body with queries. Unknown keys are ignored, since the clients of several projects send further keys.
+
+    An unknown key that resembles a key of this body is refused: the typing error would change the answer.
+    """
 
     @model_validator(mode="before")
     @classmethod
@@ -97,12 +102,12 @@ class RetrieveRequest(_SearchRequest):
         return self
 
     def query_list(self) -> list[str]:
-        """The queries, in whichever form they came."""
+        """Return the queries, whether they were sent as a list or as one string."""
         return [self.query] if self.queries is None else self.queries
 
 
 class Document(BaseModel):
-    """A passage of the corpus, under the corpus's own id."""
+    """A passage of the corpus, with its id in the corpus."""
 
     id: str
     contents: str
@@ -110,21 +115,21 @@ class Document(BaseModel):
 
 
 class ScoredDocument(BaseModel):
-    """A passage with its score: larger is better, comparable within one query only."""
+    """A passage with its score. Larger is better; scores are comparable within one query only."""
 
     document: Document
     score: float
 
 
 class FlatDocument(ScoredDocument):
-    """A scored passage with its id and contents repeated under the names that rLLM's clients read."""
+    """A scored passage whose id and contents are repeated under the names that rLLM's clients read."""
 
     id: str
     content: str
 
 
 class RetrieveResponse(BaseModel):
-    """`result[i]` answers `queries[i]`, best first. The other two are there for one `query` only."""
+    """`result[i]` answers `queries[i]`, best first. The other two keys exist only for a single `query`."""
 
     model_config = example({"result": [[{"document": _PASSAGE, "score": 11.3}], []]})
 
@@ -144,7 +149,7 @@ class QueriesRequest(_SearchRequest):
 
 
 class QueriesResponse(BaseModel):
-    """`answers[i]` are the passages for `queries[i]`, each as `id<TAB>contents`, whatever the id."""
+    """`answers[i]` contains the passages for `queries[i]`, each as `id<TAB>contents`."""
 
     model_config = example({"queries": _QUESTIONS, "answers": [["kafka-1\t" + _PASSAGE["contents"]], []]})
 
@@ -168,7 +173,7 @@ class Page(BaseModel):
 
 
 class AccessResponse(BaseModel):
-    """`result[i]` is the page at `urls[i]`; null where there is none."""
+    """`result[i]` is the page at `urls[i]`, or null if there is none."""
 
     model_config = example({"result": [_PAGE]})
 
@@ -185,7 +190,7 @@ class DocumentsRequest(BaseModel):
 
 
 class DocumentsResponse(BaseModel):
-    """`result[i]` is the document whose id is `ids[i]`; null where there is none."""
+    """`result[i]` is the document whose id is `ids[i]`, or null if there is none."""
 
     model_config = example({"result": [_PASSAGE, None]})
 
@@ -193,7 +198,7 @@ class DocumentsResponse(BaseModel):
 
 
 class ServerLimits(BaseModel):
-    """What the server was started with, for clients that choose a time-out and a number of requests."""
+    """The limits of the server, by which clients can choose a time-out and a number of parallel requests."""
 
     max_queue: int = Field(description="Queries of one index, accepted and not yet answered; more get 503.")
     deadline_s: float = Field(description="Seconds after which a request without an answer gets 504.")
@@ -211,48 +216,48 @@ class Health(BaseModel):
 
 
 class IndexStatus(BaseModel):
-    """What an index is. `index_version` is 1 at start and one more with each reload."""
+    """The description of an index. `index_version` is 1 at the start and one more after each reload."""
 
     index_version: int
     backend: str
-    passages: int | None = Field(None, description="Null where documents come from the web.")
+    passages: int | None = Field(None, description="Null if documents come from the web.")
     corpus_sha256: str | None = None
     encoder: str | None = None
     encoder_sha256: str | None = Field(
-        None, description="Over the encoder's files: one that was trained again has another."
+        None, description="Hash of the encoder's files, which changes when the encoder is trained again."
     )
-    separator: str | None = Field(None, description="What joins the parts of a query made of several texts.")
+    separator: str | None = Field(None, description="Joins the parts of a query made of several texts.")
     max_length: int | None = Field(
-        None, description="Tokens of a query that its encoder reads, prefix and special tokens included."
+        None, description="Tokens of a query that the encoder reads, including prefix and special tokens."
     )
-    query_prefix: str | None = Field(None, description="Put before a query by the server; clients must not.")
+    query_prefix: str | None = Field(None, description="Added to a query by the server, not by clients.")
     query_mode: str | None = Field(
         None,
-        description="What stands in a query beside it, as the encoder was trained: agentic (the question), "
-        "history, reasoning or plain. Null where its training did not say.",
+        description="What clients add to a query, as in the encoder's training: agentic (the question), "
+        "history, reasoning or plain. Null if the training did not record it.",
     )
     query_dtype: str | None = Field(
-        None, description="What the encoder computes queries in, as the server was started."
+        None, description="The number format in which this server encodes queries."
     )
     passage_dtype: str | None = Field(
-        None, description="int8 where the passages were encoded in 8 bits; null: in floating point."
+        None, description="int8 if the passages were encoded in 8 bits; null for floating point."
     )
     guarantee: Determinism | None = Field(
         None,
         description="What holds for an answer at every load. bits: the same ids and the same bits of every "
         "score. order: scores within 1e-6, and the same ids except where scores are that close. none: "
-        "neither, as the model computes in 16 or 8 bits. Null where documents come from the web.",
+        "neither, as the model computes in 16 or 8 bits. Null if documents come from the web.",
     )
     paged_in: float | None = Field(
         None,
         description="The share, 0 to 1, of a mapped index that has been read into memory in the background. "
-        "Searches are answered meanwhile, more slowly. Null where the index is not mapped, does not fit, or "
-        "is searched on Ray, where each shard reads its own.",
+        "Meanwhile searches are slower. Null if the index is not mapped, does not fit into memory, or is "
+        "searched on Ray, where each shard reads its own part.",
     )
 
 
 class Ready(IndexStatus):
-    """Every index is loaded and warmed up. The default index, and each one under `indexes`."""
+    """Every index is loaded. The default index is described here, and each one under `indexes`."""
 
     model_config = example(
         {"status": "ready", "topk": 3, "index": "wiki", "indexes": {"wiki": _WIKI}} | _WIKI
@@ -289,7 +294,7 @@ class ReloadResponse(IndexStatus):
 
 
 class Error(BaseModel):
-    """Every answer that is not 200."""
+    """The body of every response whose status is not 200."""
 
     error: str = Field(description="A fixed word to branch on.", examples=["bad_input"])
     reason: str = Field(description="A sentence for people.", examples=["queries[1] must be a string, not 3"])

@@ -1,9 +1,11 @@
-"""A circuit breaker: decides when to send no requests to a web engine. It has no clock: time is an argument.
+"""A circuit breaker, which decides when no requests may be sent to a web engine.
 
-Requests are held back for two reasons. *Limited*: the engine said how long to wait (`Retry-After`); all
-requests wait that long, not only the one that was answered so. *Down*: so many requests failed in a row that
-more would only queue up behind their time-outs. Then all are refused at once for a while; after that one is
-let through as a probe, and its outcome decides for all.
+Requests are held back in two states. *Limited*: the engine said how long to wait (`Retry-After`), and all
+requests wait that long, not only the one that got this answer. *Down*: so many requests have failed in a row
+that further ones would only queue up behind their time-outs. Then all requests are refused at once for a
+while. After that one request is let through as a probe, and its outcome decides for all.
+
+Every time is passed as an argument, in seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -13,14 +15,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BreakerHold:
-    """No request may be sent for `seconds`. `down`: because the engine fails; else it limits the rate."""
+    """Why no request may be sent now, and for how long."""
 
     seconds: float
+    #: Whether the engine counts as down; otherwise it limits the rate.
     down: bool
 
 
 class CircuitBreaker:
-    """Counts failures in a row; any answer, even a refusal, shows that the engine is up."""
+    """Counts failures in a row. Any answer, even a refusal, shows that the engine is up."""
 
     def __init__(self, failures: int = 8, cool_down_s: float = 5.0):
         self.cool_down_s = cool_down_s
@@ -32,11 +35,14 @@ class CircuitBreaker:
 
     @property
     def is_down(self) -> bool:
-        """Whether so many requests failed in a row that the engine counts as down."""
+        """Whether so many requests have failed in a row that the engine counts as down."""
         return self._failures >= self._max_failures
 
     def hold(self, now: float) -> BreakerHold | None:
-        """Returns what holds a request back; None lets it go: report its outcome with a method below."""
+        """Return what holds a request back, or None if it may be sent.
+
+        The caller must report the outcome of a request that it sends with one of the methods below.
+        """
         if self.is_down:
             if self._probing:
                 return BreakerHold(self.cool_down_s, down=True)
@@ -48,17 +54,17 @@ class CircuitBreaker:
         return None
 
     def answered(self) -> None:
-        """Note that a request got an answer."""
+        """Record that a request got an answer."""
         self._failures = 0
         self._probing = False
 
     def limited(self, now: float, seconds: float) -> None:
-        """Note that the engine asked to repeat a request in `seconds`."""
+        """Record that the engine asked the client to repeat a request in `seconds`."""
         self.answered()
         self._limited_until = max(self._limited_until, now + seconds)
 
     def failed(self, now: float) -> bool:
-        """Note that a request got no answer or a server error. True if the engine is down from now on."""
+        """Record that a request got no answer or a server error. Returns whether the engine is newly down."""
         was_down = self.is_down
         self._failures += 1
         self._probing = False
@@ -67,5 +73,5 @@ class CircuitBreaker:
         return self.is_down and not was_down
 
     def abandoned(self) -> None:
-        """Note that a request was given up before its outcome was known."""
+        """Record that a request was cancelled before its outcome was known."""
         self._probing = False

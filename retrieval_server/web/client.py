@@ -1,10 +1,14 @@
-"""A client of one web engine, with pooled connections, time-outs, retries and a circuit breaker.
+"""The client of one web engine, with pooled connections, time-outs, retries and a circuit breaker.
 
-An attempt ends in one of three ways: with an answer; with a failure that another attempt may overcome (no
-connection, time-out, 429, 5xx), which is retried after a doubling back-off with jitter, or after the time in
-`Retry-After`; or with a refusal that it will not (a bad key, a query that the engine rejects), which is
-reported at once. What the breaker holds back is not sent: a pause up to the time-out is waited for, a longer
-one, and an engine that is down, is reported to the client.
+An attempt ends in one of three ways:
+
+- with an answer;
+- with a failure that another attempt may overcome (no connection, time-out, 429, 5xx). It is retried after a
+  doubling back-off with jitter, or after the time in `Retry-After`;
+- with a permanent refusal (a bad key, a query that the engine rejects), which is reported at once.
+
+A request that the breaker holds back waits if the pause is not longer than the time-out. If the pause is
+longer, or the engine is down, the request fails at once.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import random
 import time
 import unicodedata
 import zlib
+from collections.abc import Mapping
 
 import aiohttp
 
@@ -27,16 +32,16 @@ from retrieval_server.web.engines import WebDocument, WebEngine
 from retrieval_server.web.options import WebOptions
 
 log = logging.getLogger(__name__)
-MAX_ANSWER_BYTES = 8 * 2**20  # also of what a compressed answer unpacks to
-MAX_ANSWER_VALUES = 200_000  # a page of results has some hundreds
+MAX_ANSWER_BYTES = 8 * 2**20  # of an answer, also after it is unpacked
+MAX_ANSWER_VALUES = 200_000  # of an answer's JSON; a page of results has some hundreds
 _HIDDEN_CATEGORIES = ("Cc", "Cf", "Co", "Cs")  # control and formatting characters
 _now = time.monotonic
 
 
 class _TransientError(Exception):
-    """An attempt failed, but another may succeed. `retry_after_s` is the engine's Retry-After.
+    """An attempt failed, but another one may succeed.
 
-    `limited`: the engine limits the rate.
+    `retry_after_s` is the engine's Retry-After in seconds, and `limited` says whether it limits the rate.
     """
 
     def __init__(self, problem: str, retry_after_s: float | None = None, limited: bool = False):
@@ -45,7 +50,7 @@ class _TransientError(Exception):
 
 
 class WebClient:
-    """Searches with one engine; belongs to the event loop in which it is first used."""
+    """Searches with one engine. It belongs to the event loop in which it is first used."""
 
     def __init__(self, engine: WebEngine, url: str, key: str | None, options: WebOptions):
         self.engine = engine
@@ -54,13 +59,13 @@ class WebClient:
         self._url = url
         self._key = key
         self._session: aiohttp.ClientSession | None = None
-        self._problem = ""
+        self._problem = ""  # the latest failure
 
     def __repr__(self) -> str:
-        return f"WebClient({self.engine.name})"  # no address, no key
+        return f"WebClient({self.engine.name})"  # without the address and the key
 
     async def search(self, query: str, depth: int) -> list[WebDocument]:
-        """Up to `depth` results, best first. Raises SearchFailedError with a reason for the client."""
+        """Return up to `depth` results, best first. Raises SearchFailedError with a reason for the client."""
         for attempt in range(self.options.retries + 1):
             await self._wait_for_breaker()
             try:
@@ -88,7 +93,7 @@ class WebClient:
             await self._session.close()
 
     async def _wait_for_breaker(self) -> None:
-        """Return when a request may be sent. Raises SearchFailedError if that would take too long."""
+        """Return when a request may be sent. Raises SearchFailedError if the pause is too long."""
         while (hold := self.breaker.hold(_now())) is not None:
             seconds = retry.whole_seconds(hold.seconds)
             if hold.down:
@@ -96,11 +101,11 @@ class WebClient:
                 raise self._failure(503, "web_unavailable", reason, seconds)
             if hold.seconds > self.options.timeout_s:
                 raise self._failure(503, "web_limited", f"it asked for a pause of {seconds} s", seconds)
-            # With jitter: all requests were given this pause, and must not end it at once.
+            # The jitter keeps all waiting requests from being sent at the same moment.
             await asyncio.sleep(hold.seconds + random.uniform(0, self.options.backoff_s))
 
     def _report(self, error: _TransientError) -> None:
-        """Report a failed attempt to the breaker; the engine may count as down from then on."""
+        """Report a failed attempt to the breaker, after which the engine may count as down."""
         self._problem = str(error)
         if error.retry_after_s is not None:
             self.breaker.limited(_now(), error.retry_after_s)
@@ -110,11 +115,11 @@ class WebClient:
             log.warning("%s counts as down: %s", self.engine.name, self._scrub(self._problem))
 
     async def _attempt(self, query: str, depth: int) -> list[WebDocument]:
-        """The results of one request. Raises _TransientError, or SearchFailedError for a refusal."""
+        """Return the results of one request. Raises _TransientError, or SearchFailedError for a refusal."""
         fields = self.engine.fields(query, depth, self.options.params)
         payload: dict = {"json": fields} if self.engine.method == "POST" else {"params": fields}
         try:
-            # No redirects: they would carry the key to another host.
+            # Redirects are not followed, since they would send the key to another host.
             async with self._open().request(
                 self.engine.method, self._url, allow_redirects=False, **payload
             ) as response:
@@ -123,8 +128,17 @@ class WebClient:
         except asyncio.TimeoutError:
             raise _TransientError(f"no answer within {self.options.timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            # Only the kind of error: its text may contain the address, which may be private.
+            # The text of the error is left out: it may contain the address, which may be private.
             raise _TransientError(f"no answer ({_error_kind(error)})") from None
+        self._check_status(status, headers, body)
+        try:
+            return self.engine.parse(read_json(body, MAX_ANSWER_VALUES))[:depth]
+        except (ValueError, RecursionError) as error:
+            text = "not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else str(error)
+            raise self._failure(502, "web_bad_answer", f"its answer is not a search result: {text}") from None
+
+    def _check_status(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """Raise _TransientError, or SearchFailedError for a refusal, unless the status is 200."""
         if status == 429 or status >= 500:
             limited = status == 429
             raise _TransientError(f"HTTP {status}{_detail(body)}", retry.retry_after(headers), limited)
@@ -135,14 +149,9 @@ class WebClient:
             raise self._failure(422, "web_bad_query", f"HTTP {status}{_detail(body)}")
         if status != 200:
             raise self._failure(502, "web_bad_answer", f"HTTP {status} instead of 200; is its address right?")
-        try:
-            return self.engine.parse(read_json(body, MAX_ANSWER_VALUES))[:depth]
-        except (ValueError, RecursionError) as error:
-            text = "not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else str(error)
-            raise self._failure(502, "web_bad_answer", f"its answer is not a search result: {text}") from None
 
     def _open(self) -> aiohttp.ClientSession:
-        """The session, made at the first request, in the event loop to which it belongs."""
+        """Return the session, which is created at the first request because it belongs to the event loop."""
         if self._session is None:
             headers = {
                 "Accept": "application/json",
@@ -153,14 +162,14 @@ class WebClient:
                 connector=aiohttp.TCPConnector(limit=self.options.concurrency, ttl_dns_cache=300),
                 timeout=aiohttp.ClientTimeout(total=self.options.timeout_s),
                 headers=headers | (self.engine.headers(self._key) if self._key else {}),
-                auto_decompress=False,  # `_read_body` does it, within its limit
+                auto_decompress=False,  # `_read_body` unpacks with a limit
                 cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=True,  # HTTPS_PROXY and NO_PROXY, which clusters need
+                trust_env=True,  # for HTTPS_PROXY and NO_PROXY, which clusters need
             )
         return self._session
 
     def _remedy(self) -> str:
-        """The remedy for an engine that refuses this server."""
+        """Return the remedy for an engine that refuses this server."""
         if self.engine.key_variable is None:
             return "the instance must allow format=json (search.formats in its settings.yml) and this client"
         return f"look at {self.engine.key_variable} and the account's quota"
@@ -168,16 +177,16 @@ class WebClient:
     def _failure(
         self, status: int, word: str, reason: str, retry_after: int | None = None
     ) -> SearchFailedError:
-        """The error for the client, which names the engine and holds no key."""
+        """Return the error for the client, which names the engine but does not contain the key."""
         return SearchFailedError(status, word, f"{self.engine.name}: {self._scrub(reason)}", retry_after)
 
     def _scrub(self, text: str) -> str:
-        """The text without the key, which an engine may have repeated."""
+        """Return the text without the key, which an engine may have repeated."""
         return text.replace(self._key, "[key]") if self._key else text
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes:
-    """The unpacked body of a response. Raises ValueError if it is longer than MAX_ANSWER_BYTES."""
+    """Return the unpacked body of a response. Raises ValueError if it is longer than MAX_ANSWER_BYTES."""
     body = bytearray()
     async for chunk in response.content.iter_chunked(2**16):
         body += chunk
@@ -187,7 +196,7 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _unpack(body: bytes, encoding: str) -> bytes:
-    """The body without its compression. Raises ValueError for one that was not asked for or is too long."""
+    """Return the unpacked body. Raises ValueError if it has another compression or is too long."""
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return body
@@ -204,14 +213,14 @@ def _unpack(body: bytes, encoding: str) -> bytes:
 
 
 def _error_kind(error: BaseException) -> str:
-    """The class of an error, with the system's reason if no connection was made; no address."""
+    """Return the class of an error, and the system's reason if a connection failed, but no address."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"{type(error).__name__}: {error.os_error.strerror or type(error.os_error).__name__}"
     return type(error).__name__
 
 
 def _detail(body: bytes) -> str:
-    """The engine's reason for a refusal, shortened: the first message in its JSON."""
+    """Return the engine's reason for a refusal in brackets, shortened: the first message in its JSON."""
     try:
         value = read_json(body, MAX_ANSWER_VALUES)
     except (ValueError, RecursionError):
@@ -225,6 +234,6 @@ def _detail(body: bytes) -> str:
 
 
 def _printable(text: str) -> str:
-    """A text of a server on one line, shortened, without control and formatting characters."""
+    """Return a server's text on one line, shortened and without control and formatting characters."""
     line = " ".join(text[:800].split())[:200]
     return "".join("\ufffd" if unicodedata.category(char) in _HIDDEN_CATEGORIES else char for char in line)

@@ -1,21 +1,22 @@
-"""The request and response formats of each web search engine. To add one: a `WebEngine` in `ENGINES`.
+"""Describes the request and response format of each web search engine.
 
-They follow the documentation at:
+A new engine needs only a `WebEngine` in `ENGINES`. The formats follow the documentation at:
 
 - Serper (Google): https://serper.dev (playground) and its JSON schema at
   https://schemas.apis.io/schemas/serper/serper-search-response/
 - Bing Web Search v7: https://learn.microsoft.com/bing/search-apis/bing-web-search/reference/query-parameters
-  and .../reference/response-objects. Microsoft ended its own service on 2025-08-11; the adapter is for
-  gateways with the same API (`--web-url`).
+  and .../reference/response-objects. Microsoft ended this service on 2025-08-11; the adapter is for gateways
+  with the same API (`--web-url`).
 - Tavily: https://docs.tavily.com/api-reference/endpoint/search
 - Brave: https://api-dashboard.search.brave.com/api-reference/web/search/get
-- Bocha: https://open.bochaai.com (web-search API); Agentic RAG-R1's engine. `freshness` and other
-  parameters are given with `--web-param`.
-- SearXNG: https://docs.searxng.org/dev/search_api.html; `json` must be among `search.formats` of the
-  instance's settings.yml, else it answers 403.
+- Bocha: https://open.bochaai.com (web-search API), the engine of Agentic RAG-R1. `freshness` and other
+  parameters are set with `--web-param`.
+- SearXNG: https://docs.searxng.org/dev/search_api.html. The instance must list `json` under `search.formats`
+  in its settings.yml, or it answers 403.
 
-Whatever topk is, a whole page of ten results, or several, is requested of an engine: so answers for different
-topk differ only in length, one recording serves every topk of the page, and most engines charge per request.
+A request always asks for one or more whole pages of ten results, whatever topk is. So answers for different
+topk differ only in length, and one recording serves every topk of a page. This costs nothing, since most
+engines charge per request.
 """
 
 from __future__ import annotations
@@ -33,64 +34,73 @@ _RESULTS_PER_PAGE = 10  # every engine's own default, or close to it
 
 @dataclass(frozen=True)
 class WebDocument:
-    """One result: its address, and title and snippet as `'"Title"\\nsnippet'`."""
+    """One result of a search."""
 
     url: str
+    #: Title and snippet as `'"Title"\\nsnippet'`.
     contents: str
 
 
 @dataclass(frozen=True)
 class WebEngine:
-    """The API of one engine. Field names are the API's; `results` is the path to the list of results."""
+    """The API of one engine."""
 
     name: str
     method: Literal["GET", "POST"]
-    url: str | None  # None: no default address; the environment's `url_variable` has it
+    #: The default address; None if `url_variable` must be set.
+    url: str | None
+    #: The environment variable of the key; None for an engine without keys.
     key_variable: str | None
-    count: str | None  # None: one page, of whatever size
+    #: The request's field for the number of results; None if an answer is always one page.
+    count: str | None
+    #: The largest number of results in one request.
     max_count: int
+    #: The path of keys to the list of results in an answer.
     results: tuple[str, ...]
-    #: The header of the key, and how its value begins.
+    #: The header that contains the key, and the text before the key.
     key_header: str = "Authorization"
     key_prefix: str = ""
+    #: The request's field for the query.
     query: str = "q"
+    #: The fields of a result.
     title: str = "title"
     link: str = "url"
     snippet: str = "snippet"
     #: Fields of every request.
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    #: Fields of a request, unless `--web-param` gives them.
+    #: Fields of a request unless `--web-param` sets them.
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    #: Used for a result whose `snippet` is missing.
+    #: The field that is used if the `snippet` of a result is missing.
     short_snippet: str | None = None
+    #: The environment variable of the address, for an engine without a default address.
     url_variable: str | None = None
-    #: Statuses, besides 401 and 403, that mean a problem with key or quota.
+    #: Statuses, besides 401 and 403, that mean a problem with the key or the quota.
     refusals: frozenset[int] = frozenset({402})
 
     def headers(self, key: str) -> dict[str, str]:
-        """The headers that send the key."""
+        """Return the headers that send the key."""
         return {self.key_header: self.key_prefix + key}
 
     def depth(self, topk: int) -> int:
-        """How many results to request in order to answer with `topk`."""
+        """Return the number of results to request in order to answer with `topk`."""
         pages = math.ceil(topk / _RESULTS_PER_PAGE)
         return self.max_count if self.count is None else min(pages * _RESULTS_PER_PAGE, self.max_count)
 
     def fields(self, query: str, depth: int, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a request: query parameters (GET) or keys of the JSON body (POST)."""
+        """Return the fields of a request: query parameters (GET) or keys of the JSON body (POST)."""
         count = {} if self.count is None else {self.count: depth}
         return {**self.defaults, **params, **self.fixed, self.query: query, **count}
 
     def reserved(self) -> set[str]:
-        """The fields that `fields` sets by itself."""
+        """Return the names of the fields that users must not set, because `fields` sets them."""
         return {self.query, *self.fixed} | ({self.count} if self.count else set())
 
     def parse(self, answer: Any) -> list[WebDocument]:
-        """The results of a decoded JSON answer, best first, each address once.
+        """Return the results of a decoded JSON answer, best first, and each address only once.
 
-        An answer without the list has no results: some engines leave the list out then. A result without an
-        http(s) address, or with neither title nor snippet, is left out. Raises ValueError if the answer is
-        not this API's JSON.
+        An answer without the list has no results, since some engines leave an empty list out. Results without
+        an http(s) address, or with neither title nor snippet, are skipped. Raises ValueError if the answer is
+        not in the format of this API.
         """
         value = answer
         for step in self.results:
@@ -101,7 +111,7 @@ class WebEngine:
                 return []
         if not isinstance(value, list):
             raise ValueError(f"{'.'.join(self.results)} should be a list, got {type(value).__name__}")
-        documents: dict[str, WebDocument] = {}
+        documents: dict[str, WebDocument] = {}  # by address
         for item in value:
             if not isinstance(item, dict):
                 raise ValueError(f"{'.'.join(self.results)} should hold objects, got {type(item).__name__}")
@@ -114,16 +124,16 @@ class WebEngine:
 
 
 def _text(item: dict, name: str) -> str:
-    """The text of a field; empty if it is missing or of another type."""
+    """Return the text of a field; empty if the field is missing or has another type."""
     value = item.get(name)
     return value if isinstance(value, str) else ""
 
 
 def _is_address(link: str) -> bool:
-    """Whether a link is an http(s) address that can be sent."""
+    """Return whether a link is an http(s) address that can be sent in UTF-8."""
     try:
         parts = urlsplit(link)
-        link.encode("utf-8")  # JSON can write half a surrogate pair, which is not a character
+        link.encode("utf-8")  # fails for half a surrogate pair, which JSON can express
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.netloc) and not any(c.isspace() for c in link)

@@ -22,7 +22,7 @@ class WebOptions(Options):
     concurrency: Annotated[
         AtLeastOne, Flag("queries sent to the engine at a time", names=("--web-concurrency",), metavar="N")
     ] = 16
-    #: From connecting to the last byte.
+    #: Includes the time from connecting to the last byte.
     timeout_s: Annotated[
         float,
         Field(gt=0, allow_inf_nan=False),
@@ -33,14 +33,14 @@ class WebOptions(Options):
         Field(ge=0),
         Flag("further attempts after 429, 5xx or no answer", names=("--web-retries",), metavar="N"),
     ] = 2
-    #: Seconds before the first retry, give or take half; doubled each time.
+    #: Seconds before the first retry, plus or minus half of it; doubled each time.
     backoff_s: float = 0.5
     #: More parameters of the engine's API, such as `{"gl": "us"}`.
     params: Mapping[str, Any] = {}
 
 
 class WebSelection(Options):
-    """Which engine answers, and from or into which recording; `web` is None where there is no engine."""
+    """Which engine answers, and which recordings are read and written. `web` is None without an engine."""
 
     group = Group(
         "web search",
@@ -95,7 +95,7 @@ class WebSelection(Options):
         return pairs
 
     def contradictions(self) -> Iterator[str]:
-        """Yields a sentence for each option that has no meaning without an engine."""
+        """Yield a sentence for each option that has no meaning without an engine."""
         if self.web is None:
             flags = ("--record", "--replay", "--web-param", "--web-url")
             values = (self.record, self.replay, self.web_param, self.web_url)

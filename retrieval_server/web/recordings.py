@@ -1,13 +1,13 @@
-"""Recordings of web engines' answers, which can be replayed byte for byte, free of charge.
+"""Records the answers of web engines, and replays them byte for byte and free of charge.
 
-A recording is JSONL, one answer per line, appended in one write as soon as it arrives:
+A recording is a JSONL file with one answer per line, which is appended in one write as soon as it arrives:
 
     {"engine": "serper", "query": "...", "depth": 10, "params": {}, "documents": [{"url", "contents"}, ...]}
 
-The first four fields are the key; each key is in the file once, so that there is one answer for it. What is
-recorded is what the clients got, not the engine's JSON: a later version that parses that JSON differently
-does not change an old run. A line that was cut off by a kill has no line end; it is ignored, and removed when
-recording continues. Memory holds a hash and an offset for each answer. One process at a time records into a
+The first four fields are the key, which occurs only once in a file. The documents are those that the clients
+got, not the engine's JSON, so that a later version with another parser does not change an old run. A line
+that was cut off when the process was killed has no line end; it is ignored, and removed when recording
+continues. Memory holds a hash and an offset for each answer. Only one process at a time can record into a
 file.
 """
 
@@ -32,13 +32,13 @@ from retrieval_server.web.engines import WebDocument
 
 log = logging.getLogger(__name__)
 MAX_LINE_BYTES = 16 * 2**20  # of one recorded answer
-#: The errors of a line that is not a recorded answer.
+#: The errors that parsing raises for a line that is not a recorded answer.
 _BROKEN = (ValueError, KeyError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True)
 class RecordingKey:
-    """The request that an answer belongs to; no API key is part of it."""
+    """The request to which an answer belongs. It does not contain the API key."""
 
     engine: str
     query: str
@@ -46,21 +46,22 @@ class RecordingKey:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def digest(self) -> bytes:
-        """A hash of all fields."""
+        """Return a hash of all fields."""
         text = json.dumps(asdict(self), sort_keys=True, ensure_ascii=True)
         return hashlib.blake2b(text.encode("ascii"), digest_size=16).digest()
 
 
 class Recording:
-    """Answers from the files `replay` and `record`, and appends new answers to `record`. Thread-safe.
+    """Answers from the files `replay` and `record`, and appends new answers to `record`. It is thread-safe.
 
-    `replay` must exist. `record` may exist only if it is also `replay`, so that an old run is not mixed
-    into a new one by mistake. Raises UserError.
+    `replay` must exist. `record` may have answers only if it is the same file as `replay`, so that an old run
+    is not mixed into a new one by mistake. Raises UserError if a file cannot be used.
     """
 
     def __init__(self, replay: Path | None = None, record: Path | None = None):
         self._lock = threading.Lock()
-        self._entries: dict[bytes, tuple[int, int, int]] = {}  # digest -> descriptor, offset, bytes
+        #: Descriptor, offset and number of bytes of each answer, by the digest of its key.
+        self._entries: dict[bytes, tuple[int, int, int]] = {}
         self._files: list[int] = []
         self._paths: dict[int, Path] = {}
         self._record: int | None = None
@@ -79,7 +80,7 @@ class Recording:
         return len(self._entries)
 
     def get(self, key: RecordingKey) -> list[WebDocument] | None:
-        """The recorded answer, or None. Raises UserError if the file was changed meanwhile."""
+        """Return the recorded answer, or None. Raises UserError if the file was changed meanwhile."""
         entry = self._entries.get(key.digest())
         if entry is None:
             return None
@@ -92,9 +93,9 @@ class Recording:
         return [WebDocument(**document) for document in row["documents"]]
 
     def put(self, key: RecordingKey, documents: Sequence[WebDocument]) -> list[WebDocument]:
-        """Record an answer, if there is a file to record into. Returns the first answer recorded for its key.
+        """Record an answer, if there is a file for it, and return the first recorded answer for its key.
 
-        Raises UserError if the file cannot be written; the line is then removed from it.
+        Raises UserError if the file cannot be written; a partly written line is then removed.
         """
         if self._record is None:
             return list(documents)
@@ -109,9 +110,8 @@ class Recording:
             except OSError as error:
                 os.ftruncate(self._record, self._end)
                 path = self._paths[self._record]
-                raise UserError(
-                    f"{path}: cannot record ({error.strerror or error}). Free its disk."
-                ) from None
+                reason = error.strerror or error
+                raise UserError(f"{path}: cannot record ({reason}). Free its disk.") from None
             self._entries[key.digest()] = (self._record, self._end, len(line))
             self._end += len(line)
         return list(documents)
@@ -122,9 +122,9 @@ class Recording:
         self._files, self._record = [], None
 
     def _open(self, path: Path, flags: int) -> int:
-        """The descriptor of a file. Raises UserError if it cannot be opened."""
+        """Open a file and return its descriptor. Raises UserError if it cannot be opened."""
         try:
-            descriptor = os.open(path, flags, 0o600)  # readable by the owner only: queries are private
+            descriptor = os.open(path, flags, 0o600)  # only for the owner, since queries are private
         except OSError as error:
             hint = "" if flags & os.O_CREAT else " Record it first, with --record FILE."
             raise UserError(f"{path}: cannot be opened ({error.strerror}).{hint}") from None
@@ -133,7 +133,7 @@ class Recording:
         return descriptor
 
     def _start_recording(self, path: Path, append: bool) -> None:
-        """Open and lock the file. Raises UserError for a file that has answers already, unless `append`."""
+        """Open and lock the file. Raises UserError if it already has answers, unless `append` is true."""
         descriptor = self._open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             is_locked = lock_descriptor(descriptor, blocking=False)
@@ -147,26 +147,24 @@ class Recording:
         self._record = descriptor
 
     def _read_lines(self, descriptor: int, repair: bool) -> int:
-        """Index the whole lines; returns the offset of their end, at which `repair` cuts the file."""
+        """Index the complete lines and return the offset of their end, at which `repair` cuts the file."""
         path = self._paths[descriptor]
         end = 0
         with open(os.dup(descriptor), "rb") as stream:
             stream.seek(0)
             for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b""), 1):
+                location = f"{path}: line {number}"
                 if len(line) > MAX_LINE_BYTES:
-                    raise UserError(
-                        f"{path}: line {number} is longer than {MAX_LINE_BYTES} bytes. Remove it."
-                    )
+                    raise UserError(f"{location} is longer than {MAX_LINE_BYTES} bytes. Remove it.")
                 if not line.endswith(b"\n"):
-                    log.warning("%s: line %d was cut off by a kill and is left out", path, number)
+                    log.warning("%s was cut off by a kill and is left out", location)
                     break
                 try:
                     row = _parse(line)
                     key = RecordingKey(**{name: value for name, value in row.items() if name != "documents"})
                 except _BROKEN as error:
-                    raise UserError(
-                        f"{path}: line {number} is not a recorded answer ({reason_of(error)}). Remove it."
-                    ) from None
+                    reason = reason_of(error)
+                    raise UserError(f"{location} is not a recorded answer ({reason}). Remove it.") from None
                 self._entries.setdefault(key.digest(), (descriptor, end, len(line)))
                 end += len(line)
         if repair:
@@ -175,7 +173,7 @@ class Recording:
 
 
 def _is_same_file(first: Path, second: Path) -> bool:
-    """Whether two paths are of one file, which need not exist."""
+    """Return whether two paths name the same file, which need not exist."""
     try:
         return first.samefile(second)
     except FileNotFoundError:
@@ -183,11 +181,11 @@ def _is_same_file(first: Path, second: Path) -> bool:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    """The row of a line. Raises one of _BROKEN if its documents are of another form."""
+    """Return the row of a line. Raises one of _BROKEN if the line is not a recorded answer."""
     row = read_json_line(line)
     for document in row["documents"]:
         if set(document) != {"url", "contents"} or not all(isinstance(v, str) for v in document.values()):
             raise ValueError("documents must be objects of url and contents")
         for text in document.values():
-            text.encode("utf-8")  # half a surrogate pair could not be sent
+            text.encode("utf-8")  # fails for half a surrogate pair, which could not be sent
     return row

@@ -1,4 +1,8 @@
-"""A web search engine as a source, live or from a recording."""
+"""Opens a web search engine as a source, which answers live or from a recording.
+
+`WebSource.open` checks parameters, address, key and recording before anything is sent, and reports all
+problems at once. An answer comes from the recording if it has one, and otherwise from the client.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,16 @@ from retrieval_server.errors import SearchFailedError, UserError, check_all
 from retrieval_server.folder.passages import Passage
 from retrieval_server.source import RemoteSource, ScoredPassage, SourceDescription
 from retrieval_server.web.client import WebClient
-from retrieval_server.web.engines import ENGINES, WebEngine
+from retrieval_server.web.engines import ENGINES, WebDocument, WebEngine
 from retrieval_server.web.options import WebOptions, WebSelection
 from retrieval_server.web.recordings import Recording, RecordingKey
 
 
 class WebSource(RemoteSource):
-    """Documents of one engine. A document's id is its address, its score 1 / rank."""
+    """Returns the documents of one engine. The id of a document is its address, and its score is 1 / rank.
+
+    `client` is None if only the recording is used.
+    """
 
     def __init__(
         self, engine: WebEngine, options: WebOptions, client: WebClient | None, recording: Recording | None
@@ -40,10 +47,10 @@ class WebSource(RemoteSource):
         replay: Path | None = None,
         record: Path | None = None,
     ) -> WebSource:
-        """Open the engine of that name, with its key out of `environment`.
+        """Open the engine with this name, with its key from `environment`.
 
-        With `replay` alone no request is ever sent, and no key is needed. Raises UserError before anything
-        is sent.
+        With `replay` alone no request is ever sent, and no key is needed. Raises UserError, or UserErrors
+        with all problems.
         """
         engine = ENGINES[name]
         options = options or WebOptions()
@@ -59,35 +66,38 @@ class WebSource(RemoteSource):
 
     @property
     def description(self) -> SourceDescription:
-        """The description, which has only the engine's name."""
+        """The description, which contains only the engine's name."""
         return SourceDescription(backend=f"web:{self.engine.name}")
 
     @property
     def note(self) -> str:
-        """The origin of the answers in words, for the log."""
+        """The origin of the answers in words, for the output at the start."""
         recorded = (
             f"{len(self._recording)} recorded answers" if self._recording is not None else "nothing recorded"
         )
         return recorded if self._client is not None else f"{recorded}, nothing else"
 
     async def answer(self, query: str, topk: int) -> tuple[ScoredPassage, ...]:
-        """At most `topk` documents, recorded or live. Raises SearchFailedError."""
+        """Return at most `topk` documents, recorded or live. Raises SearchFailedError."""
         key = RecordingKey(self.engine.name, query, self.engine.depth(topk), self._params)
         try:
             documents = self._recording.get(key) if self._recording is not None else None
             if documents is None:
-                if self._client is None:
-                    reason = f"the recording has no answer of {self.engine.name} for {query[:100]!r}"
-                    raise SearchFailedError(404, "not_recorded", f"{reason}, topk {topk}, these parameters")
-                documents = await self._client.search(query, key.depth)
-                if self._recording is not None:
-                    documents = self._recording.put(key, documents)
+                documents = await self._search_live(key, topk)
         except UserError as error:
             raise SearchFailedError(503, "record_failed", str(error), retry_after=60) from None
         return tuple(
             ScoredPassage(Passage(document.url, document.contents, document.url), 1 / rank)
             for rank, document in enumerate(documents[:topk], 1)
         )
+
+    async def _search_live(self, key: RecordingKey, topk: int) -> list[WebDocument]:
+        """Search with the engine and record the answer. Raises SearchFailedError without a client."""
+        if self._client is None:
+            reason = f"the recording has no answer of {key.engine} for {key.query[:100]!r}"
+            raise SearchFailedError(404, "not_recorded", f"{reason}, topk {topk}, these parameters")
+        documents = await self._client.search(key.query, key.depth)
+        return documents if self._recording is None else self._recording.put(key, documents)
 
     async def close(self) -> None:
         if self._client is not None:
@@ -97,7 +107,7 @@ class WebSource(RemoteSource):
 
 
 def open_web(choice: WebSelection) -> WebSource:
-    """The source of the options, which must name an engine. Raises UserError."""
+    """Open the source of the options, which must name an engine. Raises UserError."""
     assert choice.web is not None, "no engine is chosen"
     parse_value = _json_or_text if ENGINES[choice.web].method == "POST" else str
     params = {
@@ -110,7 +120,7 @@ def open_web(choice: WebSelection) -> WebSource:
 
 
 def _json_or_text(value: str) -> object:
-    """The value of a text of JSON, such as `true` or `["a.org"]`; another text is its own value."""
+    """Return the value of a JSON text, such as `true` or `["a.org"]`, or any other text as it is."""
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
@@ -118,7 +128,10 @@ def _json_or_text(value: str) -> object:
 
 
 def _key(engine: WebEngine, environment: Mapping[str, str]) -> str | None:
-    """The API key in the environment; None for an engine without. Raises UserError if it is missing."""
+    """Return the API key in the environment, or None for an engine without keys.
+
+    Raises UserError if the key is missing or malformed.
+    """
     if engine.key_variable is None:
         return None
     key = environment.get(engine.key_variable, "").strip()
@@ -130,7 +143,10 @@ def _key(engine: WebEngine, environment: Mapping[str, str]) -> str | None:
 
 
 def _url(engine: WebEngine, environment: Mapping[str, str], url: str | None) -> str:
-    """The address: that of --web-url, the environment's, or the engine's own. Raises UserError."""
+    """Return the address: `url` (--web-url), the one in the environment, or the engine's default.
+
+    Raises UserError if it is missing or malformed.
+    """
     name = "--web-url"
     if url is None and engine.url_variable is not None:
         name = engine.url_variable
@@ -143,7 +159,8 @@ def _url(engine: WebEngine, environment: Mapping[str, str], url: str | None) -> 
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        # An address is logged and shown, so it must not hold a password or a key; nor is it repeated here.
+        # Addresses are logged and shown, so they must not contain a password or a key. For the same reason
+        # the error message does not repeat the address.
         is_valid = is_valid and "@" not in parts.netloc and not set(url) & {"?", "#"}
     except ValueError:
         is_valid = False
@@ -153,7 +170,7 @@ def _url(engine: WebEngine, environment: Mapping[str, str], url: str | None) -> 
 
 
 def _check_params(engine: WebEngine, options: WebOptions) -> None:
-    """Raises UserError for a parameter that the server sets itself, or that looks like a key."""
+    """Raise UserError for a parameter that the server itself sets, or that looks like a key."""
     for name in options.params:
         if name in engine.reserved():
             raise UserError(f"--web-param {name}: the server sets this field of {engine.name} itself.")

@@ -1,1 +1,1 @@
-"""Search in vectors: FAISS, exact search, rows in memory-mapped files."""
+"""Search in vectors: FAISS indexes, exact search, GPUs, and rows in memory-mapped files."""

@@ -1,8 +1,8 @@
 """Reads, opens and writes FAISS index files.
 
-A file's first 37 bytes give its kind, rows, dimension and metric. They are checked before FAISS reads the
-file, since FAISS checks no length in it: so a truncated download, or a file that is not an
-index, is reported at once, and not after minutes or as a lack of memory.
+The first 37 bytes of a file contain its kind, rows, dimension and metric. They are checked before FAISS reads
+the file, because FAISS does not check any length in it. So a truncated download, or a file that is not an
+index, is reported at once, instead of after minutes or as a lack of memory.
 
 A mapped index stays on disk: FAISS works on its pages, of which the system keeps as many as memory allows.
 """
@@ -25,25 +25,27 @@ if TYPE_CHECKING:
 INNER_PRODUCT = 0  # faiss.METRIC_INNER_PRODUCT
 #: Kind, dimension, rows, two unused numbers, whether it is trained, metric.
 _HEADER = struct.Struct("<4siqqq?i")
-_UNUSED_VALUE = 1 << 20  # what FAISS writes for the two numbers
-_COUNT = struct.Struct("<Q")  # of the floats that follow in an exact index
+_UNUSED_VALUE = 1 << 20  # the value that FAISS writes for the two unused numbers
+_COUNT = struct.Struct("<Q")  # the number of floats that follow in an exact index
 _EXACT = ("IxFI", "IxF2", "IxFl")
-_UNCOMPRESSED = (*_EXACT, "IHNf", "IwFl")  # kinds that hold every vector in 32 bits
+_UNCOMPRESSED = (*_EXACT, "IHNf", "IwFl")  # kinds that store every vector in 32 bits
 
 
 @dataclass(frozen=True)
 class FaissHeader:
-    """The header of an index file; `kind` is FAISS's code of four letters."""
+    """The header of an index file."""
 
+    #: FAISS's code of four letters.
     kind: str
     dimension: int
     rows: int
     trained: bool
+    #: One of FAISS's numbers for metrics, such as INNER_PRODUCT.
     metric: int
 
 
 def read_header(path: Path) -> FaissHeader:
-    """The file's header. Raises UserError if it is not a FAISS index, or a truncated one."""
+    """Return the file's header. Raises UserError if the file is not a FAISS index or is truncated."""
     try:
         with path.open("rb") as stream:
             head = stream.read(_HEADER.size)
@@ -69,9 +71,9 @@ def read_header(path: Path) -> FaissHeader:
 
 
 def open_index(path: Path, *, mapped: bool = False) -> faiss.Index:
-    """The index, in memory or `mapped`; a FAISS without mapping (before 1.11) reads it into memory.
+    """Open an index, in memory or `mapped`. FAISS before 1.11 cannot map and reads it into memory.
 
-    Raises UserError if it cannot be read, or does not fit into memory.
+    Raises UserError if it cannot be read or does not fit into memory.
     """
     import faiss
 
@@ -86,9 +88,9 @@ def open_index(path: Path, *, mapped: bool = False) -> faiss.Index:
 
 
 def write_exact(blocks: Iterable[np.ndarray], rows: int, dimension: int, path: Path) -> None:
-    """Write the exact inner-product index of float32 blocks, (rows, dimension) each and `rows` in all.
+    """Write an exact inner-product index of float32 blocks, (rows, dimension) each and `rows` in total.
 
-    The bytes are those of `faiss.write_index`, and no more than a block is in memory.
+    The file has the same bytes as one of `faiss.write_index`, but only one block is in memory at a time.
     """
     kind = b"IxFI"
     with path.open("wb") as stream:

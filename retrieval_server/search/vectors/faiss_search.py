@@ -1,15 +1,16 @@
-"""Searches a FAISS index, with hits that depend on the query alone, not on its batch or on topk.
+"""Searches a FAISS index. The hits depend on the query alone, and neither on its batch nor on topk.
 
-FAISS by itself does not give that. A matrix product rounds differently for each batch size, HNSW searches
-further for a larger topk, and some quantisers treat a batch differently from one query. So FAISS only chooses
-candidates; these are scored again in float64, query by query, equal scores in corpus order:
+FAISS itself does not guarantee that. A matrix product rounds differently for each batch size, HNSW searches
+further for a larger topk, and some quantisers treat a batch differently from a single query. So FAISS only
+chooses candidates. These are scored again in float64, query by query, with equal scores in corpus order:
 
-- `FlatSearch`, for exact indexes (flat_search.py): a few candidates more than topk, and still more where a
-  near-tie could have been cut off;
-- `ApproximateSearch`, for all others: one query at a time in each of several threads, always with the same
-  numbers of candidates (see `search_nested`). Scores are those of the vectors that the index stores: of a
-  quantised index, the decoded vectors; of a compressed index with rescoring, the rows of a file beside it;
-- `GpuSearch`, for an index with a copy on GPUs: the copy chooses candidates for the whole batch.
+- `FlatSearch` searches exact indexes (flat_search.py). It takes a few more candidates than topk, and further
+  ones if a near-tie could have been cut off.
+- `ApproximateSearch` searches all other indexes: one query at a time in each of several threads, always with
+  the same numbers of candidates (see `search_nested`). The scores are computed from the vectors that the
+  index stores: the decoded vectors of a quantised index, or the rows of a separate file for a compressed
+  index with rescoring.
+- `GpuSearch` searches an index that has a copy on GPUs: the copy chooses the candidates for the whole batch.
 """
 
 from __future__ import annotations
@@ -30,27 +31,29 @@ from retrieval_server.search.vectors.stored_rows import StoredRows
 
 #: Candidates of a query in an approximate index, unless topk needs more.
 MIN_CANDIDATES = 32
-#: Cells that a graph over them looks at, at least, to find the nearest.
+#: The smallest number of cells that a graph over the cells visits to find the nearest ones.
 _MIN_VISITED_CELLS = 64
-_GPU_MAX_HITS = 2048  # hits for a query that FAISS can give on a GPU
+_GPU_MAX_HITS = 2048  # the largest number of hits for a query that FAISS returns on a GPU
+#: Returns the vectors, (rows, dimension), of an array of row numbers.
+VectorReader = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
 class SearchParameters:
-    """The settings of an approximate search; None for FAISS's default, or if the index has no such setting.
+    """The settings of an approximate search. None means FAISS's default, or that there is no such setting."""
 
-    `nprobe`: number of cells of an IVF index searched. `ef_search`: length of HNSW's candidate list.
-    """
-
+    #: The number of cells of an IVF index that are searched.
     nprobe: int | None = None
+    #: The length of HNSW's candidate list.
     ef_search: int | None = None
 
     def apply(self, index: faiss.Index, *, compressed: bool = False) -> None:
-        """Apply them to the index. Raises UserError, which names the flag that does not fit it.
+        """Apply the settings to the index.
 
-        In a `compressed` index, one that rescores, a graph over the cells looks at enough of them, unless
-        `ef_search` is given. In any other it keeps the list of its file: the recall in the manifests of
-        existing indexes was measured with that.
+        In a `compressed` index, one with rescoring, the search of a graph over the cells is widened, unless
+        `ef_search` is set. Other indexes keep the setting in their file, because the recall in the manifests
+        of existing indexes was measured with it. Raises UserError, which names the flag that does not fit the
+        index.
         """
         for flag, name, value, kind in (
             ("--nprobe", "nprobe", self.nprobe, "IVF"),
@@ -69,20 +72,21 @@ class SearchParameters:
 
 
 def is_exact(index: faiss.Index) -> bool:
-    """Whether a search compares every stored float32 vector with the query: the factory string Flat."""
+    """Return whether a search compares the query with every stored float32 vector (factory string Flat)."""
     return type(faiss.downcast_index(index)) is faiss.IndexFlat or isinstance(index, faiss.IndexFlatIP)
 
 
 def cell_count(index: faiss.Index) -> int:
-    """The number of cells of an IVF index, 0 for another kind."""
+    """Return the number of cells of an IVF index, and 0 for another kind of index."""
     ivf = faiss.try_extract_index_ivf(index)
     return 0 if ivf is None else ivf.nlist
 
 
 def widen_cell_search(index: faiss.Index) -> None:
-    """Let a graph over the cells of an IVF index look at more of them than are searched.
+    """Make the graph over the cells of an IVF index visit more cells than are searched.
 
-    FAISS's default, a list of 16 candidates or as many as cells are searched, misses some of the nearest.
+    FAISS by default keeps 16 candidates, or as many as cells are searched, and misses some of the nearest
+    cells.
     """
     ivf = faiss.try_extract_index_ivf(index)
     graph = None if ivf is None else faiss.downcast_index(ivf.quantizer)
@@ -91,10 +95,11 @@ def widen_cell_search(index: faiss.Index) -> None:
 
 
 class ApproximateSearch:
-    """Search of (queries, dimension) vectors in any other index: each query alone, `threads` at once.
+    """Searches (queries, dimension) vectors in an index that is not exact.
 
-    With `stored` the first `candidates` of a query, or more if topk needs them, are scored from those
-    rows instead of the index's own vectors, which need not be decodable then.
+    Each query is searched separately, `threads` of them at once (None: one for each core). With `stored`, the
+    first `candidates` of a query, or more if topk needs them, are scored from these rows instead of the
+    vectors in the index, which then need not be decodable.
     """
 
     def __init__(
@@ -107,39 +112,40 @@ class ApproximateSearch:
     ):
         self._index = index
         self._candidates = candidates
-        self._vectors = index.reconstruct_batch if stored is None else stored.take
+        self._read_vectors = index.reconstruct_batch if stored is None else stored.take
         if stored is None:
             _number_rows(index)
-        # One thread for each query and none within FAISS, which can hardly divide a single query anyway.
+        # FAISS can hardly divide a single query, so it gets one thread, and several queries run at once.
         self._threads = ThreadPoolExecutor(
             threads or os.cpu_count() or 1, "faiss", initializer=faiss.omp_set_num_threads, initargs=(1,)
         )
 
     def find(self, queries: np.ndarray, topk: int) -> list[list[Hit]]:
-        """At most `topk` hits for each query, best first."""
+        """Return at most `topk` hits for each query, best first."""
         return list(self._threads.map(lambda query: self._find_one(query, topk), queries))
 
     def close(self) -> None:
         self._threads.shutdown()
 
     def _find_one(self, query: np.ndarray, topk: int) -> list[Hit]:
-        """The hits of one query, (dimension,)."""
+        """Return the hits of one query, (dimension,)."""
 
         def search(depth: int) -> list[Hit]:
-            return _rescore(self._vectors, query, self._index.search(query[None], depth)[1][0])
+            _, rows = self._index.search(query[None], depth)
+            return _rescore(self._read_vectors, query, rows[0])
 
         return search_nested(search, topk, self._index.ntotal, self._candidates)
 
 
 class GpuSearch:
-    """Search of (queries, dimension) vectors by a copy on GPUs; `index` in main memory gives the scores."""
+    """Searches (queries, dimension) vectors with a `copy` on GPUs, and scores with `index` in main memory."""
 
     def __init__(self, copy: faiss.Index, index: faiss.Index):
         self._copy, self._index = copy, index
         _number_rows(index)
 
     def find(self, queries: np.ndarray, topk: int) -> list[list[Hit]]:
-        """At most `topk` hits for each query, best first; at most 2,048."""
+        """Return at most `topk` hits for each query, best first, and never more than 2,048."""
 
         @cache
         def candidates(depth: int) -> np.ndarray:
@@ -152,7 +158,7 @@ class GpuSearch:
         return [search_nested(partial(search, i), topk, limit) for i in range(len(queries))]
 
     def close(self) -> None:
-        """Does nothing: the copy is released with its last reference."""
+        """Do nothing: the copy is released with its last reference."""
 
 
 #: The kinds of search that `open_search` returns.
@@ -160,18 +166,18 @@ Search = FlatSearch | ApproximateSearch | GpuSearch
 
 
 def _number_rows(index: faiss.Index) -> None:
-    """Give an IVF index a table from rows to positions in its cells: 8 bytes for each passage."""
+    """Add a table from rows to positions in the cells to an IVF index. It takes 8 bytes per passage."""
     ivf = faiss.try_extract_index_ivf(index)
     if ivf is not None:
         ivf.make_direct_map(True)
 
 
-def _rescore(vectors: Callable[[np.ndarray], np.ndarray], query: np.ndarray, rows: np.ndarray) -> list[Hit]:
-    """The candidates by exact score of their `vectors(rows)`, equal scores in corpus order."""
+def _rescore(read_vectors: VectorReader, query: np.ndarray, rows: np.ndarray) -> list[Hit]:
+    """Return the candidates `rows` by the exact scores of their vectors, equal scores in corpus order."""
     rows = np.sort(rows[rows >= 0])
     if not len(rows):
         return []
-    exact = (vectors(rows).astype(np.float64) * query).sum(axis=1)
+    exact = (read_vectors(rows).astype(np.float64) * query).sum(axis=1)
     return [Hit(int(rows[i]), float(exact[i])) for i in np.lexsort((rows, -exact))]
 
 
@@ -181,10 +187,11 @@ def open_search(
     threads: int | None = None,
     alone: int | None = None,
 ) -> Search:
-    """The search that fits the index. `copy_to_gpus` may copy it to GPUs; it returns the copy or the index.
+    """Return the search that fits the index. `copy_to_gpus` returns a copy on GPUs, or the index itself.
 
-    `threads`: among how many an exact index is divided (`alone`: for one query; None: FAISS's own
-    number), or how many queries are searched at once in an approximate index (None: one for each core).
+    In an exact index, `threads` is the number of threads among which the rows are divided for a batch, and
+    `alone` the number for a single query (None: FAISS's default). In an approximate index, `threads` is the
+    number of queries that are searched at once (None: one for each core).
     """
     copy = copy_to_gpus(index)
     if copy is not index:

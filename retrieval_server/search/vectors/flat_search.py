@@ -1,14 +1,15 @@
 """Exact search: compares every stored vector with every query, in several threads.
 
-FAISS itself hardly divides a small batch: it compares a single query with all vectors in one thread, and a
-few queries in a matrix product that gains little from a second. So each thread searches a part of the rows,
-for all queries, and the best of all parts are merged. On two cores a single query takes 0.64 of the time in
-this way, and a batch of 4 to 12 queries 0.5 to 0.7 (docs/results/retrieval_server.md). The threads are this
-class's own, so FAISS's OpenMP runtime starts none, whose idle ones would slow the encoder down.
+FAISS hardly divides a small batch among threads: it compares a single query with all vectors in one thread,
+and a few queries in a matrix product that gains little from a second thread. So here each thread searches a
+part of the rows for all queries, and the best hits of all parts are merged. On two cores a single query then
+takes 0.64 of the time, and a batch of 4 to 12 queries 0.5 to 0.7 (docs/results/retrieval_server.md). The
+threads belong to `FlatSearch`, so that FAISS's OpenMP runtime does not start any, which would slow the
+encoder down when idle.
 
-FAISS only chooses candidates, a few more than topk; these are scored again in float64, equal scores in corpus
-order, and still more are fetched where a near-tie could have been cut off. So the hits depend neither on the
-other queries of the batch nor on how the rows are divided.
+FAISS only chooses candidates, a few more than topk. These are scored again in float64, with equal scores in
+corpus order, and further candidates are fetched if a near-tie could have been cut off. So the hits depend
+neither on the other queries of the batch nor on how the rows are divided.
 """
 
 from __future__ import annotations
@@ -21,27 +22,29 @@ import numpy as np
 from retrieval_server.search.backends import Hit
 
 _SPARE_CANDIDATES = 8  # candidates beyond topk
-# How far FAISS's score of a passage may be from the exact one, as a share of the two vectors' lengths: about
-# ten times what is seen, at 1,024 dimensions.
+#: Largest error of FAISS's score of a passage, relative to the product of the two vectors' lengths. This is
+#: about ten times the error that is seen at 1,024 dimensions.
 _ROUNDING = 2**-18
-#: A thread is worth its start for so many numbers: it compares them with a query in about 0.2 ms.
+#: The number of values from which on a separate thread pays off; comparing them with a query takes about 0.2
+#: ms.
 _MIN_PART_VALUES = 2**20
-#: FAISS multiplies matrices with BLAS for batches from this size on, and else compares vector by vector,
-#: which is faster for one query alone. Its own default is far higher: on two cores, 42 ms a query instead of
-#: 2 to 3 for 128 queries against 200,000 vectors.
+#: The batch size from which on FAISS multiplies matrices with BLAS instead of comparing vector by vector,
+#: which is faster for a single query. With FAISS's far higher default, 128 queries against 200,000 vectors
+#: take 42 ms per query on two cores instead of 2 to 3.
 _BLAS_FROM = 2
-# FAISS 1.15 compares the threshold with queries x dimension (default 128,000), older ones with queries (20).
+#: FAISS 1.15 compares the threshold with queries x dimension (default 128,000), older versions with queries
+#: (20).
 _BY_PRODUCT = faiss.cvar.distance_compute_blas_threshold > 1_000
 #: The largest dimension for which `multiply_batches` was called.
 _largest_dimension = 0
 
 
 def multiply_batches(dimension: int) -> None:
-    """Have FAISS compare a batch of queries of this dimension by a matrix product, and a single one directly.
+    """Make FAISS compare a batch of queries by a matrix product, and a single query directly.
 
-    It holds for the whole process, so it is made for the largest dimension that was ever named: with smaller
-    ones the product begins at larger batches. Otherwise the rounding of a search would depend on which index
-    was searched before.
+    The setting holds for the whole process. It is made for the largest `dimension` of all calls, so that the
+    rounding of a search does not depend on which index was searched before. With smaller dimensions FAISS
+    therefore uses the product only from larger batches on.
     """
     global _largest_dimension
     _largest_dimension = max(_largest_dimension, dimension)
@@ -51,8 +54,8 @@ def multiply_batches(dimension: int) -> None:
 class FlatSearch:
     """Exact search of (queries, dimension) vectors.
 
-    `threads`: among how many the rows are divided for a batch, `alone`: for one query. None for the first
-    is FAISS's own number, for the second the first.
+    The rows are divided among `threads` threads for a batch (None: FAISS's default), and among `alone`
+    threads for a single query (None: the same number).
     """
 
     def __init__(self, index: faiss.Index, threads: int | None = None, alone: int | None = None):
@@ -60,13 +63,13 @@ class FlatSearch:
         alone = alone or threads
         multiply_batches(index.d)
         self._index = index
-        self._together, self._alone = _parts(index, threads), _parts(index, alone)
+        self._batch_parts, self._single_parts = _parts(index, threads), _parts(index, alone)
         self._threads = ThreadPoolExecutor(
             max(threads, alone), "faiss", initializer=faiss.omp_set_num_threads, initargs=(1,)
         )
 
     def find(self, queries: np.ndarray, topk: int) -> list[list[Hit]]:
-        """At most `topk` hits for each query, best first."""
+        """Return at most `topk` hits for each query, best first."""
         depth = min(topk, self._index.ntotal)
         candidates = min(depth + _SPARE_CANDIDATES, self._index.ntotal)
         if not candidates:
@@ -77,8 +80,8 @@ class FlatSearch:
         self._threads.shutdown()
 
     def _candidates(self, queries: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """FAISS's scores and rows, each (queries, depth), best first; row -1 where there are fewer."""
-        parts = self._alone if len(queries) == 1 else self._together
+        """Return FAISS's scores and rows, (queries, depth) each, best first. Missing hits have row -1."""
+        parts = self._single_parts if len(queries) == 1 else self._batch_parts
         results = list(self._threads.map(lambda part: self._index.search(queries, depth, params=part), parts))
         if len(results) == 1:
             return results[0]
@@ -87,10 +90,10 @@ class FlatSearch:
         return np.take_along_axis(scores, best, axis=1), np.take_along_axis(rows, best, axis=1)
 
     def _rank(self, queries: np.ndarray, scores: np.ndarray, rows: np.ndarray, topk: int) -> list[list[Hit]]:
-        """The `topk` best of FAISS's candidates by exact score, equal scores in corpus order.
+        """Return the `topk` best of FAISS's candidates by exact score, equal scores in corpus order.
 
-        `scores` and `rows` are (queries, candidates). If a passage that FAISS left out could belong to a
-        query's best, more candidates than near-ties are fetched for it.
+        `scores` and `rows` are (queries, candidates). If a passage that FAISS left out could be among the
+        best of a query, the query is searched again with four times as many candidates.
         """
         valid = rows >= 0
         vectors = self._index.reconstruct_batch(np.where(valid, rows, 0).ravel())
@@ -99,26 +102,28 @@ class FlatSearch:
         best = np.lexsort((rows, -exact))[:, :topk]
         best_rows, best_scores = (np.take_along_axis(column, best, axis=1) for column in (rows, exact))
         slack = _ROUNDING * np.linalg.norm(queries, axis=1) * np.linalg.norm(vectors, axis=2).max(axis=1)
-        open_ends = valid.all(axis=1) & (best_scores[:, -1] <= scores[:, -1] + slack)
+        may_miss_hits = valid.all(axis=1) & (best_scores[:, -1] <= scores[:, -1] + slack)
         depth = min(4 * rows.shape[1], self._index.ntotal)
-        return [
-            self._rank(queries[i : i + 1], *self._candidates(queries[i : i + 1], depth), topk)[0]
-            if open_ends[i] and depth > rows.shape[1]
-            else [Hit(row, score) for row, score in zip(*hits, strict=True) if row >= 0]
-            for i, hits in enumerate(zip(best_rows.tolist(), best_scores.tolist(), strict=True))
-        ]
+        results = []
+        for i, pairs in enumerate(zip(best_rows.tolist(), best_scores.tolist(), strict=True)):
+            if may_miss_hits[i] and depth > rows.shape[1]:
+                query = queries[i : i + 1]
+                results += self._rank(query, *self._candidates(query, depth), topk)
+            else:
+                results.append([Hit(row, score) for row, score in zip(*pairs, strict=True) if row >= 0])
+        return results
 
 
 class _RowRange(faiss.SearchParameters):
-    """Limits a search to the rows from `first` to before `end`."""
+    """Limits a search to the rows from `first` to `end` (excluded)."""
 
     def __init__(self, first: int, end: int):
-        self._selector = faiss.IDSelectorRange(first, end)  # FAISS has only a pointer to it
+        self._selector = faiss.IDSelectorRange(first, end)  # kept alive here, since FAISS only has a pointer
         super().__init__(sel=self._selector)
 
 
 def _parts(index: faiss.Index, max_parts: int) -> list[_RowRange | None]:
-    """The rows of an index in at most so many parts of about the same size; [None] is all of them in one."""
+    """Divide the rows of an index into at most `max_parts` equal parts; [None] stands for a single part."""
     count = index.ntotal
     number = min(max_parts, count * index.d // _MIN_PART_VALUES)
     if number < 2:

@@ -1,7 +1,7 @@
 """Copies a FAISS index to the GPUs, if faiss-gpu finds any.
 
-The GPUs choose candidates; the index in main memory gives their exact scores, so that answers do not depend
-on how a GPU rounds. With several GPUs each holds a part of the rows. FAISS has no HNSW for GPUs.
+The GPUs choose candidates, and the index in main memory provides their exact scores, so that answers do not
+depend on how a GPU rounds. With several GPUs each one holds a part of the rows. FAISS has no HNSW for GPUs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ log = logging.getLogger(__name__)
 
 
 def gpu_count() -> int:
-    """The number of GPUs that this build of FAISS can use; faiss-cpu finds none."""
+    """Return the number of GPUs that this build of FAISS can use; 0 for faiss-cpu."""
     return faiss.get_num_gpus() if hasattr(faiss, "GpuMultipleClonerOptions") else 0
 
 
 def place_on_gpus(index: faiss.Index, options: OpenOptions) -> faiss.Index:
-    """Returns a copy of the index on the GPUs, or `index` itself if there is none or it must not be used.
+    """Return a copy of the index on the GPUs, or `index` itself if there is no GPU or it must not be used.
 
-    Raises UserError if `options.gpu` is `on` and there is no GPU, or none for this kind of index.
+    Raises UserError if `options.gpu` is `on` and there is no GPU, or FAISS cannot put this index on it.
     """
     if options.gpu == "off" or (options.gpu == "auto" and not gpu_count()):
         return index

@@ -3,8 +3,9 @@
 A server that maps its index starts in seconds, but its first searches wait for the disk, page by page.
 Reading the file once, in order and in large blocks, brings it into the system's page cache, which all
 processes that map it share. Searches are answered meanwhile. A file that does not fit into the free memory is
-left alone: its end would only push out its beginning. The indexes of a process share what is free: pages that
-were read for one count as free to the system, so what was read for all open ones is added up here.
+not read, since its end would only displace its beginning. All indexes of a process share the free memory. The
+system counts pages that were read for one index as free, so this module adds up what all open indexes have
+reserved.
 """
 
 from __future__ import annotations
@@ -23,36 +24,36 @@ _MEMORY = Path("/proc/meminfo")
 
 @dataclass(frozen=True)
 class _ControlGroup:
-    """The files of a control group that tell a container's limit of memory, and what it uses of that.
-
-    `limit` and `use` name files of one number in `folder`; `pages` are entries of `memory.stat`.
-    """
+    """A Linux control group, whose files contain a container's memory limit and its use of memory."""
 
     folder: Path
-    limit: str
-    use: str
-    pages: tuple[str, ...]
+    #: The name of the file that contains the limit in bytes.
+    limit_file: str
+    #: The name of the file that contains the used bytes.
+    usage_file: str
+    #: The entries of `memory.stat` with the bytes of the page cache.
+    cache_entries: tuple[str, ...]
 
-    def free(self) -> int | None:
-        """Bytes up to the limit; pages of files count as free, for they are given up. None: no limit."""
+    def free_bytes(self) -> int | None:
+        """Return the bytes that are left, with those of the page cache; None if there is no limit."""
         try:
-            limit = int((self.folder / self.limit).read_text(encoding="ascii"))  # "max" where there is none
-            used = int((self.folder / self.use).read_text(encoding="ascii"))
+            limit = int((self.folder / self.limit_file).read_text(encoding="ascii"))  # "max": no limit
+            used = int((self.folder / self.usage_file).read_text(encoding="ascii"))
         except (OSError, ValueError):
             return None
-        return max(0, limit - max(0, used - self._page_bytes()))
+        return max(0, limit - max(0, used - self._cached_bytes()))
 
-    def _page_bytes(self) -> int:
-        """Bytes of pages of files; 0 where the system does not say."""
+    def _cached_bytes(self) -> int:
+        """Return the bytes of the page cache; 0 if the system does not provide them."""
         try:
             lines = (self.folder / "memory.stat").read_text(encoding="ascii").splitlines()
         except OSError:
             return 0
         pairs = (line.partition(" ") for line in lines)
-        return sum(int(number) for name, _, number in pairs if name in self.pages)
+        return sum(int(number) for name, _, number in pairs if name in self.cache_entries)
 
 
-#: Version 2, then version 1.
+#: The group in version 2 and in version 1 of control groups.
 _GROUPS = (
     _ControlGroup(Path("/sys/fs/cgroup"), "memory.max", "memory.current", ("inactive_file", "active_file")),
     _ControlGroup(
@@ -65,37 +66,37 @@ _GROUPS = (
 
 
 def available_memory() -> int | None:
-    """Bytes that processes can still get, with the page cache; None where the system does not say.
+    """Return the bytes that processes can still get, with those of the page cache.
 
-    In a container with a limit of memory, at most what it has left.
+    In a container the result is at most what its limit leaves. It is None if the system does not provide it.
     """
     try:
         lines = _MEMORY.read_text(encoding="ascii").splitlines()
         free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         return None
-    limits = [free_in_group for group in _GROUPS if (free_in_group := group.free()) is not None]
+    limits = [free_in_group for group in _GROUPS if (free_in_group := group.free_bytes()) is not None]
     return min([free, *limits])
 
 
 class Prefetch:
-    """Reads `files` in a thread of its own. `share` is the part that has been read, from 0 to 1.
+    """Reads `files` in a separate thread.
 
-    `share` is None if `available` bytes are too few for them and the files of all others that are open in
-    this process; then none is read. A file that several read counts once.
+    Nothing is read if these files, and those of all other open prefetches of this process, need more than the
+    `available` bytes. A file that several prefetches read counts once.
     """
 
     def __init__(self, files: Sequence[Path], available: int | None = None):
         self._files = list(files)
-        self._sizes = dict(_sizes(self._files))
+        self._sizes = dict(_file_sizes(self._files))
         self._size = sum(self._sizes.values())
-        self._read = 0
+        self._read_bytes = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         with _lock:
             sizes = dict(self._sizes)
-            for reading in _reading:
-                sizes |= reading._sizes
+            for other in _reading:
+                sizes |= other._sizes
             reserved = sum(sizes.values()) - self._size
             fits = available is None or self._size + reserved <= available
             if fits:
@@ -114,42 +115,42 @@ class Prefetch:
 
     @property
     def share(self) -> float | None:
-        """The share of the bytes that has been read; None if they are not read at all."""
+        """The share of the bytes, 0 to 1, that has been read; None if nothing is read."""
         if self._thread is None:
             return None
-        return self._read / self._size if self._size else 1.0
+        return self._read_bytes / self._size if self._size else 1.0
 
     def wait(self) -> None:
-        """Return when everything is read, or reading was stopped."""
+        """Return when everything has been read or reading was stopped."""
         if self._thread is not None:
             self._thread.join()
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading and release the reserved memory."""
         self._stop.set()
         self.wait()
         with _lock:
             _reading.discard(self)
 
     def _work(self) -> None:
-        """Read the files, in the thread of its own."""
+        """Read the files. Runs in the separate thread."""
         block = bytearray(_BLOCK)
         try:
             for path in self._files:
                 with path.open("rb", buffering=0) as stream:
                     while not self._stop.is_set() and (size := stream.readinto(block)):
-                        self._read += size
-        except OSError as error:  # a search would meet the same fault, and report it
+                        self._read_bytes += size
+        except OSError as error:  # a search that meets the same fault reports it
             log.warning("reading %s ahead stopped: %s", path, error)
 
 
-#: Those of this process that are open, and have read, or are reading, their files.
+#: The open prefetches of this process that have read, or are reading, their files.
 _reading: weakref.WeakSet[Prefetch] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
-def _sizes(files: Sequence[Path]) -> Iterator[tuple[tuple[int, int], int]]:
-    """Each file's identity on this machine, and its bytes."""
+def _file_sizes(files: Sequence[Path]) -> Iterator[tuple[tuple[int, int], int]]:
+    """Yield the identity of each file, as device and inode, and its size in bytes."""
     for path in files:
         status = path.stat()
         yield (status.st_dev, status.st_ino), status.st_size

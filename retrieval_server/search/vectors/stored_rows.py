@@ -1,12 +1,11 @@
-"""The mapped file of vectors from which candidates of a compressed index are scored.
+"""Reads the mapped file of vectors from which the candidates of a compressed index are scored.
 
-A search reads some hundreds of rows that lie anywhere in the file. They are announced to the system before
-the first is read, so that on a cold file the disk works on all of them at once instead of on one after
-another.
+A search reads some hundreds of rows, which may be anywhere in the file. They are announced to the system
+before the first one is read, so that the disk reads all of them at once if the file is not in memory.
 
-Pages that were read stay mapped into the process while memory is free, and would in time amount to the whole
-file. So they are unmapped after every few thousand rows; they stay in the system's cache, which all servers
-of the machine share, and reading them again costs a microsecond or two.
+Pages that were read would stay mapped into the process as long as memory is free, and in time the whole file
+would be mapped. So the pages are unmapped after every thousand rows. They stay in the system's page cache,
+which all servers on the machine share, and reading them again takes a microsecond or two.
 """
 
 from __future__ import annotations
@@ -19,21 +18,22 @@ import numpy as np
 from retrieval_server.errors import REBUILD, UserError
 from retrieval_server.folder.row_layout import RowLayout
 
-#: Rows read before the mapped pages are released. With each, Linux maps 64 KiB around it, or the whole block
-#: of the page cache that holds it: up to 2 MiB where the file was written or read in order shortly before.
-#: They count as resident, but are the cache's memory and not the process's own.
+#: Rows that are read before the mapped pages are released. For each row Linux maps 64 KiB around it, or the
+#: whole block of the page cache that contains it: up to 2 MiB if the file was written or read in order
+#: shortly before. These pages count as resident, but they are memory of the cache, not of the process.
 RELEASE_AFTER = 1024
 
 
 class StoredRows:
-    """The `count` rows of a file, of which `take` reads some. Safe in several threads.
+    """The `count` rows of a file, some of which `take` reads. It is thread-safe.
 
-    Raises UserError if the file does not hold exactly so many rows.
+    Raises UserError if the file does not have exactly this number of rows.
     """
 
     def __init__(self, path: Path, layout: RowLayout, count: int):
         self._layout = layout
-        self._read = 0  # rows since the pages were released; threads may miscount it, which does no harm
+        #: Rows that were read since the pages were released. Threads may miscount it, which is harmless.
+        self._read = 0
         try:
             size = path.stat().st_size
             if size != count * layout.row_bytes:
@@ -49,7 +49,7 @@ class StoredRows:
         self._advise("MADV_RANDOM", 0, size)  # reading ahead would fetch rows that are not needed
 
     def take(self, numbers: np.ndarray) -> np.ndarray:
-        """The float32 vectors (numbers, dimension) of these rows; fastest in rising order."""
+        """Return the float32 vectors, (numbers, dimension), of these rows. Rising order is the fastest."""
         for row in numbers.tolist():
             start = row * self._layout.row_bytes
             page = start - start % mmap.PAGESIZE
@@ -61,11 +61,11 @@ class StoredRows:
         return vectors
 
     def release(self) -> None:
-        """Unmap the pages that were read; reading them again, in any thread, gives the same."""
+        """Unmap the pages that were read. Any thread can read them again afterwards."""
         self._read = 0
         self._advise("MADV_DONTNEED", 0, len(self._map))
 
     def _advise(self, advice: str, start: int, length: int) -> None:
-        """Tell the system how the bytes from `start` on will be used."""
-        if hasattr(mmap, advice):  # not on every system
+        """Tell the system how `length` bytes from `start` on will be used."""
+        if hasattr(mmap, advice):  # some systems have no such advice
             self._map.madvise(getattr(mmap, advice), start, length)

@@ -1,1 +1,1 @@
-"""HTTP below the routes: listener, middleware, origins, limits of connections and load."""
+"""The HTTP layers below the routes: listener, middleware, origin checks, connection limits, load shedding."""

@@ -1,15 +1,16 @@
-"""uvicorn's HTTP protocol with limits on connections and request heads.
+"""Extends uvicorn's HTTP protocol with limits on connections, request headers and reading times.
 
-uvicorn passes a request to the app when its headers are complete, and waits for the headers, and for the
-body, without a time limit. So it is here, below every middleware and the token check, that
+uvicorn waits without a time limit for the headers and the body of a request, and passes the request to the
+app only when its headers are complete. Middleware and the token check would therefore be too late, so this
+class enforces these limits for each connection:
 
-- the bytes and the number of a request's headers are limited (431), trailers and chunk extensions included;
-- headers, and then the body, must be complete within `read_timeout_s` each (408); a connection that has
-  never sent a request is closed silently;
-- an answer is dropped when the client has read none of it for `read_timeout_s`;
-- the number of connections is limited to `max_connections`: the next one gets 503 and is closed.
+- The size and the number of a request's headers are limited (431), including trailers and chunk extensions.
+- The headers, and then the body, must be complete within `read_timeout_s` each (408). A connection that has
+  never sent a request is closed silently.
+- A response is dropped if the client reads nothing of it for `read_timeout_s`.
+- The number of connections is limited to `max_connections`. A further one is answered with 503 and closed.
 
-While the app works on a request no time limit applies here; the app has its own deadline.
+While the app processes a request no time limit applies here; the app has a deadline for that.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from retrieval_server.server.limits import ConnectionLimits
 
-#: Bytes of a request's line, headers and trailers. Browsers with many cookies send some 10,000.
+#: Bytes of a request's line, headers and trailers. Browsers with many cookies send about 10,000.
 MAX_HEAD_BYTES = 64 * 2**10
 MAX_HEADERS = 100
 
 
 def limited_protocol(limits: ConnectionLimits) -> type[LimitedHttpProtocol]:
-    """The protocol class for `uvicorn.Config(http=...)`."""
+    """Return the protocol class with these limits, for `uvicorn.Config(http=...)`."""
     return type("LimitedHttpProtocol", (LimitedHttpProtocol,), {"limits": limits})
 
 
 class _HeadRefused(Exception):
-    """Ends the parsing of a request's head; httptools turns it into an error of its own."""
+    """Stops the parsing of a request's headers; httptools wraps it in one of its errors."""
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """One connection, with its limits; the methods without an underscore are called by others."""
+    """One connection with its limits. The event loop, the parser and uvicorn call its public methods."""
 
     limits: ConnectionLimits
 
@@ -47,8 +48,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._in_head = self._in_body = False  # which part of a request is arriving
-        self._head_bytes = self._header_count = 0  # of this request, parsed so far
+        self._head_bytes = self._header_count = 0  # of the current request, as far as it is parsed
         self._unparsed = 0  # bytes since the parser last completed an element
+        #: Status, word and reason with which the current request is refused.
         self._refusal: tuple[int, str, str] | None = None
 
     # Called by the event loop.
@@ -63,7 +65,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self._read_timer is None:  # the first bytes after an answer; uvicorn's own clock stops at them
+        if self._read_timer is None:  # the first bytes after a response, which end uvicorn's keep-alive timer
             self._start_read_timer()
         self._unparsed += len(data)
         super().data_received(data)
@@ -88,7 +90,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_head = True
         self._unparsed = self._head_bytes = self._header_count = 0
-        if self._read_timer is None:  # it arrived together with the end of the one before
+        if self._read_timer is None:  # the request arrived together with the end of the previous one
             self._start_read_timer()
         super().on_message_begin()
 
@@ -102,7 +104,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._in_body, self._unparsed = False, True, 0
-        self._start_read_timer()  # the body has its own time
+        self._start_read_timer()  # the time for the body starts now
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -125,7 +127,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     # The limits.
 
     def _count(self, size: int, headers: int) -> None:
-        """Count bytes and headers of a request's head. Raises _HeadRefused beyond the limits."""
+        """Count bytes and headers of the current request. Raises _HeadRefused if a limit is exceeded."""
         self._head_bytes += size
         self._header_count += headers
         if self._head_bytes > MAX_HEAD_BYTES:
@@ -139,7 +141,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _start_read_timer(self) -> None:
         self._stop_read_timer()
-        self._read_timer = self._later(self._on_read_timeout)
+        self._read_timer = self._call_after_timeout(self._on_read_timeout)
 
     def _stop_read_timer(self) -> None:
         if self._read_timer is not None:
@@ -147,10 +149,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._read_timer = None
 
     def _on_read_timeout(self) -> None:
-        """Refuse the request that has not arrived, or close a connection that has none."""
+        """Refuse a request that has not arrived completely, or close a connection without a request."""
         self._read_timer = None
-        # Not the client's fault: the app reads the body slowly, or an earlier request is still being
-        # answered.
+        # The client is not at fault if the app reads the body slowly or still answers an earlier request.
         if self.flow.read_paused or (self._answering and not self._in_body):
             self._start_read_timer()
         elif self._in_head or self._in_body:
@@ -164,35 +165,41 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Whether the app is answering a request."""
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _start_write_timer(self, unsent: int | None = None) -> None:
-        """Drop the connection if the client reads nothing; `unsent`: bytes at the last check."""
+    def _start_write_timer(self, previously_unsent: int | None = None) -> None:
+        """Check regularly that the client reads, and drop the connection if it does not.
+
+        `previously_unsent` is the number of unsent bytes at the last check.
+        """
         self._stop_write_timer()
-        waiting = self.transport.get_write_buffer_size()
-        if unsent is not None and waiting >= unsent:
+        unsent = self.transport.get_write_buffer_size()
+        if previously_unsent is not None and unsent >= previously_unsent:
             self.transport.abort()
         else:
-            self._write_timer = self._later(lambda: self._start_write_timer(waiting))
+            self._write_timer = self._call_after_timeout(lambda: self._start_write_timer(unsent))
 
     def _stop_write_timer(self) -> None:
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
 
-    def _later(self, action: Callable[[], None]) -> asyncio.TimerHandle:
+    def _call_after_timeout(self, action: Callable[[], None]) -> asyncio.TimerHandle:
         return self.loop.call_later(self.limits.read_timeout_s, action)
 
     def _refuse(self, status: int, error: str, reason: str) -> None:
-        """Answer and close; close without an answer if it would be taken for that of another request."""
-        # Within a body the cycle is that of this request, otherwise that of the one before.
-        silent = self.cycle.response_started or self.pipeline if self._in_body else self._answering
-        if not silent:
+        """Answer and close the connection.
+
+        No answer is sent if the client would take it for the response to another request.
+        """
+        # While a body arrives, the cycle belongs to this request, otherwise to the previous one.
+        is_ambiguous = self.cycle.response_started or self.pipeline if self._in_body else self._answering
+        if not is_ambiguous:
             body = json.dumps({"error": error, "reason": reason}).encode()
             headers = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             self.transport.write(STATUS_LINE[status] + headers % len(body) + body)
         self._close()
 
     def _close(self) -> None:
-        """Close when everything is sent, or when the client has stopped reading."""
+        """Close the connection when everything is sent, or when the client has stopped reading."""
         self._stop_read_timer()
         if not self.transport.is_closing():
             self.transport.close()

@@ -1,4 +1,4 @@
-"""Opens the socket on which the server listens, before anything is loaded."""
+"""Opens the socket on which the server listens. This happens before anything is loaded."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from retrieval_server.errors import UserError
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens on this address; port 0 takes any free one.
+    """Return a socket that listens on this address; port 0 selects any free port.
 
-    It listens from now on, since two processes may both bind a port on which none listens yet. Raises
-    UserError if this machine cannot listen there.
+    The socket listens at once, because two processes can bind the same port as long as neither listens on it.
+    Raises UserError if this machine cannot listen there.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -26,7 +26,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _sentence(host: str, port: int, error: OSError) -> str:
-    """The sentence, with the remedy, for an address on which this process cannot listen."""
+    """Return the message, with the remedy, for an address on which this process cannot listen."""
     if error.errno == errno.EADDRINUSE:
         return (
             f"port {port} of {host} is in use by another process. Stop that one, or choose another port with "

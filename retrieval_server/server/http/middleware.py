@@ -1,6 +1,7 @@
-"""ASGI layers around the app: metrics and log, the bearer token, and the size of a body.
+"""ASGI layers around the app for metrics and logs, the bearer token, and the size of a body.
 
-Those of origin_check.py and load_shedding.py come between them; retrieval_server/server/app.py has the order.
+Further layers are in origin_check.py and load_shedding.py; retrieval_server/server/app.py sets the order of
+all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from retrieval_server.engine.metrics import Metrics
 from retrieval_server.server.error_responses import error_response
 from retrieval_server.server.log_format import NOTE, RequestNote, request_log
 
-#: Answered without the token: probes send none, and the API page holds no data.
+#: Paths that need no token: probes send none, and the API page shows no data.
 OPEN_PATHS = frozenset(
     {"/", "/health", "/ready", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"}
 )
@@ -27,22 +28,22 @@ _VALID_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class MetricsMiddleware:
-    """Counts answers and their seconds by route, and logs a line for each.
+    """Counts and times the responses of each route, and logs each request.
 
-    Every answer gets `X-Request-ID`: the client's, if it sent a well-formed one. Paths that are not
-    routes of the server share the label "other".
+    Every response gets an `X-Request-ID`, which is the client's if it sent a well-formed one. Paths that are
+    not routes of the server share the label "other".
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: frozenset[str]):
         self._app, self._metrics, self._routes = app, metrics, routes
-        prefix = secrets.token_hex(5)  # once: the system's random numbers are slow for every request
+        prefix = secrets.token_hex(5)  # only once, since the system's random numbers are slow
         self._ids = (f"{prefix}{number % 16**6:06x}" for number in itertools.count())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         started = time.monotonic()
-        status = 500  # of an exception
+        status = 500  # unless the app starts a response
         request_id = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         is_valid = _VALID_ID.fullmatch(request_id)
         note = scope[NOTE] = RequestNote(request_id.decode() if is_valid else next(self._ids))
@@ -58,7 +59,7 @@ class MetricsMiddleware:
             await self._app(scope, receive, send_with_id)
         finally:
             seconds = time.monotonic() - started
-            # The router leaves its route in the scope: a path with a name in it is counted under its
+            # The router stores its route in the scope; a path with an index's name is counted as its
             # template.
             path = getattr(scope.get("route"), "path", scope["path"])
             route = path if path in self._routes else "other"
@@ -68,7 +69,7 @@ class MetricsMiddleware:
 
 
 def _log_request(note: RequestNote, route: str, status: int, seconds: float) -> None:
-    """Log the line of a request, if the level asks for such lines."""
+    """Log a request, if the log level includes such lines."""
     if request_log.isEnabledFor(logging.INFO):
         fields = {"id": note.id, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
         fields |= {"queries": note.queries, "index": note.index}
@@ -88,7 +89,7 @@ class TokenMiddleware:
             return await self._app(scope, receive, send)
         header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, token = header.partition(b" ")
-        # Compared in constant time, so that the time does not tell how much of a guess was right.
+        # The comparison takes constant time, so that its duration does not reveal parts of the token.
         if scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token):
             return await self._app(scope, receive, send)
         self._metrics.rejections.labels("", "unauthorized").inc()
@@ -107,9 +108,9 @@ class BodyLimitMiddleware:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         received_bytes = 0
+        reason = f"the body is larger than {self._max_bytes} bytes: send less at a time"
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if len(declared) > 18 or (declared.isdigit() and int(declared) > self._max_bytes):
-            reason = f"the body is larger than {self._max_bytes} bytes: send less at a time"
             return await error_response(413, "too_large", reason)(scope, receive, send)
 
         async def receive_counted() -> Message:
@@ -117,9 +118,7 @@ class BodyLimitMiddleware:
             message = await receive()
             received_bytes += len(message.get("body", b""))
             if received_bytes > self._max_bytes:
-                raise HTTPException(
-                    413, f"the body is larger than {self._max_bytes} bytes: send less at a time"
-                )
+                raise HTTPException(413, reason)
             return message
 
         await self._app(scope, receive_counted, send)

@@ -1,12 +1,14 @@
-"""Refuses requests of web pages: checks Host, Origin and content type.
+"""Refuses requests of foreign web pages by their Host, Origin and content type.
 
-There are three ways for a page to send commands; each is refused before a body is read:
+A web page can try to send commands to the server in three ways. Each is refused before the body is read:
 
-- a name of the page's own that resolves to this machine (DNS rebinding): `Host` must be a name of this
-  server (421). Numeric addresses are always accepted, since a page's name is never one;
-- a request from another site: anything but GET, HEAD and OPTIONS must come from the same origin, or from no
-  page at all (403). Clients other than browsers send neither `Origin` nor `Sec-Fetch-Site`;
-- a form, which a browser sends to other sites without asking them: a POST must say that it is JSON (415).
+- By DNS rebinding, a name of the page's site is made to resolve to this machine. So `Host` must be a name of
+  this server (421). Numeric addresses are always accepted, since the name of a site is never one.
+- A page can send a request to another site. So every request except GET, HEAD and OPTIONS must come from the
+  same origin or from no page at all (403). Clients other than browsers send neither `Origin` nor
+  `Sec-Fetch-Site`.
+- A browser sends a form to another site without asking that site first. So a POST must be JSON by its content
+  type (415).
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ _READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class HostNames:
-    """The names under which clients may address the server: its own, and `allowed` (`--allowed-host`).
+    """The names under which clients may address the server: its `names`, and those `allowed` by the operator.
 
-    An entry `.example.org` stands for that name and its subdomains, `*` for every name.
+    An allowed name (`--allowed-host`) such as `.example.org` includes all subdomains; `*` allows every name.
     """
 
     def __init__(self, names: Iterable[str] = (), allowed: Iterable[str] = ()):
@@ -39,26 +41,27 @@ class HostNames:
         self._names = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
 
     def serves(self, host: str) -> bool:
-        """Whether a `Host` header (a name or an address, with or without a port) means this server."""
+        """Return whether a `Host` header (a name or address, with or without a port) names this server."""
         name = _name_of(host)
         if name is None:
             return False
-        return ANY_HOST in self._allowed or _is_address(name) or name in self._names or self.lists(name)
+        is_own = _is_address(name) or name in self._names
+        return is_own or ANY_HOST in self._allowed or self.is_explicitly_allowed(name)
 
-    def lists(self, name: str) -> bool:
-        """Whether an entry of `allowed` means this name, `*` aside."""
+    def is_explicitly_allowed(self, name: str) -> bool:
+        """Return whether the operator has allowed this name or its domain; `*` does not count."""
         parents = {name[dot:] for dot, letter in enumerate(name) if letter == "."}
         return not self._allowed.isdisjoint({name, f".{name}"} | parents)
 
 
 def server_names(host: str) -> set[str]:
-    """The name of this machine, and the address that the server listens on."""
+    """Return the full and the short name of this machine, and the address on which the server listens."""
     name = socket.gethostname()
     return {host, name, name.partition(".")[0]}
 
 
 class OriginMiddleware:
-    """Refuses what a page of another site sends. `hosts` None: any `Host` is accepted."""
+    """Refuses requests of pages of other sites. If `hosts` is None, any `Host` is accepted."""
 
     def __init__(self, app: ASGIApp, hosts: HostNames | None, metrics: Metrics):
         self._app, self._hosts, self._metrics = app, hosts, metrics
@@ -71,9 +74,9 @@ class OriginMiddleware:
         await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
-        """Status, word and reason of the refusal of a request; None if it is accepted."""
+        """Return status, word and reason of the refusal of a request; None if it is accepted."""
         hosts = _values(scope, b"host")
-        # HTTP/1.0 has no Host header; some load balancers check /health with it, but no browser uses it.
+        # HTTP/1.0 has no Host header. Some load balancers check /health with it, but no browser uses it.
         is_named = len(hosts) == 1 or (not hosts and scope.get("http_version") == "1.0")
         if self._hosts is not None and not (is_named and all(map(self._hosts.serves, hosts))):
             name = repr(hosts[0][:100]) if len(hosts) == 1 else f"{len(hosts)} Host headers"
@@ -85,20 +88,20 @@ class OriginMiddleware:
         return 403, "cross_origin", reason
 
     def _is_foreign(self, scope: Scope, hosts: list[str]) -> bool:
-        """Whether a request comes from a page of another site."""
+        """Return whether a request comes from a page of another site."""
         if origins := _values(scope, b"origin"):
             return not all(self._is_own_origin(origin, hosts) for origin in origins)
         return any(site not in ("same-origin", "none") for site in _values(scope, b"sec-fetch-site"))
 
     def _is_own_origin(self, origin: str, hosts: list[str]) -> bool:
-        """Whether an `Origin` is the `Host` of the request, or a host of `--allowed-host`."""
+        """Return whether an `Origin` is the `Host` of the request or a host of `--allowed-host`."""
         try:
             netloc = urlsplit(origin).netloc
         except ValueError:
             return False
         name = _name_of(netloc)
         # A proxy may have replaced the browser's Host.
-        is_allowed = name is not None and self._hosts is not None and self._hosts.lists(name)
+        is_allowed = name is not None and self._hosts is not None and self._hosts.is_explicitly_allowed(name)
         return bool(netloc) and (is_allowed or netloc in hosts)
 
 
@@ -119,12 +122,12 @@ class JsonMiddleware:
 
 
 def _values(scope: Scope, name: bytes) -> list[str]:
-    """The values of a header, in lower case."""
+    """Return the values of a header in lower case."""
     return [value.decode("latin-1").strip().lower() for key, value in scope["headers"] if key == name]
 
 
 def _name_of(host: str) -> str | None:
-    """The name or address without the port; None if it is neither."""
+    """Return the name or address in a `Host` header, without the port; None if it is malformed."""
     match = _HOST.fullmatch(host)
     return match[1].strip("[]").rstrip(".") if match else None
 

@@ -214,7 +214,7 @@ async def test_beyond_the_bound_a_request_is_refused_at_once_and_whole():
 
 async def test_a_request_that_would_miss_its_deadline_is_refused_at_once():
     async with running(deadline_s=10.0, max_batch=1) as (engine, stepped, _):
-        engine._pace.batch_done(1, started=0.0, finished=4.0)
+        engine._latency.batch_done(1, started=0.0, finished=4.0)
         stepped.encoding.clear()
         tasks = await start(engine, ["a", "b", "c"])
         with pytest.raises(OverloadedError, match="take 16 s; the deadline is 10 s") as refusal:
@@ -226,7 +226,7 @@ async def test_a_request_that_would_miss_its_deadline_is_refused_at_once():
 
 async def test_a_request_that_would_wait_too_long_is_refused_at_once_and_an_idle_engine_takes_any():
     async with running(max_delay_s=2.0, max_batch=1) as (engine, stepped, _):
-        engine._pace.batch_done(1, started=0.0, finished=4.0)
+        engine._latency.batch_done(1, started=0.0, finished=4.0)
         stepped.encoding.clear()
         tasks = await start(engine, ["a", "b", "c"])  # 12 s of work, but nothing to wait for
         with pytest.raises(OverloadedError, match="take 16.00 s; --max-delay is 2 s") as refusal:
@@ -239,10 +239,10 @@ async def test_a_request_that_would_wait_too_long_is_refused_at_once_and_an_idle
 async def test_where_batches_scatter_less_is_accepted():
     async with running(max_delay_s=4.0, max_batch=1) as (engine, stepped, _):
         for end in range(10, 210, 10):
-            engine._pace.batch_done(1, started=end - (1.0 if end % 20 else 2.0), finished=end)
+            engine._latency.batch_done(1, started=end - (1.0 if end % 20 else 2.0), finished=end)
         stepped.encoding.clear()
         tasks = await start(engine, ["a"])
-        assert engine._pace.expected(2) < 4.0 < engine._pace.upper_bound(2)
+        assert engine._latency.expected(2) < 4.0 < engine._latency.upper_bound(2)
         with pytest.raises(OverloadedError) as refusal:
             await engine.search(["b"], 1)
         assert refusal.value.reason == "delay"

@@ -161,7 +161,7 @@ async def test_when_the_loop_is_late_what_would_be_refused_is_refused_unread(bm2
         for path in searches:  # the loop keeps up: bodies are read
             assert (await behind.post(path, json={"queries": 5})).status_code == 422
         assert (await behind.post("/retrieve", json={"queries": []})).status_code == 200
-        assert not watch.pressed
+        assert not watch.is_overloaded
         watch.late_s = 1.0
         for path in searches:
             answer = await behind.post(path, json={"queries": 5})
@@ -179,11 +179,11 @@ async def test_the_loop_is_pressed_while_something_holds_it_up():
     watch = LoopMonitor()
     watching = asyncio.create_task(watch.watch())
     await asyncio.sleep(0)
-    assert not watch.pressed
+    assert not watch.is_overloaded
     time.sleep(0.3)  # what is tested: a call that blocks the loop
-    while not watch.pressed:
+    while not watch.is_overloaded:
         await asyncio.sleep(0)
-    while watch.pressed:
+    while watch.is_overloaded:
         await asyncio.sleep(0.01)
     watching.cancel()
 
@@ -192,11 +192,11 @@ async def test_the_loop_is_pressed_while_many_have_to_be_refused():
     watch = LoopMonitor()
     watching = asyncio.create_task(watch.watch())
     for _ in range(4):
-        watch.would_refuse()
-    assert not watch.pressed
-    watch.would_refuse()
-    assert watch.pressed
-    while watch.pressed:
+        watch.count_refusable()
+    assert not watch.is_overloaded
+    watch.count_refusable()
+    assert watch.is_overloaded
+    while watch.is_overloaded:
         await asyncio.sleep(0.01)
     watching.cancel()
 

@@ -91,7 +91,7 @@ def test_the_number_of_threads_is_faisss_own_unless_it_is_given(monkeypatch):
     assert OpenOptions().search_threads is None
     monkeypatch.setattr(faiss, "omp_get_max_threads", lambda: 3)
     search = FlatSearch(flat(np.zeros((1000, DIMENSION), np.float32)))
-    assert len(search._together) == len(search._alone) == 3
+    assert len(search._batch_parts) == len(search._single_parts) == 3
     search.close()
 
 
