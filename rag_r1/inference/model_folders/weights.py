@@ -1,8 +1,9 @@
 """Checks weight files without reading the weights: which tensors they contain, and whether they are complete.
 
-    """Raises RunError for the first weight file of a Hugging Face model that is missing or incomplete, and for
-    weights of other sizes than config.json says."""
-    tensors: dict[str, Any] = {}
+A safetensors file begins with the length of a JSON header in eight bytes, followed by the header, which
+states where each tensor ends. This reveals, before anything is started, a download that was cut off, a
+pointer left by Git LFS in place of a file, and a missing shard. The header also has the shape of each tensor,
+so a config.json of another model is found as well.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TORCH_PREFIXES = (b"PK", b"\x80")
 #: Most JSON values of a header.
 _MAX_VALUES = 10_000_000
 _INDEX = "model.safetensors.index.json"
-#: The input embedding, and what a layer's tensors begin with, in the decoders that this project trains.
+#: The input embedding of the decoders that this project trains, and the prefix of a layer's tensors.
 _EMBEDDING = "model.embed_tokens.weight"
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
@@ -47,13 +48,9 @@ def tensors_of(file: Path) -> dict[str, Any]:
 
 
 def check_weights(folder: Path) -> None:
-<<<<<<< HEAD
-    """Raises RunError for the first file of weights of a Hugging Face model that is missing or not whole, and
-    for weights of other sizes than its config.json says."""
+    """Raises RunError for the first weight file of a Hugging Face model that is missing or incomplete, and if
+    the weights have other sizes than config.json says."""
     tensors: dict[str, Any] = {}
-=======
-    """Raises RunError for the first weight file of a Hugging Face model that is missing or incomplete."""
->>>>>>> part4
     try:
         index = read_json_file(folder / _INDEX) if (folder / _INDEX).is_file() else {}
         indexed = {folder / str(name) for name in index.get("weight_map", {}).values()}
@@ -74,8 +71,8 @@ def check_weights(folder: Path) -> None:
 
 
 def _difference_from_config(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
-    """The first size that config.json and the tensors' headers tell differently; None if there is none, or if
-    the tensors have other names than those of a plain decoder."""
+    """Returns the first size in which config.json differs from the tensors; None if they agree, or if the
+    tensors do not have the names of a plain decoder."""
     shape = tensors.get(_EMBEDDING, {}).get("shape")
     layers = {int(match[1]) for name in tensors if (match := _LAYER.match(name))}
     in_weights = {"num_hidden_layers": len(layers) or None}
