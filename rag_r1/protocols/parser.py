@@ -126,7 +126,8 @@ def read_calls(body: str, form: CallFormat) -> list[Call]:
 
 
 def _json_calls(body: str, form: CallFormat) -> list[Call]:
-    """The calls in a JSON object, or in a list of objects; equal ones once. Raises ValueError."""
+    """Returns the calls in a JSON object or in a list of objects, with a result for each, also for equal
+    ones: a policy assigns results to its calls by their order. Raises ValueError for anything else."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):  # hostile nesting exhausts the JSON reader's stack
@@ -137,9 +138,7 @@ def _json_calls(body: str, form: CallFormat) -> list[Call]:
         name, arguments = item.get("name"), item.get("arguments", item.get("parameters", {}))
         if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):
             raise ValueError("a call must be JSON with a name and arguments")
-        call = Call(form.registered(well_formed(name).strip()), _checked_value(arguments))
-        if call not in calls:
-            calls.append(call)
+        calls.append(Call(form.registered(well_formed(name).strip()), _checked_value(arguments)))
     return calls
 
 

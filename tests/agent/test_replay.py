@@ -91,6 +91,20 @@ async def test_of_several_searches_in_a_turn_each_finds_what_it_found():
     assert resumed.turns[0].documents == [[FOUND], [OTHER]]
 
 
+async def test_of_equal_calls_in_a_turn_each_gets_its_own_result(tmp_path):
+    path = tmp_path / "listed.yaml"
+    path.write_text("extends: rag_r1_mq\nname: listed\nquery_syntax: json\n")
+    listed = load_protocol(str(path))
+    call = '{"name": "search", "arguments": {"query": "a"}}'
+    turn = f"<think> t </think> <search> [{call}, {call}] </search>"
+    record = await episode(Engine([turn, ANSWER]), protocol=listed).run("id", "Who?", [1])
+    assert record.turns[0].queries == ["a", "a"]
+    record.turns[0].calls[0].documents = [OTHER]
+    past = past_of(record, 1)
+    resumed = await episode(Engine([ANSWER]), protocol=listed).resume("id", "Who?", [1], past)
+    assert resumed.turns[0].documents == [[OTHER], [FOUND]]
+
+
 async def test_the_turns_that_are_left_are_those_of_the_whole_episode():
     searches = [search("a"), search("b"), search("c")]
     record = await episode(Engine(searches), max_turns=2).run("id", "Who?", [1])
