@@ -23,13 +23,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.agent.failures import FailurePolicy, error_line, failure_text
+from rag_r1.agent.failures import FailurePolicy, error_line
 from rag_r1.agent.interfaces import Tool, call_tool
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.agent.validation import checked_results
 from rag_r1.io.call_timeout import CallTimeoutError, with_timeout
 from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import CachedDocuments, Document, Failure, Refusal, text_result
+from rag_r1.protocols.actions import failure_text
 from rag_r1.protocols.retriever_query import CallContext, Context
 
 logger = logging.getLogger(__name__)
@@ -156,7 +157,8 @@ class ToolExecutor:
 def _failure(name: str, error: Exception) -> Failure:
     """Return the result of a call whose tool raised, and log the error."""
     logger.warning("a call of the tool %s failed: %s", name, error_line(error))
-    return Failure(failure_text(name, late=isinstance(error, CallTimeoutError)), "tool", error_line(error))
+    message = failure_text(name, timed_out=isinstance(error, CallTimeoutError))
+    return Failure(message, "tool", error_line(error))
 
 
 def _set_sent(calls: Sequence[CallRecord], context: Context) -> None:

@@ -14,6 +14,9 @@ from typing import Any, ClassVar
 
 #: The built-in tool. Its arguments are `{"query": text}`.
 SEARCH = "search"
+#: What the policy reads when a search failed.
+NO_ANSWER = "The search engine did not answer. Try another query, or answer with what is known."
+TIMED_OUT = "The search did not answer in time. Try another query, or answer with what is known."
 
 
 def well_formed(text: str) -> str:
@@ -58,6 +61,14 @@ class Document:
 class CachedDocuments(list[Document]):
     """The documents of a call for which no request was sent, since the same call was answered before or is
     under way."""
+
+
+def failure_text(tool: str, *, timed_out: bool = False) -> str:
+    """Return what the policy reads when a call of a tool failed. The texts are fixed, since those of a server
+    or of an error may be hostile."""
+    if tool != SEARCH:
+        return f"The tool {tool} did not answer. Try another call, or answer with what is known."
+    return TIMED_OUT if timed_out else NO_ANSWER
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from jsonschema.exceptions import SchemaError
 
 from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal, text_result
+from rag_r1.protocols.actions import failure_text
 from rag_r1.tools.argument_validator import MAX_SCHEMA_CHARS, ArgumentValidator
 
 #: Most characters of a text that a tool returns; usually the budget of the observation is the lower limit.
@@ -96,8 +97,7 @@ class FunctionTool:
         try:
             result = await self.function(**named_arguments(arguments, self.parameters))
         except Exception as error:
-            message = f"The tool {self.name} did not answer. Try another call, or answer with what is known."
-            return Failure(message, "tool", f"{type(error).__name__}: {error}"[:200])
+            return Failure(failure_text(self.name), "tool", f"{type(error).__name__}: {error}"[:200])
         if isinstance(result, str):
             return text_result(self.name, result[:_MAX_CHARS])
         return result  # type: ignore[return-value]  # the tool executor checks it

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from rag_r1.agent import Budget, Episode, FailurePolicy, FailureRecord, TokenizerCodec, UnknownTokenError
-from rag_r1.agent.failures import NO_ANSWER, TIMED_OUT
 from rag_r1.demo.tokenizer import make_tokenizer
+from rag_r1.protocols.actions import NO_ANSWER, TIMED_OUT
 from rag_r1.tools import search_tools
 from tests.agent.hostile_parts import (
     ANSWER,

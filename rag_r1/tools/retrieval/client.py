@@ -35,6 +35,7 @@ from rag_r1.io.retry import RetryPolicy, is_transient, retry_after
 from rag_r1.options.declare import options_from
 from rag_r1.options.server_address import WEB_PAGE
 from rag_r1.protocols import CachedDocuments, Document, Failure
+from rag_r1.protocols.actions import NO_ANSWER
 from rag_r1.protocols.retriever_query import Context
 from rag_r1.tools.function_tool import SearchTool
 from rag_r1.tools.retrieval.cache import QueryCache
@@ -48,8 +49,6 @@ from rag_r1.tools.retrieval.query_format import (
 
 logger = logging.getLogger(__name__)
 
-#: What the policy reads when a search could not be answered. A fixed text: a server's own is hostile data.
-FAILURE_TEXT = "The search engine did not answer. Try another query, or answer with what is known."
 #: A response larger than this many bytes is not a search result.
 MAX_RESPONSE_BYTES = 64 << 20
 #: Most JSON values of a response, and more for each document that was requested.
@@ -78,7 +77,7 @@ class ClientStats:
 
 def failure(detail: str) -> Failure:
     """The result of a query that got no answer; `detail` is for people."""
-    return Failure(FAILURE_TEXT, "retriever", detail[:200])
+    return Failure(NO_ANSWER, "retriever", detail[:200])
 
 
 def token_header() -> dict[str, str]:
