@@ -1,4 +1,8 @@
-"""Protocols: prompts, tags, query syntax and observation formats as data. How they work: `protocol.py`."""
+"""Protocols: prompts, tags, query syntax and observation formats as data.
+
+`protocol.py` explains how a protocol works, `loader.py` the YAML files, `blocks.py` and `actions.py` the
+blocks that a policy writes and the actions that follow from them.
+"""
 
 from rag_r1.protocols.actions import (
     SEARCH,
