@@ -12,7 +12,7 @@ from rag_r1.agent.interfaces import Codec, Engine, Generation, Tool, UnknownToke
 from rag_r1.agent.replay import ReplayTurn
 from rag_r1.agent.self_consistency import sample_paths
 from rag_r1.agent.tokens.codec import TokenizerCodec
-from rag_r1.agent.tokens.ledger import Capacity, Ledger, Span, TrainingRow
+from rag_r1.agent.tokens.ledger import Capacity, Ledger, TrainingRow
 from rag_r1.agent.trajectory import STATUSES, CallRecord, Trajectory, Turn
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "Ledger",
     "Observer",
     "ReplayTurn",
-    "Span",
     "TokenizerCodec",
     "Tool",
     "TrainingRow",

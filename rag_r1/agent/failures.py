@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Strict
-
 from rag_r1.io.call_timeout import CallTimeoutError
 from rag_r1.io.retry import backoff
 from rag_r1.io.terminal_text import terminal_text
@@ -33,12 +31,7 @@ from rag_r1.protocols.actions import well_formed
 Kind = Literal["retriever", "tool", "engine", "judge", "row", "error", "budget"]
 KINDS: tuple[str, ...] = get_args(Kind)
 #: An option that lists some of the kinds.
-Kinds = Annotated[
-    tuple[Kind, ...],
-    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),  # YAML has lists
-    Strict(),
-    Constraint(f"a list of some of {', '.join(KINDS)}"),
-]
+Kinds = Annotated[tuple[Kind, ...], Constraint(f"a list of some of {', '.join(KINDS)}")]
 
 
 @dataclass(frozen=True)

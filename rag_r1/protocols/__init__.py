@@ -22,8 +22,8 @@ from rag_r1.protocols.actions import (
     Think,
     text_result,
 )
-from rag_r1.protocols.blocks import Block, CallFormat, Tag, Tags
-from rag_r1.protocols.chat_turns import ChatTemplateError, ChatTurns
+from rag_r1.protocols.blocks import Tag, Tags
+from rag_r1.protocols.chat_turns import ChatTemplateError
 from rag_r1.protocols.loader import (
     ProtocolError,
     load_protocol,
@@ -39,13 +39,10 @@ __all__ = [
     "Action",
     "Answer",
     "Backtrack",
-    "Block",
     "CachedDocuments",
     "Call",
-    "CallFormat",
     "Calls",
     "ChatTemplateError",
-    "ChatTurns",
     "Document",
     "Failure",
     "Invalid",

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean, pstdev
 
 from rag_r1.agent.tokens.ledger import Span
 from rag_r1.agent.trajectory import Trajectory, Turn
@@ -90,7 +91,7 @@ def group_signals(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
     if not compared:
         return {}
     return {
-        "group_deviation": sum(map(_deviation, compared)) / len(compared),
+        "group_deviation": fmean(map(pstdev, compared)),
         "groups_without_signal": sum(len(set(rewards)) == 1 for rewards in compared) / len(compared),
     }
 
@@ -98,9 +99,3 @@ def group_signals(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
 def _mean(sum_and_count: Sequence[float]) -> float | None:
     """Return the mean from a [sum, count]; None if it is empty or the count is 0."""
     return sum_and_count[0] / sum_and_count[1] if sum_and_count and sum_and_count[1] else None
-
-
-def _deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of the values."""
-    mean = sum(values) / len(values)
-    return (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5

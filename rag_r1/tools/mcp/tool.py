@@ -27,7 +27,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import Field
 
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.declare import (
@@ -49,21 +49,8 @@ from rag_r1.tools.secret_option import Variable
 MAX_CHARS = 20_000
 
 
-def _as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _texts(value: tuple) -> tuple:
-    if not all(isinstance(text, str) and text for text in value):
-        raise ValueError("not all are texts")
-    return value
-
-
-Texts = Annotated[
-    tuple,
-    BeforeValidator(_as_tuple),
-    AfterValidator(_texts),
-    Constraint("a list of texts, such as [npx, server]"),
+_Texts = Annotated[
+    tuple[Annotated[Text, Field(min_length=1)], ...], Constraint("a list of texts, such as [npx, server]")
 ]
 
 
@@ -72,13 +59,13 @@ class McpOptions:
     """The keys of the tool `mcp`: of its server (`command` or `url`), and of the tool."""
 
     #: The command of a server that is started here and spoken to over stdio.
-    command: Texts | None = None
+    command: _Texts | None = None
     #: The address of a server with streamable HTTP.
     url: Address | None = None
     #: The tool's name at the server; null: the name of the entry.
     call: Text | None = None
     #: Names of environment variables that a command gets.
-    env: Texts = ()
+    env: _Texts = ()
     #: The folder in which a command is started; null: the current one.
     cwd: Text | None = None
     #: Environment variable with a bearer token for `url`.
