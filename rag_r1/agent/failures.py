@@ -23,11 +23,17 @@ from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.declare import Constraint, Count, PositiveSeconds, Seconds, options, options_from
 from rag_r1.protocols.actions import well_formed
 
-#: The kinds of failures.  retriever   the retrieval server did not answer tool        another tool failed
-#: engine      a generation was aborted, raised, timed out or is impossible (ids outside the vocabulary, NaN
-#: log-probs) judge       the judge of a reward term failed row         the row of the data set could not be
-#: used error       a bug budget      the policy ran out of turns or tokens; this is no failure of the
-#: infrastructure, but can be masked like one (DAPO's overlong filtering)
+#: The kinds of failures.
+#:
+#:     retriever   the retrieval server did not answer
+#:     tool        another tool failed
+#:     engine      a generation was aborted, raised, timed out or is impossible (ids outside the vocabulary,
+#:                 NaN log-probs)
+#:     judge       the judge of a reward term failed
+#:     row         the row of the data set could not be used
+#:     error       a bug
+#:     budget      the policy ran out of turns or tokens; this is no failure of the infrastructure, but it
+#:                 can be masked like one (DAPO's overlong filtering)
 Kind = Literal["retriever", "tool", "engine", "judge", "row", "error", "budget"]
 KINDS: tuple[str, ...] = get_args(Kind)
 #: An option that lists some of the kinds.

@@ -2,14 +2,13 @@
 
 The role of a block determines what happens when the policy closes it:
 
-    think, plan     text of the policy; with `stop: true` the turn ends here call            calls of tools;
-    the environment answers with an observation answer          the final answer, which ends the episode
+    think, plan     text of the policy; with `stop: true` the turn ends here
+    call            calls of tools; the environment answers with an observation
+    answer          the final answer, which ends the episode
     summary         replaces turns in the context: all of them (`span: everything`, the default), or those
-    from
-                    the last call (`span: last_call`)
+                    from the last call (`span: last_call`)
     backtrack       removes turns from the context, from the last one with a role in `pops`; by default the
-    last
-                    turn, whatever its role. The text of the block stays, as a reflection
+                    last turn, whatever its role. The text of the block stays, as a reflection
     observation     the result of calls; the only block that the environment writes
 
 Plans are never removed from the context (rag_r1/agent/memory.py).

@@ -110,12 +110,15 @@ def _further_calls(text: str, position: int, acting: Sequence[Block]) -> Iterato
 
 
 def read_calls(body: str, form: CallFormat) -> list[Call]:
-    """Return the calls in the body of a block. Raises ValueError if they are not written in `form.syntax`:
+    """Return the calls in the body of a block, which is written in one of these syntaxes (`form.syntax`):
 
-    single   the query of one call of `form.tool` list     several such queries (see `split_queries`)
-    named    `[tool]: query` json     an object, or a list of objects, with `name` and `arguments`: the
-    form of Hermes, which Qwen's
-             chat templates use too (in Llama's templates `parameters`)
+        single   the query of one call of `form.tool`
+        list     several such queries (see `split_queries`)
+        named    `[tool]: query`
+        json     an object, or a list of objects, with `name` and `arguments` (in Llama's templates
+                 `parameters`): the form of Hermes, which Qwen's chat templates use too
+
+    Raises ValueError if the body is not written in this way.
     """
     if form.syntax == "json":
         return _json_calls(body, form)

@@ -1,11 +1,9 @@
 """Normalisers of answers, for rewards and for evaluation.
 
-    squad         SQuAD's normaliser, which Search-R1 and RAG-R1 use too; the default. It converts to lower
-    case,
-                  removes ASCII punctuation and the articles a / an / the, and folds white space.
-    r1_searcher   the normaliser of R1-Searcher's reward servers and of its evaluation
-    (`metric_calc_rule.py`),
-                  on which its published figures are based. Punctuation, including ‘ ’ ´ `, becomes spaces, so
+    squad         SQuAD's normaliser, the default, which Search-R1 and RAG-R1 use too. It converts to lower
+                  case, removes ASCII punctuation and the articles a / an / the, and folds white space.
+    r1_searcher   the normaliser of R1-Searcher's reward servers and evaluation (`metric_calc_rule.py`), on
+                  which its published figures are based. Punctuation, including ‘ ’ ´ `, becomes spaces, so
                   that "Jean-Luc" is two words, and the answers `True` and `False` become yes and no.
 
 Of some golds nothing is left after normalisation ("The The", "A", "?"). These and their predictions are
