@@ -19,7 +19,7 @@ from rag_r1.options.server_address import Address
 from rag_r1.protocols import Refusal
 from rag_r1.tools.function_tool import FunctionTool, schema_of
 from rag_r1.tools.http import HttpFailure, JsonClient
-from rag_r1.tools.retrieval.client import token_header
+from rag_r1.tools.retrieval.options import token_header
 
 _PARAMETERS = schema_of(
     {
