@@ -80,7 +80,7 @@ class ChatTurns:
         return _written(result, self.quoted)
 
     @property
-    def marks(self) -> set[str]:
+    def delimiters(self) -> set[str]:
         """The lines of these strings that are not just ordinary words. In a result, such a line could look
         like the end of the message."""
         lines = "\n".join((self.before, self.between, self.after)).split("\n")

@@ -278,7 +278,7 @@ class Protocol:
 
         control = set(control)
         turns = derive_chat_turns(render, self.messages("Who wrote it?"), turn, tools, control)
-        return replace(self.with_special_tokens(control | turns.marks), chat_turns=turns)
+        return replace(self.with_special_tokens(control | turns.delimiters), chat_turns=turns)
 
     @cached_property
     def neutralise(self) -> Neutraliser:

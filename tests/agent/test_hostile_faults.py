@@ -144,7 +144,7 @@ def test_a_prompt_is_awaited_and_one_that_cannot_be_made_is_a_bad_row():
     async def built(ids):
         return ids if ids else raise_(KeyError("raw_prompt"))
 
-    assert play(Parts([ANSWER]), prompt=built([7]))[1].prompt_ids == [7]
+    assert play(Parts([ANSWER]), prompt=built([7]))[1].first_prompt == [7]
     record, _ = play(Parts([ANSWER]), prompt=built([]))
     assert record.failures == [FailureRecord("row", 0, "no prompt: KeyError: 'raw_prompt'")]
 

@@ -140,11 +140,6 @@ class Ledger:
         """The prompt of the first row; the ledger's own list."""
         return self._rows[0].prompt_ids
 
-    @property
-    def prompt_ids(self) -> list[int]:
-        """The prompt of the open row; the ledger's own list."""
-        return self._rows[-1].prompt_ids
-
     def spans(self) -> Iterator[Span]:
         """Yield all spans of all rows, in order."""
         return (span for row in self._rows for span in row.spans)

@@ -85,23 +85,30 @@ async def http_streams(url: str, client: httpx2.AsyncClient) -> AsyncIterator[tu
 async def _read(process: Process, incoming: Any, allowance: TrafficAllowance, reason: CloseReason) -> None:
     """Pass the messages on a server's stdout to `incoming`. Once one is too large, stdout is only drained."""
     assert process.stdout is not None  # anyio.open_process has made a pipe
-    lines = LineSplitter()
     with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError):
         async with incoming:
-            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # nobody reads any more
-                try:
-                    while True:
-                        data = await process.stdout.receive()
-                        allowance.spend(len(data))
-                        for line in lines.feed(data):
-                            allowance.spend(0, 1)
-                            check_message(line)
-                            await incoming.send(_message(line))
-                except TooLargeError as error:
-                    reason.text = f"it was ended, since the server sent too much: {error}"
+            try:
+                await _forward_messages(process.stdout, incoming, allowance)
+            except TooLargeError as error:
+                reason.text = f"it was ended, since the server sent too much: {error}"
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                pass  # nobody reads the messages any more
         with anyio.CancelScope(shield=True):
             while True:
                 await process.stdout.receive()
+
+
+async def _forward_messages(stdout: Any, incoming: Any, allowance: TrafficAllowance) -> None:
+    """Check the messages on a server's stdout, one on each line, and pass them to `incoming`. Raises
+    TooLargeError, and anyio's errors when one of the streams ends."""
+    lines = LineSplitter()
+    while True:
+        data = await stdout.receive()
+        allowance.spend(len(data))
+        for line in lines.feed(data):
+            allowance.spend(0, 1)
+            check_message(line)
+            await incoming.send(_message(line))
 
 
 def _message(line: bytes) -> SessionMessage | Exception:

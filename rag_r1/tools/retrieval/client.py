@@ -195,7 +195,8 @@ class RetrievalClient(SearchTool):
 
         After a failure each turn is retried in a request of its own, without the queries that have been
         answered. So a faulty turn costs those that shared its request at most one attempt, and a refused
-        query affects only its own turn."""
+        query affects only its own turn.
+        """
         if full is not None and not full.done():
             await asyncio.wait([full], timeout=self.config.gather_s)
             if self._open_turns is turns:
