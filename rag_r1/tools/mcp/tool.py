@@ -49,7 +49,6 @@ from rag_r1.tools.secret_option import Variable
 #: Longest text of a result, in characters.
 MAX_CHARS = 20_000
 
-
 _Texts = Annotated[
     tuple[Annotated[Text, Field(min_length=1)], ...], Constraint("a list of texts, such as [npx, server]")
 ]
