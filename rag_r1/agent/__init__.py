@@ -1,4 +1,8 @@
-"""The agent core: token ledger, budgets and the turn loop. Pure asyncio; no veRL, no torch, no HTTP."""
+"""The agent core: it runs a question turn by turn and keeps the tokens and the record of the episode.
+
+`episode.py` has the turn loop, `tokens/ledger.py` the tokens for training, `trajectory.py` the record and
+`budget.py` the limits. The package is plain asyncio and imports neither veRL nor torch nor an HTTP client.
+"""
 
 from rag_r1.agent.budget import Budget
 from rag_r1.agent.episode import Episode
@@ -8,7 +12,7 @@ from rag_r1.agent.interfaces import Codec, Engine, Generation, Tool, UnknownToke
 from rag_r1.agent.replay import ReplayTurn
 from rag_r1.agent.self_consistency import sample_paths
 from rag_r1.agent.tokens.codec import TokenizerCodec
-from rag_r1.agent.tokens.ledger import Capacity, Ledger, Span, TrainingRow
+from rag_r1.agent.tokens.ledger import Capacity, Ledger, TrainingRow
 from rag_r1.agent.trajectory import STATUSES, CallRecord, Trajectory, Turn
 
 __all__ = [
@@ -27,7 +31,6 @@ __all__ = [
     "Ledger",
     "Observer",
     "ReplayTurn",
-    "Span",
     "TokenizerCodec",
     "Tool",
     "TrainingRow",

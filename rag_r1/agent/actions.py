@@ -1,10 +1,10 @@
-"""What the actions of the policy do: answer, call tools, rewrite the context, or nothing.
+"""Carries out the actions of the policy: it answers, calls tools, rewrites the context, or does nothing.
 
-Each kind of action has one coroutine, found by the table `ACTIONS`; the code never refers to a protocol by
-name. It changes the state of the episode and returns None, or the status (see trajectory.STATUSES) with which
-the episode ends. All calls of a turn are made at once (tool_executor.py), and their results are shortened to
-the budget (truncation.py). Unless its kind is masked, a failed call is shown to the policy as a short error
-and the episode goes on.
+The table `ACTIONS` maps each kind of action to one coroutine, so nothing here depends on a particular
+protocol. A coroutine changes the state of the episode and returns None, or the status with which the episode
+ends. All calls of a turn are made at once (tool_executor.py), and their results are shortened to the budget
+(truncation.py). A failed call ends the episode if its kind of failure is masked (failures.py); otherwise the
+policy is shown a short error, and the episode continues.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from rag_r1.agent.episode_state import EpisodeState
-from rag_r1.agent.trajectory import CallRecord, Turn, query_key
+from rag_r1.agent.trajectory import CallRecord, Status, Turn, query_key
 from rag_r1.agent.truncation import fit_observation
 from rag_r1.agent.validation import checked_ids
 from rag_r1.protocols import Action, Answer, Backtrack, Calls, Failure, Invalid, Plan, Search, Summary, Think
 
 
-async def _answer(state: EpisodeState, turn: Turn, action: Answer) -> str | None:
-    """End with the answer; or, if it comes too early and there is another turn, take it for a thought."""
+async def _answer(state: EpisodeState, turn: Turn, action: Answer) -> Status | None:
+    """End with the answer. If it comes too early and another turn is possible, treat it as a thought."""
     if state.turns_left and state.room >= state.budget.min_turn_tokens:
         if state.budget.max_state is not None:
             turn.state = state.memory.state()
@@ -34,8 +34,8 @@ async def _answer(state: EpisodeState, turn: Turn, action: Answer) -> str | None
 
 
 def _is_early(state: EpisodeState, turn: Turn) -> bool:
-    """Whether a turn comes before `min_actions` others, or its `state` is not below `max_state`. Raises
-    ValueError if that state is needed and unknown."""
+    """Whether the memory's state is not below `max_state`, or fewer than `min_actions` turns came before.
+    Raises ValueError if that state is needed, but the engine gives no log-probs."""
     max_state = state.budget.max_state
     if max_state is not None:
         if turn.state is None:
@@ -46,16 +46,16 @@ def _is_early(state: EpisodeState, turn: Turn) -> bool:
     return actions < state.budget.min_actions
 
 
-async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> str | None:
-    """Make the calls and show their results. Returns the status with which the episode ends if a failed
-    call is to be masked, or if there is no room for an observation and another turn; else None."""
+async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> Status | None:
+    """Make the calls and show their results to the policy. The episode ends if the failure of a call is
+    masked, or if there is no room for the observation and another turn."""
     budget = state.budget
     room = state.room - budget.min_turn_tokens
     if room < 1:
         return "token_limit"
     turn.calls = [CallRecord(call.tool, dict(call.arguments)) for call in action.calls]
     turn.repeated_queries = _count_repeated(state.sent_queries, turn.queries)
-    if state.observer:  # building the event costs, so only for an observer
+    if state.observer:  # making the event takes time
         state.emit("calls", calls=[{"tool": c.tool, "arguments": c.arguments} for c in turn.calls])
     started = time.perf_counter()
     results = await state.executor.call(turn.calls)
@@ -75,27 +75,27 @@ async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> str 
     for call, call_documents in zip(turn.calls, fitted.documents, strict=True):
         call.documents = call_documents
     state.observe(turn, checked_ids(fitted.ids), fitted.text)
-    if state.observer:  # building the event costs, so only for an observer
+    if state.observer:  # making the event takes time
         state.emit("documents", calls=[call.to_dict() for call in turn.calls])
     return None
 
 
-def _record_failure(state: EpisodeState, turn: Turn, results: Sequence[Any]) -> str | None:
-    """Note the failure of a turn, if one of its calls failed. Returns the status with which the episode ends
-    if a failure is to be masked; else None."""
+def _record_failure(state: EpisodeState, turn: Turn, results: Sequence[Any]) -> Status | None:
+    """Record the failure of a turn if one of its calls failed. Returns the status with which the episode ends
+    if that failure is masked, else None."""
     failures = [result for result in results if isinstance(result, Failure)]
     if not failures:
         return None
     turn.status = "tool_failure"
     mask = state.failures.mask
-    # Masked kinds first: they decide whether the episode ends.
+    # One failure is recorded for the turn, of a masked kind if there is one: that decides whether it ends.
     failure = min(failures, key=lambda failure: failure.kind not in mask)
     state.add_failure(failure.kind, failure.detail)
     return "tool_failure" if state.record.masked(mask) else None
 
 
 def _count_repeated(sent_queries: set[str], queries: Sequence[str]) -> int:
-    """The number of a turn's queries that were sent before in this episode. All are added to
+    """Return how many queries of a turn were already sent in this episode, and add them all to
     `sent_queries`."""
     n_earlier = len(sent_queries)
     sent_queries.update(map(query_key, queries))
@@ -103,18 +103,18 @@ def _count_repeated(sent_queries: set[str], queries: Sequence[str]) -> int:
 
 
 async def _continue(state: EpisodeState, turn: Turn, action: Action) -> None:
-    """Do nothing: the next turn follows without an observation."""
+    """Do nothing: a plan or a thought is followed by the next turn, without an observation."""
 
 
-async def _rewrite(state: EpisodeState, turn: Turn, action: Summary | Backtrack) -> str | None:
-    """Take turns out of the context, as memory.py describes. Returns the status with which the episode
-    ends if that leaves no room for another turn; else None."""
+async def _rewrite(state: EpisodeState, turn: Turn, action: Summary | Backtrack) -> Status | None:
+    """Remove turns from the context, as memory.py describes. The episode ends if the new context leaves no
+    room for another turn."""
     ledger, memory = state.ledger, state.memory
     is_backtrack = isinstance(action, Backtrack)
     removed = memory.backtrack(action.pops) if is_backtrack else memory.summarise(action.span)
     summarises_all = not is_backtrack and action.span == "everything"
     if not removed and not summarises_all:
-        return None  # no turn can be taken out: the context grows by this one
+        return None  # there is no turn to remove: the context just grows by this one
     ids = [*ledger.first_prompt, *memory.ids()]
     room = ledger.capacity.room(len(ids))
     if room is not None and room < state.budget.min_turn_tokens:
@@ -125,8 +125,9 @@ async def _rewrite(state: EpisodeState, turn: Turn, action: Summary | Backtrack)
     return None
 
 
-async def _hint(state: EpisodeState, turn: Turn, action: Action) -> str | None:
-    """Show the protocol's hint for an invalid turn, or return the status with which the episode ends."""
+async def _hint(state: EpisodeState, turn: Turn, action: Action) -> Status | None:
+    """Show the protocol's hint after an invalid turn. The episode ends if the protocol has none, or if there
+    is no room for it."""
     if (hint := state.protocol.hint) is None:
         return "token_limit" if turn.status == "truncated" else "no_action"
     ids = checked_ids(state.codec.encode(hint))
@@ -136,8 +137,8 @@ async def _hint(state: EpisodeState, turn: Turn, action: Action) -> str | None:
     return None
 
 
-#: Kind of action -> the coroutine that carries it out.
-ACTIONS: dict[str, Callable[[EpisodeState, Turn, Any], Awaitable[str | None]]] = {
+#: The coroutine that carries out each kind of action.
+ACTIONS: dict[str, Callable[[EpisodeState, Turn, Any], Awaitable[Status | None]]] = {
     Search.kind: _call,
     Calls.kind: _call,
     Answer.kind: _answer,

@@ -13,28 +13,28 @@ from rag_r1.options.declare import Count, Flag, PositiveCount, PositiveNumber, o
 
 @options("rag_r1.agent")
 class EpisodeLimits:
-    """The keys under `rag_r1.agent`: limits per query and per turn."""
+    """The keys under `rag_r1.agent`: the limits of a query, of a turn and of an episode."""
 
-    #: Turns in which the policy may search (without `final_turn`, the last of them can only answer).
+    #: Most turns in which the policy may search. Without `final_turn` the last of them can only answer.
     max_turns: Count = 4
-    #: One more turn at the end, in which no search is carried out (Search-R1's and RAG-R1's last rollout).
+    #: Whether one more turn follows, in which no search is made (the last rollout of Search-R1 and RAG-R1).
     final_turn: Flag = True
-    #: Generated tokens in a turn.
+    #: Most tokens that are generated in a turn.
     max_turn_tokens: PositiveCount = 500
-    #: Document tokens shown for one query.
+    #: Most tokens of documents that are shown for one query.
     max_query_observation_tokens: PositiveCount = 1000
-    #: Tokens of one observation, tags included; None: only the total limits it.
+    #: Most tokens of one observation, including its tags; None: as many as the totals allow.
     max_observation_tokens: PositiveCount | None = None
-    #: Room that an observation must leave for the turn after it.
+    #: Tokens that an observation must leave for the turn after it.
     min_turn_tokens: PositiveCount = 16
-    #: Generated and observed tokens of the whole episode; None: what its training rows hold. Only a protocol
-    #: that rewrites its context has more than one row.
+    #: Most generated and observed tokens of an episode; None: as many as its training rows hold. There is
+    #: more than one row only in a protocol that rewrites its context.
     max_episode_tokens: PositiveCount | None = None
-    #: Turns with an action before an answer is accepted; an earlier answer becomes a thought.
+    #: Number of turns with an action that must come before an answer; an earlier answer becomes a thought.
     min_actions: Count = 0
-    #: The memory's state (memory.py) below which an answer is accepted, in nats; None: any.
+    #: An answer is accepted only while the memory's state (memory.py) is below this many nats; None: always.
     max_state: PositiveNumber | None = None
-    #: Episodes of each question, whose answers vote (self_consistency.py); not in a training.
+    #: Number of episodes for each question, whose answers vote (self_consistency.py); only outside training.
     paths: PositiveCount = 1
 
     @model_validator(mode="after")
@@ -46,23 +46,22 @@ class EpisodeLimits:
 
 @options("rag_r1.agent")
 class Budget(EpisodeLimits):
-    """The limits of an episode, with the totals that the trainer's row and the engine's context can hold;
-    these totals are not keys of `rag_r1.agent`.
+    """The limits of an episode, and the totals that the trainer's row and the engine's context can hold.
 
-    When a total is reached, the episode ends with the status `token_limit`; nothing is ever cut out of a
-    context that the policy has seen.
+    The totals are not keys of `rag_r1.agent`: the trainer and the engine set them. When one is reached, the
+    episode ends with the status `token_limit`; a context that the policy has seen is never shortened.
     """
 
-    #: Generated and observed tokens in one training row.
+    #: Most generated and observed tokens of one training row.
     max_response_tokens: PositiveCount = 4096
-    #: Tokens of the prompt; None: as many as the context holds.
+    #: Most tokens of the prompt; None: as many as the context holds.
     max_prompt_tokens: PositiveCount | None = None
-    #: Prompt, generated and observed tokens of a row, as the engine's context holds them; None: no limit.
+    #: Most tokens of the engine's context: prompt, generated and observed tokens of a row; None: no limit.
     max_context_tokens: PositiveCount | None = None
 
     @property
     def prompt_limit(self) -> int | None:
-        """Length of the longest prompt that leaves room for a token; None: no limit."""
+        """Most tokens of a prompt that leaves room for one generated token; None: no limit."""
         limits = (self.max_prompt_tokens, self.max_context_tokens and self.max_context_tokens - 1)
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -73,5 +72,5 @@ class Budget(EpisodeLimits):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], max_response_tokens: int) -> Budget:
-        """Reads the keys under `rag_r1.agent`. Raises OptionsError naming every unknown or wrong key."""
+        """Read the keys under `rag_r1.agent`. Raises OptionsError, which names every unknown or wrong key."""
         return cls(**vars(options_from(EpisodeLimits, config)), max_response_tokens=max_response_tokens)

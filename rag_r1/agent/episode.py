@@ -2,15 +2,15 @@
 
     generate -> parse -> call -> observe -> generate -> ... -> answer
 
-This module depends on neither veRL nor torch nor HTTP: the engine, the tools and the tokenizer are passed in
-through the small interfaces of interfaces.py. Each trajectory is a coroutine of its own and does not wait for
-others. What an action does to the state of the episode (episode_state.py) is found in one table, by its kind
-(actions.py).
+The engine, the tools and the tokenizer are passed in through the small interfaces of interfaces.py, so this
+module needs neither veRL nor torch nor HTTP. Each episode is a coroutine and waits for no other. The table in
+actions.py maps each kind of action to the coroutine that carries it out on the state of the episode
+(episode_state.py).
 
-An episode always ends with a status (see trajectory.STATUSES), even if one of its parts raises, hangs or
-returns something invalid (validation.py checks). Here and in tool_executor.py, which makes the calls, and
-nowhere else, each failure gets its type, is retried and is recorded, as failures.py describes. `run` raises
-nothing but the cancellation of the episode itself.
+An episode always ends with a status (`Status` in trajectory.py), even if the engine, a tool or the tokenizer
+raises, hangs or returns something invalid (validation.py checks that). Failures are classified, retried and
+recorded only here and in tool_executor.py, which makes the calls; failures.py describes how. `run` raises
+nothing but its own cancellation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rag_r1.agent.interfaces import Codec, Engine, Generation, Tool, UnknownToke
 from rag_r1.agent.memory import Memory
 from rag_r1.agent.replay import ReplayTurn, make_replay
 from rag_r1.agent.tokens.ledger import Ledger
-from rag_r1.agent.trajectory import Trajectory, Turn
+from rag_r1.agent.trajectory import Status, Trajectory, Turn
 from rag_r1.agent.validation import checked_generation, checked_ids
 from rag_r1.io.call_timeout import with_timeout
 from rag_r1.protocols import Action, Answer, Calls, Invalid, Protocol, Search
@@ -40,18 +40,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, repr=False)
 class Episode:
-    """Runs one question. After `run`, `ledger` holds the tokens and the returned trajectory the record.
-
-    `tools` maps names to tools; the built-in search calls the tool `search` (`rag_r1.tools.search_tools`).
-    `observer` receives the events of events.py while the episode runs.
-    """
+    """Runs one question. `run` returns the record of the episode, and leaves its tokens in `ledger`."""
 
     protocol: Protocol
     budget: Budget
     engine: Engine
+    #: The tools by name. A search calls the tool `search` (`rag_r1.tools.search_tools` makes one).
     tools: Mapping[str, Tool]
     codec: Codec
+    #: How failures are handled; None: they are not retried, and the policy is shown that a call failed.
     failures: FailurePolicy | None = None
+    #: Receives the events of events.py while the episode runs.
     observer: Observer | None = None
     ledger: Ledger = field(init=False, default_factory=lambda: Ledger([]))
     memory: Memory = field(init=False, default_factory=Memory)
@@ -63,9 +62,9 @@ class Episode:
     async def run(
         self, trajectory_id: str, question: str, prompt_ids: Sequence[int] | Awaitable[Sequence[int]]
     ) -> Trajectory:
-        """Run the episode from the token ids of a prompt, or from an awaitable that gives them.
+        """Run the episode from the token ids of a prompt, or from an awaitable that returns them.
 
-        Without a question, or if the prompt cannot be made or does not fit, nothing is generated: the status
+        If there is no question, or the prompt cannot be made or is too long, nothing is generated: the status
         is `bad_row`, and the ledger stays empty. Raises nothing but its own cancellation.
         """
         self.ledger = Ledger([])
@@ -81,7 +80,7 @@ class Episode:
         else:
             try:
                 record.status = await self._play(state)
-            except Exception as error:  # an error of the codec, or a bug of ours
+            except Exception as error:  # an error of the codec, or a bug
                 logger.exception("trajectory %s", trajectory_id)
                 record.status = "error"
                 state.add_failure("error", error_line(error))
@@ -90,8 +89,8 @@ class Episode:
         return record
 
     def _finish(self, state: EpisodeState) -> None:
-        """Complete the record with the cause of an end without an answer and with the tokens; emit the
-        event."""
+        """Complete the record: add the numbers of tokens and, without an answer, the cause; then emit the
+        event `ended`."""
         record = state.record
         if record.status in ("turn_limit", "token_limit", "no_action") and record.n_tool_failures:
             record.status = "tool_failure"
@@ -103,7 +102,7 @@ class Episode:
             state.emit("ended", **record.to_dict())
 
     def _new_state(self, trajectory_id: str, question: str) -> EpisodeState:
-        """The state before the first turn, with an empty record."""
+        """Return the state before the first turn, with an empty record."""
         prompt_tokens = len(self.ledger.first_prompt)
         return EpisodeState(
             protocol=self.protocol,
@@ -124,9 +123,9 @@ class Episode:
         prompt_ids: Sequence[int] | Awaitable[Sequence[int]],
         past: Sequence[ReplayTurn] = (),
     ) -> Trajectory:
-        """Run the episode as `run` does, but begin with turns that were played before (replay.py); the policy
-        goes on with the turns and tokens that remain. A past that cannot be played back is a failure of the
-        engine or of a tool."""
+        """Run the episode as `run` does, but begin by replaying the turns in `past` (replay.py); the policy
+        continues with the turns and tokens that remain. If the past cannot be replayed, this is recorded as a
+        failure of the engine or of a tool."""
         engine, tools = self.engine, self.tools
         if past:
             self.engine, self.tools = make_replay(engine, tools, past)
@@ -136,7 +135,7 @@ class Episode:
             self.engine, self.tools = engine, tools
 
     async def _begin(self, question: str, prompt: Sequence[int] | Awaitable[Sequence[int]]) -> str | None:
-        """Put the prompt into the ledger. Returns the reason if the episode cannot start, else None."""
+        """Put the prompt into the ledger. Returns None, or the reason why the episode cannot start."""
         try:
             ids = checked_ids(await prompt if isawaitable(prompt) else prompt)
         except Exception as error:
@@ -149,7 +148,7 @@ class Episode:
         self.ledger = Ledger(ids, self.budget.row_capacity)
         return None
 
-    async def _play(self, state: EpisodeState) -> str:
+    async def _play(self, state: EpisodeState) -> Status:
         """Run turn by turn; returns the status with which the episode ends."""
         record = state.record
         for turns_left in range(self.budget.max_turns - (not self.budget.final_turn), -1, -1):
@@ -157,7 +156,7 @@ class Episode:
             room = min(self.budget.max_turn_tokens, state.room)
             if room < 1:
                 return "token_limit"
-            # Recorded before anything in it can fail.
+            # The turn is recorded before anything in it can fail.
             turn = Turn("", Invalid.kind, status="invalid", row=self.ledger.row_number)
             record.turns.append(turn)
             state.emit("turn", room=room)
@@ -173,8 +172,8 @@ class Episode:
         return "turn_limit"
 
     async def _generate(self, state: EpisodeState, turn: Turn, room: int) -> tuple[Action, Generation]:
-        """Have the engine generate at most `room` tokens, with the policy's retries, and record them in the
-        turn, the ledger and the memory. Returns the action of the turn, and the last generation."""
+        """Generate at most `room` tokens, with the retries of the failure policy, and record them in the
+        turn, the ledger and the memory. Returns the action of the turn and the last generation."""
         started = time.perf_counter()
         for attempt in range(self.failures.retries + 1):
             if attempt:
@@ -198,11 +197,11 @@ class Episode:
         return action, generation
 
     async def _generate_once(self, room: int) -> tuple[Generation, str]:
-        """Returns one generation of at most `room` tokens, and its text. A failed generation is an aborted
-        one without tokens.
+        """Return one generation of at most `room` tokens, and its text. A failed generation is returned as an
+        aborted one without tokens.
 
-        Raises the codec's errors, except UnknownTokenError, and TypeError if it decodes to another type than
-        text."""
+        Raises the errors of the codec, except UnknownTokenError, and TypeError if it does not decode to text.
+        """
         try:
             call = self.engine.generate(self.ledger.context(), room, self.protocol.stop)
             generation = checked_generation(await with_timeout(self.failures.engine_timeout_s, call), room)
@@ -217,6 +216,6 @@ class Episode:
         return generation, text
 
     def _failed_generation(self, error: Exception) -> tuple[Generation, str]:
-        """Log the error; returns an aborted generation without tokens, and its empty text."""
+        """Log the error; returns an aborted generation without tokens, and an empty text."""
         logger.warning("a generation failed: %s", error_line(error))
         return Generation([], aborted=True, detail=error_line(error)), ""

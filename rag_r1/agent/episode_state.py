@@ -1,9 +1,9 @@
-"""The state of a running episode: its parts, what the policy sees, and the record that is filled.
+"""The state of a running episode, shared by the turn loop and the actions.
 
-The loop of turns (episode.py) and what the actions do (actions.py) work on the same state. Everything that
-the policy sees goes through the ledger, so the training row is the context; the memory knows which turn each
-part of it belongs to. Retries, failures and events are recorded here, so that the trajectory and an observer
-learn the same.
+The turn loop (episode.py) and the coroutines of the actions (actions.py) work on one `EpisodeState`.
+Everything that the policy sees goes through its ledger, so the training row is exactly the context; its
+memory knows to which turn each part of the context belongs. Retries, failures and events are recorded here,
+so the trajectory and an observer always report the same.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from rag_r1.protocols import Protocol
 
 @dataclass
 class EpisodeState:
-    """The state that the turns of an episode share. `sent_queries`: the keys (trajectory.query_key) of the
-    queries so far; `turns_left`: turns that may follow this one."""
+    """The parts of a running episode, and what changes from turn to turn."""
 
     protocol: Protocol
     budget: Budget
@@ -39,24 +38,26 @@ class EpisodeState:
     record: Trajectory
     ledger: Ledger
     memory: Memory
+    #: Keys (`trajectory.query_key`) of all queries so far.
     sent_queries: set[str] = field(default_factory=set)
+    #: Number of turns that may follow the current one.
     turns_left: int = 0
 
     @cached_property
     def executor(self) -> ToolExecutor:
-        """The executor of the calls of all turns."""
+        """Makes the calls of all turns."""
         context = partial(call_context, self.record, self.protocol.thought)
         return ToolExecutor(self.tools, self.failures, self.wait, context)
 
     @cached_property
     def end_ids(self) -> list[int] | None:
-        """The token with which the policy ends a chat turn itself; None if turns are text."""
+        """The id of the token with which the policy ends a chat turn, as a list; None if turns are text."""
         end = self.protocol.end_token
         return self.codec.encode(end) if end else None
 
     @property
     def room(self) -> int:
-        """Tokens that the open row and the episode can still take."""
+        """Number of tokens that the open row and the episode can still take."""
         room = self.ledger.room
         assert room is not None  # a Budget always limits the response of a row
         if self.budget.max_episode_tokens is None:
@@ -65,8 +66,8 @@ class EpisodeState:
         return min(room, self.budget.max_episode_tokens - used)
 
     def observe(self, turn: Turn, ids: list[int], text: str) -> None:
-        """Put what the environment adds into the context: the token ids of `text`. It begins with the token
-        that ends the policy's turn, which is left out if the policy has written it itself."""
+        """Add an observation to the context: `ids` are the token ids of `text`. A chat observation begins
+        with the token that ends the policy's turn; it is left out if the policy has written it already."""
         if self.end_ids is not None and self.end_ids == ids[:1] == self.ledger.context()[-1:]:
             ids, text = ids[1:], text.removeprefix(self.protocol.end_token or "")
         turn.observe(text)
@@ -74,16 +75,16 @@ class EpisodeState:
         turn.observed_tokens = len(ids)
 
     async def wait(self, attempt: int) -> None:
-        """Count a retry and wait before it; `attempt` counts from 0."""
+        """Count a retry, and wait before it; `attempt` is the number of the failed attempt, from 0."""
         self.record.retries += 1
         await asyncio.sleep(self.failures.delay(attempt))
 
     def add_failure(self, kind: str, detail: str) -> None:
-        """Record a failure that persisted, of one of the kinds in failures.py."""
+        """Record a failure that persisted after all retries, and emit it; `kind` is one of failures.KINDS."""
         self.record.add_failure(kind, detail)
         self.emit("failure", kind=kind, detail=detail)
 
     def emit(self, kind: EventKind, /, **data: Any) -> None:
-        """Pass an event of this turn (see events.py) on to the observer, if there is one."""
+        """Pass an event of the current turn (see events.py) to the observer, if there is one."""
         if self.observer:
             self.observer(Event(self.record.id, kind, max(len(self.record.turns) - 1, 0), data))

@@ -1,7 +1,7 @@
-"""The interfaces of engines, tools and codecs.
+"""The interfaces through which an episode uses engines, tools and codecs.
 
-They are a contract that the implementations, which are foreign code, may break: validation.py checks what
-they return, and episode.py and tool_executor.py turn whatever goes wrong into typed failures.
+The implementations may be anybody's code and may break these contracts: validation.py checks what they
+return, and episode.py and tool_executor.py turn every error into a typed failure.
 """
 
 from __future__ import annotations
@@ -17,40 +17,43 @@ from rag_r1.protocols.retriever_query import Context
 
 @dataclass(frozen=True)
 class Generation:
-    """The tokens that an engine returned for one turn. `logprobs`: one for each id, in nats; None: the engine
-    gives none. `aborted`: the engine stopped early, for the reason in `detail`."""
+    """The tokens that an engine returned for one turn."""
 
     token_ids: list[int]
+    #: The log-prob of each token, in nats; None if the engine gives none.
     logprobs: list[float] | None = None
+    #: Whether the engine gave up, for the reason in `detail`.
     aborted: bool = False
     detail: str = ""
 
 
 class UnknownTokenError(ValueError):
-    """A token id is not in the vocabulary."""
+    """Raised for a token id that is not in the vocabulary."""
 
 
 class Engine(Interface):
-    """Continues a context by at most `max_tokens` tokens; the returned ids include the stop string."""
+    """A language model. `generate` continues a context, given as token ids, by at most `max_tokens` tokens;
+    it ends after the first of the strings in `stop`, whose tokens are included in the result."""
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation: ...
 
 
 class Tool(Interface):
-    """Something that the policy can call.
+    """A tool that the policy can call.
 
-    `parameters` is the JSON schema of the arguments, an object. `call` answers all calls of a turn at once,
-    aligned with them; `fault` returns what is wrong with arguments, for the policy to read, or None. `fault`
-    must not block: what takes long to load is loaded by the first call.
+    `parameters` is the JSON schema of the arguments, which are an object. `fault` returns what is wrong with
+    the arguments of a call, in words for the policy, or None; it must not block, so anything that is slow to
+    load is loaded by the first call. `call` answers all calls of a turn at once, with a result for each.
 
-    If checking arguments may take long, a tool has a coroutine `checked(arguments)` as well, which returns
-    the same as `fault` and is awaited instead.
+    These attributes are optional:
 
-    A tool may also have `limits`, a ToolLimits (rag_r1/options/tool_limits.py), and `together = False`: the
-    calls of a turn are then made one by one, side by side, so that one that hangs or fails costs itself
-    alone. With `reads_context = True` it is called as `call(arguments, context)` (`call_tool`). The Context,
-    of rag_r1/protocols/retriever_query.py, tells the question and the earlier turns, and the tool writes into
-    it what it has sent for the calls.
+        checked(arguments)     a coroutine that is awaited in place of `fault`, for checks that may take long
+        limits                 a ToolLimits (rag_r1/options/tool_limits.py)
+        together = False       each call of a turn is made in a request of its own, concurrently, so that one
+                               that hangs or fails does not affect the others
+        reads_context = True   the tool is called as `call(arguments, context)`; the Context (see
+                               rag_r1/protocols/retriever_query.py) has the question and the earlier turns,
+                               and the tool notes in it what it sent for each call
     """
 
     name: str
@@ -67,15 +70,15 @@ class Tool(Interface):
 def call_tool(
     tool: Tool, arguments: Sequence[Mapping[str, Any]], context: Context | None
 ) -> Awaitable[Sequence[Sequence[Document] | Failure | Refusal]]:
-    """Calls `tool.call`, with the context if the tool reads it."""
+    """Call `tool.call`, with the context if the tool reads it."""
     return tool.call(arguments, context) if getattr(tool, "reads_context", False) else tool.call(arguments)
 
 
 class Codec(Interface):
-    """A tokenizer: text to ids without special tokens added, and ids to text with special tokens left out.
+    """A tokenizer. `encode` adds no special tokens, and `decode` leaves them out.
 
-    `decode` raises UnknownTokenError for ids that no engine with this vocabulary can have sampled; this
-    counts as the engine's failure. Any other exception counts as a bug.
+    `decode` raises UnknownTokenError for ids that no engine with this vocabulary can have sampled, which
+    counts as a failure of the engine. Any other exception counts as a bug.
     """
 
     def encode(self, text: str) -> list[int]: ...

@@ -1,15 +1,15 @@
 """Writes, reads and summarises trajectory records.
 
-A record is one JSON object on a line: the trajectory (`Trajectory.to_dict`), and `step`, `split`,
-`data_source` and `golds` from the run. One trajectory is one record, however many rows it was trained in. A
+A record is a JSON object on one line: the trajectory (`Trajectory.to_dict`), and `step`, `split`,
+`data_source` and `golds` from the run. Each trajectory is one record, however many rows it was trained in. A
 run writes `<dir>/<split>/step_<step>-<process>.jsonl`, so no two processes share a file. With compression the
-name ends in `.jsonl.gz`, and every line is a gzip member of its own: gzip, zcat and Python read the file as
-one, and a killed process leaves all lines but the last one whole.
+name ends in `.jsonl.gz`, and every line is a separate gzip member: gzip, zcat and Python read the file as
+one, and if the process is killed, all lines but the last are whole.
 
-Reading allows for what writing can leave behind. If the process was killed while writing, or is still
-writing, the last line of a file is incomplete and is ignored. Texts may contain lone surrogates, which a
-policy can emit, and Unicode's line separators: lines end only at the newline byte. Any other line that is not
-a record, or is too long for one, is an error, which names file and line.
+The last line of a file may be incomplete, because its process was killed while writing or is still writing;
+such a line is ignored. Any other line that is not a record, or is too long for one, is an error that names
+file and line. Lines end only at the newline byte, since texts may contain Unicode's line separators (and lone
+surrogates, which a policy can emit).
 """
 
 from __future__ import annotations
@@ -39,29 +39,30 @@ logger = logging.getLogger(__name__)
 _FIELDS = frozenset(spec.name for spec in fields(Trajectory))
 #: Names of files with records, as patterns of `Path.glob`.
 _PATTERNS = ("*.jsonl", "*.jsonl.gz")
-#: Bytes of a compressed file that are read at once.
+#: Number of bytes of a compressed file that are read at once.
 _CHUNK = 1 << 20
-#: Longest line, in bytes; episodes of some hundred thousand tokens have a few megabytes.
+#: Longest line, in bytes. The record of an episode with some hundred thousand tokens has a few megabytes.
 MAX_LINE_BYTES = 64 << 20
 #: zlib's code for a gzip header and trailer.
 _GZIP = 31
 
 
 class TrajectoryDump:
-    """Appends records as JSON lines to one file for each split, step and process; `folder`: None writes
-    nothing."""
+    """Appends records as JSON lines to one file for each split, step and process. Without a folder (None),
+    nothing is written."""
 
     def __init__(self, folder: str | None, *, compressed: bool = False):
         self.folder = Path(folder) if folder else None
         self.suffix = ".jsonl.gz" if compressed else ".jsonl"
-        #: One thread, so that records are written in the order in which they are given; it is joined at exit.
+        #: A single thread, so that records are written in the order of the calls; it is joined at exit.
         self._thread: ThreadPoolExecutor | None = None
         #: Whether the last record could not be written.
         self._failing = False
 
     def write(self, record: Trajectory, *, step: int, split: str, **context: Any) -> bool:
-        """Append one record with its context. Returns False if it could not be written, e.g. on a full disk;
-        the run goes on, and no partial line is left behind. The first of several failures is logged."""
+        """Append one record with its context. Returns False if it could not be written, e.g. because the disk
+        is full; then no partial line is left behind, and the run can continue. Of several failures in a row,
+        the first is logged."""
         if self.folder is None:
             return True
         name = "".join(c if c.isalnum() or c in "-_" else "_" for c in split) or "train"
@@ -82,19 +83,19 @@ class TrajectoryDump:
         return True
 
     async def write_in_thread(self, record: Trajectory, **context: Any) -> bool:
-        """Append one record as `write` does, while the event loop goes on: a slow disk delays this trajectory
-        only. When it returns, the record is in the file, also if the process is killed then."""
+        """Append one record as `write` does, without blocking the event loop: a slow disk delays this
+        trajectory only. Once this returns, the record is in the file, even if the process is killed."""
         if self.folder is None:
             return True
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="trajectories")
         written = self._thread.submit(partial(self.write, record, **context))
-        # A trajectory that is cancelled has been played all the same: its record is written.
+        # If the caller is cancelled, the record is still written, since the trajectory was played.
         return await asyncio.shield(asyncio.wrap_future(written))
 
 
 def append_records(path: Path, *values: dict[str, Any]) -> None:
-    """Append records as lines, all or none of them, to a file that only its owner can read. Raises
+    """Append records as lines to a file that only its owner can read: all of them, or none. Raises
     OSError."""
     data = b"".join(map(json_line, values))
     if path.suffix == ".gz":
@@ -107,16 +108,17 @@ def append_records(path: Path, *values: dict[str, Any]) -> None:
         os.close(file)
 
 
-#: Called for each line that is not a record, with its location and the reason.
+#: Called with the location and the reason for each line that is not a record.
 BadRecords = Callable[[str, object], None]
 
 
 def read_records(*paths: str | Path, skip_broken: bool | BadRecords = False) -> Iterator[dict[str, Any]]:
-    """Yields the records of files, and of all `*.jsonl` and `*.jsonl.gz` files in folders and their
+    """Yield the records of files, and of all `*.jsonl` and `*.jsonl.gz` files in folders and their
     subfolders, sorted by name.
 
-    Raises DataError, which names file and line, for a line that is not a record (with `skip_broken` it is
-    left out instead, and logged or, if that is a function, passed to it) and for a path that does not exist.
+    A line that is not a record raises DataError, which names file and line. With `skip_broken` it is skipped
+    instead, and is logged or, if `skip_broken` is a function, reported to it. Also raises DataError if a path
+    does not exist.
     """
     return (record for _, record in placed_records(*paths, skip_broken=skip_broken))
 
@@ -124,7 +126,7 @@ def read_records(*paths: str | Path, skip_broken: bool | BadRecords = False) -> 
 def placed_records(
     *paths: str | Path, skip_broken: bool | BadRecords = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields records as `read_records` does, each with its location: file and line, for messages."""
+    """Yield records as `read_records` does, each with its location (file and line) for messages."""
     for path in map(Path, paths):
         if not path.exists():
             raise DataError(f"{path}: there is no such file or folder: correct the path")
@@ -133,13 +135,14 @@ def placed_records(
 
 
 def _files_in(folder: Path, prefix: str = "") -> list[Path]:
-    """The files with records in a folder, by name; `prefix`: `**/` to look into its subfolders, too."""
+    """Return the files with records in a folder, sorted by name; with the prefix `**/` also those in its
+    subfolders."""
     return sorted(file for pattern in _PATTERNS for file in folder.glob(prefix + pattern))
 
 
 def _lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of a file, each with its newline; the last one may be incomplete. Raises DataError for a
-    line that is too long, and zlib.error if compressed data is broken elsewhere than at its end."""
+    """Yield the lines of a file, each with its newline; the last line may be incomplete. Raises DataError for
+    a line that is too long, and zlib.error if compressed data is broken before its end."""
     with open_ordinary(path) as file:
         if path.suffix == ".gz":
             yield from _gzip_lines(file, path)
@@ -154,14 +157,14 @@ def _lines_of(path: Path) -> Iterator[bytes]:
 
 
 def _gzip_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """The lines of a compressed file, as `_lines_of` gives them."""
+    """Yield the lines of a compressed file, as `_lines_of` does."""
     decoder = zlib.decompressobj(_GZIP)
     remainder = b""
     number = 0
     while data := file.read(_CHUNK):
         has_more = False
         while data or has_more:
-            # No more than a chunk at a time: a few kilobytes can unpack to gigabytes.
+            # At most a chunk is unpacked at a time, since a few kilobytes can hold gigabytes.
             text = decoder.decompress(data, _CHUNK)
             *lines, remainder = (remainder + text).split(b"\n")
             yield from (line + b"\n" for line in lines)
@@ -183,7 +186,7 @@ def _too_long_error(path: Path, number: int) -> DataError:
 
 
 def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The records of one file, each with its location; an incomplete last line is ignored."""
+    """Yield the records of one file, each with its location; an incomplete last line is ignored."""
     try:
         for number, line in enumerate(_lines_of(path), 1):
             location = f"{path}, line {number}"
@@ -204,8 +207,8 @@ def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[tuple[st
 
 
 def _skip_record(skip_broken: bool | BadRecords, location: str, problem: str) -> None:
-    """Report a broken line that is left out, to `skip_broken` or to the log. Raises DataError if it is
-    False."""
+    """Report a broken line, which is skipped, to `skip_broken` or to the log. Raises DataError if
+    `skip_broken` is False."""
     if not skip_broken:
         raise DataError(f"{location}: {problem}: remove it, or give another file")
     if callable(skip_broken):
@@ -215,10 +218,10 @@ def _skip_record(skip_broken: bool | BadRecords, location: str, problem: str) ->
 
 
 def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
-    """Returns the records of one split's folder by training step; {} if there are none.
+    """Return the records in the folder of a split, by training step; {} if there are none.
 
-    If a run was killed and resumed, trajectories that ran twice count once, as they ran last. Lines that are
-    not records are logged and left out.
+    If a run was killed and resumed, a trajectory may have been played twice; its latest record counts. Lines
+    that are not records are logged and skipped.
     """
     files = [path for path in _files_in(Path(folder)) if path.name.startswith("step_")]
     files.sort(key=lambda path: path.stat().st_mtime_ns)
@@ -229,8 +232,7 @@ def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
 
 
 def trajectory_of(record: dict[str, Any]) -> Trajectory:
-    """Returns the trajectory in a record, without the fields of the run. Raises DataError if it is
-    invalid."""
+    """Return the trajectory in a record, without the fields of the run. Raises DataError if it is invalid."""
     if missing := [name for name in ("id", "question", "protocol") if name not in record]:
         subject = f"the record {record['id']!r}" if "id" in record else "a record"
         raise DataError(f"{subject} is not a trajectory: it has no {', '.join(missing)}")
@@ -241,8 +243,8 @@ def trajectory_of(record: dict[str, Any]) -> Trajectory:
 
 
 def summary(trajectory: Trajectory) -> dict[str, float]:
-    """Returns the figures of one trajectory, however many rows it was trained in; the same keys for all.
-    Logs, evaluations and demos read them here, each under its own names."""
+    """Return the figures of one trajectory, with the same keys for all trajectories. Logs, evaluations and
+    demos all take their figures from here, and report them under their own names."""
     turns = trajectory.turns
     statuses = [call.status for turn in turns for call in turn.calls]
     return {
@@ -266,8 +268,8 @@ def summary(trajectory: Trajectory) -> dict[str, float]:
 
 
 def calls_by_tool(trajectory: Trajectory, tools: Iterable[str]) -> dict[str, float]:
-    """Returns the numbers of calls, failed calls and refused calls of each of these tools; the same keys for
-    all trajectories. Calls of tools that do not exist are in `summary` only."""
+    """Return the numbers of calls, failed calls and refused calls of each of these tools, with the same keys
+    for all trajectories. Calls of tools that do not exist are counted by `summary` only."""
     counts: dict[str, float] = {}
     for name in tools:
         statuses = [call.status for turn in trajectory.turns for call in turn.calls if call.tool == name]

@@ -2,14 +2,15 @@
 
     rag_r1.agent.paths: 3      at most rag_r1.agent.max_turns turns each, and the last turn
 
-The paths start from the same prompt and run at the same time. Each has its own context, its own limits and
-its own samples; nothing goes from one to another. Their answers vote: equal but for letter case, punctuation
-and white space is the same answer, paths without an answer have no vote, and of answers with as many votes
-the one wins whose first path comes first. The record is that of this path, with the records of all in it.
+The paths start from the same prompt and run concurrently. Each has its own context, limits and samples, and
+nothing is shared between them. Then their answers vote. Answers that differ only in letter case, punctuation
+or white space count as equal, and paths without an answer have no vote. In a tie, the answer that occurs
+first wins. The result is the record of the first path with the winning answer, which also contains the
+records of all paths.
 
-This is for `rag-r1 eval`; a chat plays one path. A training has the same without it: the paths of a question
-are its group (`actor_rollout_ref.rollout.n`), of which each has a reward of its own. Training on the winner
-alone would train on samples that were selected, and which the policy's probabilities do not describe.
+`rag-r1 eval` uses this; a chat plays one path. A training does not need it: there the paths of a question are
+its group (`actor_rollout_ref.rollout.n`), and each has its own reward. To train on the winner alone would be
+to train on selected samples, which the probabilities of the policy do not describe.
 
 Source: self-consistency (arXiv 2203.11171). The paths of Agentic RAG-R1 (branch verl_dev, `spr1_agent`) are
 something else, see docs/guides/tool_calls.md.
@@ -27,15 +28,15 @@ from rag_r1.agent.trajectory import Trajectory, query_key
 async def sample_paths(
     play: Callable[[int], Awaitable[Trajectory]], paths: int, masked: Collection[str] = ()
 ) -> Trajectory:
-    """Plays the paths and returns the record that `majority_vote` chooses. `play(n)` plays the nth path, from
-    0; `masked`: kinds of failure that leave an episode unjudged."""
+    """Play the paths concurrently; returns the record that `majority_vote` chooses. `play(n)` plays path
+    number n, from 0; `masked` are the kinds of failures with which an episode is not judged."""
     return majority_vote(await asyncio.gather(*map(play, range(paths))), masked)
 
 
 def majority_vote(records: Sequence[Trajectory], masked: Collection[str] = ()) -> Trajectory:
-    """Returns the path whose answer has most votes, with `path` and `paths` set if there are several. If a
-    path has a failure of a kind in `masked`, that path is returned: a vote without it would not be the
-    policy's."""
+    """Return the path whose answer has most votes, with `path` and `paths` set if there are several. A path
+    with a failure of a kind in `masked` is returned in its place: without that path, the vote would not be
+    the policy's."""
     if len(records) == 1:
         return records[0]
     number = next((number for number, record in enumerate(records) if record.masked(masked)), None)
@@ -50,8 +51,8 @@ def majority_vote(records: Sequence[Trajectory], masked: Collection[str] = ()) -
 
 
 def _majority(answers: Sequence[str | None]) -> int:
-    """The number of the first path with the most frequent answer; 0 without any answer."""
+    """Return the number of the first path with the most frequent answer; 0 if no path has an answer."""
     keys = [query_key((answer or "").strip()) for answer in answers]
     votes = Counter(filter(None, keys))
-    winner = max(votes, key=votes.__getitem__, default=keys[0])  # of several the first
+    winner = max(votes, key=votes.__getitem__, default=keys[0])  # the first of several
     return keys.index(winner)

@@ -1,15 +1,16 @@
 """Executes the tool calls of an episode and gives each one valid result, whatever the tool does.
 
-All calls of a turn to one tool are made together, or side by side if the tool wants them one by one
-(`together`, see interfaces.py), and those to several tools concurrently. A call to a tool that does not
-exist, with arguments that it does not accept, or beyond the calls that an episode may make of it, is the
-policy's mistake: the policy reads what is wrong, and this is not a failure. If the tool itself raises, times
-out or returns something invalid, that is a Failure of the calls concerned; only these are retried. How often,
-and how long a call may take, is set by the FailurePolicy, or by the tool's own limits
-(rag_r1/options/tool_limits.py).
+Different tools are called concurrently. All calls of a turn to one tool are made in one request, unless the
+tool wants each call for itself (`together`, see interfaces.py); then these run concurrently, too.
 
-A tool that reads the context of its calls (`reads_context`, see interfaces.py) may send something else than
-their arguments; the record of a call has both.
+It is the policy's mistake, and no failure, to call a tool that does not exist, to pass arguments that it does
+not accept, or to call it more often than an episode may: the call is refused, and the policy reads why. If
+the tool raises, times out or returns something invalid, the calls concerned get a Failure, and only these are
+retried. The FailurePolicy, or the tool's own limits (rag_r1/options/tool_limits.py), say how often, and how
+long a call may take.
+
+A tool that reads the context of its calls (`reads_context`, see interfaces.py) may send something other than
+the policy's arguments; the record of a call has both.
 """
 
 from __future__ import annotations
@@ -22,37 +23,40 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.agent.failures import FailurePolicy, error_line, failure_text
+from rag_r1.agent.failures import FailurePolicy, error_line
 from rag_r1.agent.interfaces import Tool, call_tool
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.agent.validation import checked_results
 from rag_r1.io.call_timeout import CallTimeoutError, with_timeout
 from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import CachedDocuments, Document, Failure, Refusal, text_result
+from rag_r1.protocols.actions import failure_text
 from rag_r1.protocols.retriever_query import CallContext, Context
 
 logger = logging.getLogger(__name__)
 
 Result = list[Document] | Failure
-#: Characters of a tool's name or of a fault that are shown to the policy.
+#: Most characters that the policy is shown of a tool's name or of the reason for a refusal.
 _SHOWN = 200
 _NO_LIMITS = ToolLimits()
 
 
 @dataclass(eq=False, repr=False)
 class ToolExecutor:
-    """Makes the calls of an episode. `wait(attempt)` is awaited before each retry; `context` makes the
-    context of the turn, for tools that read it; `called` counts the accepted calls of each tool."""
+    """Makes the calls of one episode."""
 
     tools: Mapping[str, Tool]
     failures: FailurePolicy
+    #: Awaited before each retry, with the number of the failed attempt, from 0.
     wait: Callable[[int], Awaitable[None]]
+    #: Makes the context of the current turn, for tools that read it.
     context: Callable[[], CallContext] = lambda: CallContext("")
+    #: Number of accepted calls of each tool in the episode.
     called: Counter[str] = field(default_factory=Counter)
 
     async def call(self, calls: Sequence[CallRecord]) -> list[Result]:
-        """Makes the calls of a turn, and sets their `status`, `seconds` and `sent`. Returns a result for
-        each, in order. Raises nothing but its own cancellation."""
+        """Make the calls of a turn; returns a result for each, in order. Completes the records of the calls
+        (status, seconds, what was sent, ...). Raises nothing but its own cancellation."""
         results: dict[int, Result] = {}
         groups: dict[str | int, list[int]] = {}
         for i, call in enumerate(calls):
@@ -69,8 +73,8 @@ class ToolExecutor:
         return [results[i] for i in range(len(calls))]
 
     async def _refusal(self, call: CallRecord) -> Result | None:
-        """The text that the policy reads if this call is not accepted, or a Failure if it cannot be checked;
-        None, and the call is counted, if it is accepted."""
+        """Return what the policy reads if a call is refused, or a Failure if the check itself fails. Returns
+        None for an accepted call, and counts it."""
         tool = self.tools.get(call.tool)
         try:
             if tool is None:
@@ -94,12 +98,12 @@ class ToolExecutor:
         return text_result(call.tool, message)
 
     def _limits(self, name: str) -> ToolLimits:
-        """The tool's own limits; none if it has none that can be read."""
+        """Return the tool's own limits, or empty ones if it has none that can be read."""
         limits = self._setting(name, "limits", _NO_LIMITS)
         return limits if isinstance(limits, ToolLimits) else _NO_LIMITS
 
     def _setting(self, name: str, attribute: str, default: Any) -> Any:
-        """An attribute that a tool may have; the default if it has none, or if reading it raises."""
+        """Return an optional attribute of a tool, or the default if it has none or reading it raises."""
         try:
             return getattr(self.tools.get(name), attribute, default)
         except Exception as error:
@@ -107,8 +111,8 @@ class ToolExecutor:
             return default
 
     async def _call_tool(self, calls: Sequence[CallRecord]) -> list[Result]:
-        """One result for each of these calls of one tool; only failed calls are retried. Sets `sent` of the
-        calls."""
+        """Make these calls of one tool, and repeat those that fail; returns a result for each. Sets `sent` of
+        the calls."""
         started = time.perf_counter()
         name = calls[0].tool
         limits = self._limits(name)
@@ -135,7 +139,7 @@ class ToolExecutor:
         return [self._finish_call(call, results[i], seconds) for i, call in enumerate(calls)]
 
     def _finish_call(self, call: CallRecord, result: Result | Refusal, seconds: float) -> Result:
-        """The result as the policy reads it. Sets the status, the time and the index of the call."""
+        """Return the result as the policy reads it; sets the remaining fields of the call's record."""
         call.seconds = seconds
         if isinstance(result, Refusal):
             self.called[call.tool] -= 1
@@ -151,13 +155,14 @@ class ToolExecutor:
 
 
 def _failure(name: str, error: Exception) -> Failure:
-    """The result of each call of a request to a tool that raised."""
+    """Return the result of a call whose tool raised, and log the error."""
     logger.warning("a call of the tool %s failed: %s", name, error_line(error))
-    return Failure(failure_text(name, late=isinstance(error, CallTimeoutError)), "tool", error_line(error))
+    message = failure_text(name, timed_out=isinstance(error, CallTimeoutError))
+    return Failure(message, "tool", error_line(error))
 
 
 def _set_sent(calls: Sequence[CallRecord], context: Context) -> None:
-    """Set `sent` of the calls whose query the tool has sent in another form."""
+    """Set `sent` of the calls whose query the tool sent in another form."""
     for call in calls if context.sent else ():
         query = str(call.arguments.get("query"))
         text = context.sent.get(query, query)

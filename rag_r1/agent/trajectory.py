@@ -1,8 +1,11 @@
 """The record of one episode: what the policy wrote and called, what came back, and how it ended.
 
-Rewards, dumps, evaluation and the explorer read this record and nothing else. It holds plain values only, so
-that `to_dict` and JSON lose nothing. The prompt and the observations' text are deliberately not part of
-`generated_text`: a prompt's example or a document can then never earn a reward.
+The episode fills a `Trajectory` with one `Turn` for each generation and one `CallRecord` for each call of a
+tool. Rewards, dumps, evaluation and the explorer work from this record alone. It holds plain values only, so
+`to_dict` and JSON lose nothing.
+
+`generated_text` deliberately contains neither the prompt nor the observations: an example in the prompt or a
+document can therefore never earn a reward.
 """
 
 from __future__ import annotations
@@ -10,40 +13,45 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from rag_r1.agent.failures import KINDS, FailureRecord
 from rag_r1.protocols import SEARCH, Document, Plan, Search, Think
 from rag_r1.protocols.retriever_query import CallContext
 
-#: How an episode can end. `answered` is the only one with an answer.
-#: turn_limit: no answer in the last turn; token_limit: no room for another turn; no_action: a turn without
-#: an action, in a protocol that has no hint for it; tool_failure: no answer, and a search had failed;
-#: engine_failure: no usable generation; bad_row: the data set's row could not be used; error: a bug.
-STATUSES = (
-    "answered",
-    "turn_limit",
-    "token_limit",
-    "no_action",
-    "tool_failure",
-    "engine_failure",
-    "bad_row",
-    "error",
-)
+#: How an episode can end; only `answered` comes with an answer.
+#:
+#:     turn_limit       the last turn had no answer
+#:     token_limit      there was no room for another turn
+#:     no_action        a turn had no action, and the protocol has no hint for that
+#:     tool_failure     there was no answer, and a call had failed
+#:     engine_failure   the engine gave no usable generation
+#:     bad_row          the row of the data set could not be used
+#:     error            a bug
+Status = Literal[
+    "answered", "turn_limit", "token_limit", "no_action", "tool_failure", "engine_failure", "bad_row", "error"
+]
+STATUSES: tuple[Status, ...] = get_args(Status)
+#: How a call can end. `failed`: the tool did not answer; `refused`: there is no such tool, the arguments are
+#: wrong, or the tool was called too often.
+CallStatus = Literal["ok", "failed", "refused"]
+#: `invalid`: the turn had no action; `truncated`: it was cut off by its token limit; `tool_failure`: at least
+#: one of its calls failed.
+TurnStatus = Literal["ok", "invalid", "truncated", "tool_failure"]
 
 _NOT_WORDS = re.compile(r"[^\w]+")
-#: What the environment put into the context in a turn: texts, and pairs [call, document], the numbers of
-#: documents that stand there unchanged, so that a record does not hold them twice.
+#: The text that the environment added in a turn, in pieces: a string stands for itself, and a pair of indices
+#: [call, document] for the contents of that document, so that a record does not hold them twice.
 Observation = list[str | list[int]]
 
 
 def query_key(query: str) -> str:
-    """A key that is the same for queries which differ only in letter case, punctuation or white space."""
+    """Return a key that is equal for queries which differ only in letter case, punctuation or white space."""
     return " ".join(_NOT_WORDS.sub(" ", query.casefold()).split()) or query
 
 
 def _copied(value: Any) -> Any:
-    """A deep copy of JSON values."""
+    """Return a deep copy of a JSON value."""
     if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
     return [_copied(item) for item in value] if isinstance(value, list) else value
@@ -51,36 +59,39 @@ def _copied(value: Any) -> Any:
 
 @dataclass
 class CallRecord:
-    """One call of a tool and its result. `arguments`: as the policy gave them; `sent`: those with which the
-    tool was called, None if they are the same (a search may be sent more than the query:
-    rag_r1/protocols/retriever_query.py); `documents`: as shown to the policy, None if nothing was shown;
-    `seconds`: wall time, retries included (of all the turn's calls of this tool if made together); `index`:
-    the one that answered and how often it was loaded (`wiki 1`), if the tool knows; `cached`: nothing was
-    sent, since the same call was answered before or was under way."""
+    """One call of a tool and its result."""
 
+    #: Name of the tool, as it is registered.
     tool: str
+    #: The arguments that the policy wrote.
     arguments: dict[str, Any]
+    #: The documents as they were shown to the policy; None if nothing was shown.
     documents: list[Document] | None = None
+    #: Wall time in seconds, including retries. Calls that a tool answers together share one time.
     seconds: float = 0.0
-    status: str = "ok"  # ok | failed (no answer) | refused (no such tool, wrong arguments, or one too many)
+    status: CallStatus = "ok"
+    #: The arguments that the tool sent instead, if they differ from those of the policy: a retriever may need
+    #: more than the query (rag_r1/protocols/retriever_query.py).
     sent: dict[str, Any] | None = None
+    #: Name and version of the index that answered, e.g. `wiki 1`; empty if the tool does not report it.
     index: str = ""
+    #: Whether no request was sent because an equal one had been answered or was in flight.
     cached: bool = False
 
     @property
     def query(self) -> str | None:
-        """The query, if this is a search."""
+        """The query of a search; None for a call of another tool."""
         return str(self.arguments.get("query", "")) if self.tool == SEARCH else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the call as plain JSON values, none of them shared with the record."""
+        """Return the call as plain JSON values, none of them shared with the record."""
         documents = None if self.documents is None else [dict(vars(document)) for document in self.documents]
         copied = {"arguments": _copied(self.arguments), "sent": _copied(self.sent)}
         return {**vars(self), **copied, "documents": documents}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> CallRecord:
-        """The inverse of `to_dict`. Raises TypeError on unknown keys."""
+        """Read a call from what `to_dict` returns. Raises TypeError for unknown keys."""
         documents = data.get("documents")
         documents = None if documents is None else [Document(**document) for document in documents]
         copied = {"arguments": _copied(data["arguments"]), "sent": _copied(data.get("sent"))}
@@ -89,28 +100,38 @@ class CallRecord:
 
 @dataclass
 class Turn:
-    """One generation and the environment's reaction. `row`: number of the training row that contains it."""
+    """One generation of the policy and the reaction of the environment."""
 
+    #: What the policy wrote.
     text: str
-    action: str  # search | call | answer | plan | think | summary | backtrack | invalid
+    #: The `kind` of the turn's action (rag_r1/protocols/actions.py).
+    action: str
     calls: list[CallRecord] = field(default_factory=list)
     generated_tokens: int = 0
     observed_tokens: int = 0
+    #: Wall time of the generation and of the calls, in seconds.
     generate_s: float = 0.0
     tool_s: float = 0.0
-    status: str = "ok"  # ok | invalid | truncated | tool_failure
-    repeated_queries: int = 0  # how many of the queries had been asked before
+    status: TurnStatus = "ok"
+    #: Number of queries that had already been sent in this episode.
+    repeated_queries: int = 0
+    #: Index of the training row that contains the turn.
     row: int = 0
-    removed: list[int] = field(default_factory=list)  # numbers of the turns that it took out of the context
-    simulated: int = 0  # observations that the policy wrote itself (SSRL); no tool was called for them
-    state: float | None = None  # of the memory (memory.py) at an answer, in nats, if `max_state` is set
-    observation: Observation = field(default_factory=list)  # as the policy saw it; see `observation_text`
+    #: Indices of the turns that this turn removed from the context.
+    removed: list[int] = field(default_factory=list)
+    #: Number of observations that the policy wrote itself, without a call of a tool (SSRL).
+    simulated: int = 0
+    #: State of the memory (memory.py) at an answer, in nats; None unless `max_state` is set.
+    state: float | None = None
+    #: What the environment added after the turn; `observation_text` has it as one text.
+    observation: Observation = field(default_factory=list)
 
     @classmethod
     def searched(
         cls, text: str, queries: Sequence[str], documents: Sequence[Sequence[Document]] = (), **fields: Any
     ) -> Turn:
-        """A turn with a search. `documents`: those shown for each query; empty if none were shown."""
+        """Return a turn with a search. `documents` has those shown for each query, or is empty if none were
+        shown; `fields` are further fields of the turn."""
         documents = list(documents) or [None] * len(queries)
         calls = [
             CallRecord(SEARCH, {"query": query}, None if results is None else list(results))
@@ -131,16 +152,16 @@ class Turn:
 
     @property
     def observation_text(self) -> str:
-        """The text that the policy saw after the turn: documents as they were shortened, and the tags around
-        them."""
+        """The text that the policy saw after the turn: the documents as they were shortened, with the tags
+        around them."""
         return "".join(
             piece if isinstance(piece, str) else (self.calls[piece[0]].documents or [])[piece[1]].contents
             for piece in self.observation
         )
 
     def observe(self, text: str) -> None:
-        """Set `observation` to the text that was put into the context, with the numbers of the calls'
-        documents in their place."""
+        """Set `observation` to a text that was added to the context, with references in place of the
+        documents of the calls."""
         self.observation = []
         start = 0
         for number, call in enumerate(self.calls):
@@ -151,68 +172,79 @@ class Turn:
         self.observation.append(text[start:])
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the turn as plain JSON values, none of them shared with it."""
+        """Return the turn as plain JSON values, none of them shared with it."""
         copied = {"removed": [*self.removed], "observation": _copied(self.observation)}
         return {**vars(self), "calls": [call.to_dict() for call in self.calls], **copied}
 
 
 @dataclass
 class Trajectory:
-    """The record of one episode. Token counts are those of all its training rows; `seconds` is the wall time
-    from the prompt to the end."""
+    """The record of one episode."""
 
     id: str
     question: str
+    #: Name of the protocol.
     protocol: str
     turns: list[Turn] = field(default_factory=list)
+    #: The final answer; None if the episode ended without one.
     answer: str | None = None
-    status: str = "turn_limit"
+    status: Status = "turn_limit"
     prompt_tokens: int = 0
+    #: Tokens of all training rows together.
     generated_tokens: int = 0
     observed_tokens: int = 0
+    #: Wall time from the prompt to the end.
     seconds: float = 0.0
+    #: The score and the value of each reward term, by name; None for a term that could not judge.
     rewards: dict[str, float | None] = field(default_factory=dict)
-    turn_scores: list[float] = field(default_factory=list)  # one for each turn; they sum to the score
-    failures: list[FailureRecord] = field(default_factory=list)  # those that persisted after all retries
-    retries: int = 0  # repeated calls of the engine or of tools
-    path: int = 0  # number of this path, if there were several
-    paths: list[dict[str, Any]] = field(default_factory=list)  # records of all paths, if there were several
-    prompt_sha256: str = ""  # a hash of the prompt, made by plugin/record_details.py
-    rows: list[dict[str, Any]] = field(default_factory=list)  # the training rows, if they are recorded
-    logprobs: dict[str, list[float]] = field(default_factory=dict)  # sum and tokens of each part (signals.py)
+    #: One number for each turn; they sum to the score.
+    turn_scores: list[float] = field(default_factory=list)
+    #: Failures that persisted after all retries.
+    failures: list[FailureRecord] = field(default_factory=list)
+    #: Number of repeated calls of the engine and of tools.
+    retries: int = 0
+    #: With self-consistency: the index of this path, and the records of all paths.
+    path: int = 0
+    paths: list[dict[str, Any]] = field(default_factory=list)
+    #: A hash of the prompt (plugin/record_details.py).
+    prompt_sha256: str = ""
+    #: The training rows, if they are recorded.
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    #: Sum of the log-probs (nats) and number of tokens of each part of the turns (tokens/signals.py).
+    logprobs: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def generated_text(self) -> str:
-        """Everything the policy wrote, and nothing else."""
+        """Everything that the policy wrote, turn by turn, without prompt and observations."""
         return "".join(turn.text for turn in self.turns)
 
     @property
     def n_searches(self) -> int:
-        """Queries of the searches that were made, refused and failed ones included."""
+        """Number of queries in all turns, including refused and failed ones."""
         return sum(len(turn.queries) for turn in self.turns)
 
     @property
     def n_repeated_queries(self) -> int:
-        """Queries that had been asked before in this episode; they can find nothing new."""
+        """Number of queries that repeat an earlier one of this episode and so can find nothing new."""
         return sum(turn.repeated_queries for turn in self.turns)
 
     @property
     def n_tool_failures(self) -> int:
-        """Turns in which at least one call could not be answered."""
+        """Number of turns in which at least one call failed."""
         return sum(turn.status == "tool_failure" for turn in self.turns)
 
     def add_failure(self, kind: str, detail: str = "") -> None:
-        """Record a failure of the current turn, the last one so far. An unknown kind counts as `tool`."""
+        """Record a failure in the latest turn. An unknown kind counts as `tool`."""
         kind = kind if kind in KINDS else "tool"
         self.failures.append(FailureRecord(kind, max(len(self.turns) - 1, 0), detail[:200]))
 
     def masked(self, kinds: Collection[str]) -> bool:
-        """Whether a failure of one of these kinds has happened."""
+        """Whether the episode has a failure of one of these kinds."""
         return any(failure.kind in kinds for failure in self.failures)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the record as plain JSON values, none of them shared with it (like `dataclasses.asdict`,
-        but faster: no search for dataclasses in every value)."""
+        """Return the record as plain JSON values, none of them shared with it. This does the same as
+        `dataclasses.asdict`, but faster, since it does not look for dataclasses in every value."""
         return {
             **vars(self),
             "turns": [turn.to_dict() for turn in self.turns],
@@ -226,7 +258,7 @@ class Trajectory:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Trajectory:
-        """The inverse of `to_dict`. Raises TypeError on unknown keys."""
+        """Read a record from what `to_dict` returns. Raises TypeError for unknown keys."""
         turns = [
             Turn(**{**turn, "calls": [CallRecord.from_dict(call) for call in turn.get("calls", [])]})
             for turn in data.get("turns", [])
@@ -236,9 +268,11 @@ class Trajectory:
 
 
 def call_context(record: Trajectory, thought: Callable[[str], str], turn: int = -1) -> CallContext:
-    """Returns the context of the calls of a turn: the question, the queries of the earlier turns, and the
-    thoughts since the last turn with calls. `thought` gives the thought in a turn's text; `turn` is the
-    turn's number, -1 for the last one."""
+    """Return the context of the calls of a turn: the question, the queries of the earlier turns, and the
+    thoughts since the last turn with calls.
+
+    `thought` extracts the thought from the text of a turn; `turn` is the index of the turn, -1 for the last.
+    """
     index = range(len(record.turns))[turn]
     previous, current = record.turns[:index], record.turns[index]
     start = next((n + 1 for n in reversed(range(index)) if previous[n].calls), 0)

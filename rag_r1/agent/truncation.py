@@ -1,13 +1,14 @@
-"""Truncates search results to an observation's token budget before they are encoded.
+"""Truncates search results so that the observation fits into its token budget.
 
-Two limits hold, one for each query's documents and one for the whole observation; tags always stay whole.
-Within a query, whole documents are kept in rank order; the first that does not fit is shortened at a word
-boundary, and the ones ranked below it are left out. If the observation as a whole is still too long, the
-lowest ranks go first, whichever query they answer: every query's best document before any query's second.
-The documents of the first rank that does not fit whole share what is left; those that need less than an equal
-share of it stay whole, the others are shortened.
+There is one limit for the documents of each query and one for the observation as a whole; tags are never cut.
 
-Encoding takes most of the time. So an observation that fits as it is is encoded only once.
+1. Within a query, documents are kept in the order of their ranks. The first that does not fit is shortened at
+   a word boundary, and those ranked below it are dropped.
+2. If the observation is still too long, it is filled rank by rank: the best documents of all queries, then
+   their second ones, and so on. The documents of the first rank that does not fit share the tokens that are
+   left. Those that need less than an equal share stay whole; the others are shortened.
+
+Encoding takes most of the time, so an observation that fits without truncation is encoded only once.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from typing import NamedTuple
 
 from rag_r1.protocols import Document, Failure, Protocol
 
-#: A shortened document with fewer tokens than this is of no use and is left out.
+#: A document that would have to be shortened to fewer tokens than this is dropped.
 _MIN_TOKENS = 8
-#: Each further attempt cuts this share more than the measured excess, so that a hostile text (with all its
-#: tokens at the beginning) is fitted in at most 1 / _EXTRA_CUT attempts.
+#: Each further attempt to shorten a text cuts this share more, beyond the measured excess. So even a hostile
+#: text, with all its tokens at the beginning, is fitted in at most 1 / _EXTRA_CUT attempts.
 _EXTRA_CUT = 1 / 32
-#: An observation with more characters than this for each token of its limit is packed without encoding it
-#: whole first.
+#: An observation with more characters than this per token of its limit is hardly within it, so it is
+#: truncated without encoding it as a whole first.
 _MAX_CHARS_PER_TOKEN = 8
 
 Encode = Callable[[str], list[int]]
@@ -33,9 +34,11 @@ Results = Sequence[Sequence[Document] | Failure]
 
 
 class FittedObservation(NamedTuple):
-    """Token ids and text of an observation, and the documents that it shows, a list for each query."""
+    """An observation that fits into its budget."""
 
+    #: The token ids of `text`.
     ids: list[int]
+    #: The documents that it shows, a list for each query.
     documents: list[list[Document]]
     text: str
 
@@ -48,9 +51,8 @@ def fit_observation(
     max_query_tokens: int,
     max_tokens: int,
 ) -> FittedObservation | None:
-    """Returns the observation within `max_tokens` tokens, or None if not even the bare tags fit.
-    `max_query_tokens` limits the documents of each query; an observation that is within it as a whole is not
-    checked query by query."""
+    """Return the observation for the results of a turn's calls in at most `max_tokens` tokens, or None if not
+    even the tags without documents fit. `max_query_tokens` limits the documents of each query."""
     documents = [[] if isinstance(result, Failure) else list(result) for result in results]
 
     def render(visible: list[list[Document]]) -> str:
@@ -58,6 +60,7 @@ def fit_observation(
         return protocol.observation(queries, shown)
 
     text = render(documents)
+    # An observation within both limits needs no check query by query.
     whole_limit = min(max_query_tokens, max_tokens)
     if len(text) <= _MAX_CHARS_PER_TOKEN * whole_limit:
         ids = encode(text)
@@ -70,8 +73,8 @@ def fit_observation(
 
 
 class Truncation:
-    """Counts the tokens of documents as they will appear in the observation, each once, and selects those
-    that fit. `room`: the tokens that there are for them."""
+    """Selects the documents that fit into an observation. The tokens of a document are counted as it appears
+    there, and only once. In all methods `room` is the number of tokens that the documents may take."""
 
     def __init__(self, protocol: Protocol, encode: Encode):
         self.protocol = protocol
@@ -79,14 +82,14 @@ class Truncation:
         self._tokens: dict[tuple[int, Document], int] = {}
 
     def tokens(self, rank: int, document: Document) -> int:
-        """The number of tokens of a document at a rank, counted from 1."""
+        """Return the number of tokens of a document at a rank, which counts from 1."""
         if (rank, document) not in self._tokens:
             text = self.protocol.render_document(rank, document)
             self._tokens[rank, document] = len(self.encode(text))
         return self._tokens[rank, document]
 
     def fit_query(self, documents: Sequence[Document], room: int) -> list[Document]:
-        """The best-ranked documents of one query within `room` tokens."""
+        """Return the best-ranked documents of one query that fit into `room` tokens."""
         selected: list[Document] = []
         for rank, document in enumerate(documents, 1):
             fitted = self.fit(rank, document, room)
@@ -100,8 +103,9 @@ class Truncation:
     def fit_observation(
         self, documents: list[list[Document]], render: Callable[[list[list[Document]]], str], max_tokens: int
     ) -> FittedObservation | None:
-        """The observation with as much of each query's documents as fits, or None if not even the bare tags
-        fit. `render`: the documents to show for each query -> the text of the observation."""
+        """Return the observation with as much of each query's documents as fits into `max_tokens`, or None if
+        not even the tags without documents fit. `render` makes the text of the observation from the documents
+        to show for each query."""
         visible = documents
         room = max_tokens
         for attempt in count():
@@ -111,7 +115,7 @@ class Truncation:
                 return FittedObservation(ids, visible, text)
             if room < 1:
                 return None
-            if attempt == 0:  # the documents get what the bare tags leave
+            if attempt == 0:  # the documents may take what the tags leave
                 room = max_tokens - len(self.encode(render([[] for _ in documents])))
             else:
                 room = _smaller_size(room, 1 - (len(ids) - max_tokens) / room, attempt)
@@ -120,14 +124,14 @@ class Truncation:
             visible = self.fit_ranks(documents, room)
 
     def fit_ranks(self, results: Sequence[Sequence[Document]], room: int) -> list[list[Document]]:
-        """The documents of all queries, each in a list of its own, that fit into `room` together, rank by
-        rank."""
+        """Return the documents that fit into `room` together, chosen rank by rank, as a list for each
+        query."""
         by_query: list[list[Document]] = [[] for _ in results]
         for rank in range(1, max(map(len, results), default=0) + 1):
             if room < 1:
                 break
             ranked = [(docs[rank - 1], query) for query, docs in enumerate(results) if len(docs) >= rank]
-            # Shortest first: the part of its share that a document does not need goes to the others.
+            # Shortest first, so that what a document does not need of its share goes to the others.
             ranked.sort(key=lambda entry: self.tokens(rank, entry[0]))
             fits = sum(self.tokens(rank, document) for document, _ in ranked) <= room
             share = room if fits else room // len(ranked)
@@ -143,7 +147,8 @@ class Truncation:
         return by_query
 
     def fit(self, rank: int, document: Document, room: int) -> Document | None:
-        """The document if it fits, else as much of it as fits, or None if that is too little to be of use."""
+        """Return the document if it fits, else as much of it as fits; None if too little of it would be
+        left."""
         if self.tokens(rank, document) <= room:
             return document
         shorter = document
@@ -152,7 +157,7 @@ class Truncation:
             if room < _MIN_TOKENS or not text:
                 return None
             text = text[: _smaller_size(len(text), room / self.tokens(rank, shorter), attempt)]
-            # At a word boundary, unless that would lose half of the text (a long word, or no spaces at all).
+            # Cut at a word boundary, unless that loses half of the text (a long word, or no spaces at all).
             boundary = max(text.rfind(" "), text.rfind("\n"))
             shorter = replace(document, contents=text[:boundary] if boundary > len(text) // 2 else text)
             if self.tokens(rank, shorter) <= room:
@@ -160,5 +165,5 @@ class Truncation:
 
 
 def _smaller_size(size: int, share: float, attempt: int) -> int:
-    """The next size to try if about `share` of this one fits; less than `size`, not below 0."""
+    """Return the next size to try if about `share` of `size` fits: less than `size`, but not below 0."""
     return max(0, min(size - 1, int(size * share * (1 - attempt * _EXTRA_CUT))))

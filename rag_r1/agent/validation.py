@@ -1,13 +1,13 @@
 """Validates what engines, tools and codecs return to an episode.
 
-Engine, tools and codec are foreign code. Nothing that they return is used before it is checked here: token
-ids are whole numbers from 0, log-probs are finite and there is one for each id, there is a result for each
-call, and results hold documents. Anything else raises; episode.py and tool_executor.py turn the exception
-into a typed failure.
+Engines, tools and codecs may be anybody's code, so nothing that they return is used before it is checked
+here. Token ids must be whole numbers from 0, log-probs must be finite with one for each id, and a tool must
+return a result for each call. Anything else raises an exception, which episode.py and tool_executor.py turn
+into a typed failure. A result that is not a list of documents becomes a Failure of its call alone.
 
-An engine that returns more tokens than requested has not failed: the beginning of a sample is what the policy
-would have written under the limit. The surplus is cut off together with its log-probs, here and nowhere else,
-so that no row outgrows its budget.
+An engine that returns more tokens than requested has not failed: the beginning of the sample is what the
+policy would have written under the limit. The surplus tokens and their log-probs are cut off here and nowhere
+else, so that no row exceeds its budget.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOOL_KINDS = ("retriever", "tool")
 
 
 def checked_ids(ids: Any) -> list[int]:
-    """Returns token ids as a new list. Raises TypeError or OverflowError unless all are whole numbers from
+    """Return token ids as a new list. Raises TypeError or OverflowError unless all are whole numbers from
     0."""
     if not isinstance(ids, Sized) or isinstance(ids, str | bytes | bytearray):
         raise TypeError(f"token ids must be a list of whole numbers, not {type(ids).__name__}")
@@ -36,8 +36,8 @@ def checked_ids(ids: Any) -> list[int]:
 
 
 def checked_generation(generation: Any, max_tokens: int) -> Generation:
-    """Returns an engine's generation, cut to `max_tokens` tokens. Raises TypeError, ValueError or
-    OverflowError for anything but a Generation, and for one with impossible ids or log-probs."""
+    """Return the generation of an engine, cut to `max_tokens` tokens. Raises TypeError, ValueError or
+    OverflowError if it is not a Generation, or has impossible ids or log-probs."""
     if not isinstance(generation, Generation):
         raise TypeError(f"the engine returned {type(generation).__name__} instead of a Generation")
     ids = checked_ids(generation.token_ids)
@@ -48,7 +48,8 @@ def checked_generation(generation: Any, max_tokens: int) -> Generation:
 
 
 def _checked_logprobs(logprobs: Any, count: int) -> list[float]:
-    """Log-probs as a new list. Raises TypeError or ValueError unless they are `count` finite numbers."""
+    """Return log-probs as a new list. Raises TypeError or ValueError unless they are `count` finite
+    numbers."""
     if not isinstance(logprobs, Sized):
         raise TypeError(f"log-probs must be a list of numbers, not {type(logprobs).__name__}")
     values = list(logprobs)
@@ -60,8 +61,9 @@ def _checked_logprobs(logprobs: Any, count: int) -> list[float]:
 
 
 def checked_results(results: Any, count: int, message: str) -> list[list[Document] | Failure | Refusal]:
-    """Returns a tool's results for `count` calls; one that is not a list of documents becomes a Failure with
-    the text `message` for the policy. Raises TypeError or ValueError unless there is one for each call."""
+    """Return the results of a tool for `count` calls. A result that is not a list of documents becomes a
+    Failure, with `message` as the text for the policy. Raises TypeError or ValueError unless there is one
+    result for each call."""
     if not isinstance(results, Sequence):
         raise TypeError(f"the tool returned {type(results).__name__} instead of a list")
     if len(results) != count:
@@ -70,7 +72,7 @@ def checked_results(results: Any, count: int, message: str) -> list[list[Documen
 
 
 def _checked_result(result: Any, message: str) -> list[Document] | Failure | Refusal:
-    """One result; a Failure if it is wrong, or if looking at it raises."""
+    """Return one result; a Failure if it is invalid, or if inspecting it raises."""
     if isinstance(result, Refusal):
         return result
     if isinstance(result, Failure):
@@ -85,7 +87,8 @@ def _checked_result(result: Any, message: str) -> list[Document] | Failure | Ref
 
 
 def _with_plain_score(document: Document) -> Document:
-    """The document with a score that JSON can hold: numpy's numbers as floats, NaN and infinity as None."""
+    """Return the document with a score that JSON can hold: a number of numpy becomes a float, NaN and
+    infinity become None."""
     score = document.score
     if score is None or (type(score) in (float, int) and isfinite(score)):
         return document

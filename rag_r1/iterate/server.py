@@ -29,8 +29,8 @@ from rag_r1.options.server_address import search_fault
 from rag_r1.rollouts.provenance_facts import describe_server
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
-from rag_r1.tools.retrieval.client import TOKEN_VARIABLE, token_header
 from rag_r1.tools.retrieval.local_server import retrieval_process
+from rag_r1.tools.retrieval.options import TOKEN_VARIABLE, token_header
 from rag_r1.tools.retrieval.query_format import ready_address
 
 #: The file in OUT for the output of a server that is started here.

@@ -1,4 +1,8 @@
-"""Protocols: prompts, tags, query syntax and observation formats as data. How they work: `protocol.py`."""
+"""Protocols: prompts, tags, query syntax and observation formats as data.
+
+`protocol.py` explains how a protocol works, `loader.py` the YAML files, `blocks.py` and `actions.py` the
+blocks that a policy writes and the actions that follow from them.
+"""
 
 from rag_r1.protocols.actions import (
     SEARCH,
@@ -18,8 +22,8 @@ from rag_r1.protocols.actions import (
     Think,
     text_result,
 )
-from rag_r1.protocols.blocks import Block, CallFormat, Tag, Tags
-from rag_r1.protocols.chat_turns import ChatTemplateError, ChatTurns
+from rag_r1.protocols.blocks import Tag, Tags
+from rag_r1.protocols.chat_turns import ChatTemplateError
 from rag_r1.protocols.loader import (
     ProtocolError,
     load_protocol,
@@ -35,13 +39,10 @@ __all__ = [
     "Action",
     "Answer",
     "Backtrack",
-    "Block",
     "CachedDocuments",
     "Call",
-    "CallFormat",
     "Calls",
     "ChatTemplateError",
-    "ChatTurns",
     "Document",
     "Failure",
     "Invalid",

@@ -1,8 +1,9 @@
-"""The actions that a generated turn is parsed into, and the results of its calls.
+"""The actions into which generated turns are parsed, and the results of their calls.
 
-A turn is one action. `Search` and `Calls` call tools: `calls` lists the calls, each with a tool's name and
-its arguments. `Search` is the built-in one, for the tool `search`; a turn that calls nothing else is a
-`Search`, whatever its protocol's syntax.
+Every turn is one action. `Search` and `Calls` are those that call tools, with the name of the tool and its
+arguments for each call. A turn whose calls are all searches is a `Search`, whatever the syntax of the
+protocol. The result of a call is a list of `Document`, a `Failure` if the tool could not answer, or a
+`Refusal` if it does not accept the call.
 """
 
 from __future__ import annotations
@@ -10,34 +11,40 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-#: The built-in tool. Its arguments are `{"query": text}`.
+#: Name of the built-in search tool, whose arguments are `{"query": text}`.
 SEARCH = "search"
+#: What the policy reads when a search failed.
+NO_ANSWER = "The search engine did not answer. Try another query, or answer with what is known."
+TIMED_OUT = "The search did not answer in time. Try another query, or answer with what is known."
+
+
+#: Which turns a summary replaces: all, or those from the last call.
+SummarySpan = Literal["everything", "last_call"]
 
 
 def well_formed(text: str) -> str:
-    """Returns `text` with `?` for each lone surrogate: half of a character (JSON's `"\\ud800"`), which no
-    tokenizer or file accepts."""
+    """Return a text with `?` in place of each lone surrogate: half of a character (in JSON, `"\\ud800"`) that
+    no tokenizer or file accepts."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def has_lone_surrogate(text: str) -> bool:
-    """Whether `text` holds half of a character, which `well_formed` replaces."""
+    """Whether a text contains a lone surrogate, which `well_formed` would replace."""
     return well_formed(text) != text
 
 
 @dataclass(frozen=True)
 class Document:
-    """One retrieved passage: the corpus's id, its text (FlashRAG: `"Title"\\ntext`) and its score.
+    """One retrieved passage, or the text of another tool."""
 
-    `verbatim`: shown without the protocol's template for documents; used for the text that other tools than a
-    search engine return (`text_result`).
-    """
-
+    #: The id of the passage in its corpus.
     id: str
+    #: The text; in FlashRAG's corpora `"Title"\ntext`.
     contents: str
     score: float | None = None
+    #: Whether it is shown without the protocol's template for documents (see `text_result`).
     verbatim: bool = False
 
     def __post_init__(self) -> None:
@@ -51,25 +58,32 @@ class Document:
 
     @property
     def text(self) -> str:
-        """Everything after the first line; empty when there is only one."""
+        """Everything after the first line; empty if there is only one."""
         return self.contents.partition("\n")[2]
 
 
 class CachedDocuments(list[Document]):
-    """The documents of a call for which no request was sent, since the same call was answered before or is
-    under way."""
+    """The documents of a call for which no request was sent, because an equal one had been answered or was in
+    flight."""
+
+
+def failure_text(tool: str, *, timed_out: bool = False) -> str:
+    """Return what the policy reads when a call of a tool failed. The texts are fixed, since those of a server
+    or of an error may be hostile."""
+    if tool != SEARCH:
+        return f"The tool {tool} did not answer. Try another call, or answer with what is known."
+    return TIMED_OUT if timed_out else NO_ANSWER
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The result of a call that could not be answered.
+    """The result of a call that could not be answered."""
 
-    `reason` is shown to the policy; `detail` is for people and never shown to it; `kind` is one of the agent
-    core's kinds of failure, `retriever` or `tool`.
-    """
-
+    #: What the policy is shown.
     reason: str
+    #: Which part failed: `retriever` or `tool`, of the kinds in rag_r1/agent/failures.py.
     kind: str = "tool"
+    #: A description for people; the policy never sees it.
     detail: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -79,8 +93,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The result of a call that its tool does not accept: the policy's mistake, not a failure. `reason` is
-    shown to the policy."""
+    """The result of a call that its tool does not accept. This is a mistake of the policy, not a failure;
+    `reason` is what the policy is shown."""
 
     reason: str
 
@@ -90,20 +104,20 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a tool. `arguments` are JSON values by name."""
+    """One call of a tool. `arguments` maps their names to JSON values."""
 
     tool: str
     arguments: Mapping[str, Any]
 
     @property
     def is_search(self) -> bool:
-        """Whether this is the built-in search, with a query and nothing else."""
+        """Whether this is a call of the built-in search with a query and no other argument."""
         query = self.arguments.get("query")
         return self.tool == SEARCH and isinstance(query, str) and len(self.arguments) == 1
 
     @property
     def words(self) -> str:
-        """The call as one text: the query of a search, else the arguments as JSON."""
+        """The call as one text: the query if that is the only argument, else the arguments as JSON."""
         query = self.arguments.get("query")
         if isinstance(query, str) and len(self.arguments) == 1:
             return query
@@ -112,10 +126,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Search:
-    """One or more queries to the search engine. `dropped` counts those beyond the limit."""
+    """One or more queries to the search engine."""
 
     kind: ClassVar[str] = "search"
     queries: tuple[str, ...]
+    #: Number of queries that were left out, since they exceeded the protocol's limit.
     dropped: int = 0
 
     @property
@@ -126,7 +141,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls of tools, not all of which are searches. `dropped`: as in Search."""
+    """Calls of tools, at least one of which is not a search; `dropped` is as in `Search`."""
 
     kind: ClassVar[str] = "call"
     calls: tuple[Call, ...]
@@ -135,7 +150,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Answer:
-    """The final answer, stripped of surrounding white space; it may be empty."""
+    """The final answer, without surrounding white space; it may be empty."""
 
     kind: ClassVar[str] = "answer"
     text: str
@@ -143,7 +158,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan for the next turns; it gets no observation."""
+    """A plan for the next turns, which is followed by no observation."""
 
     kind: ClassVar[str] = "plan"
     text: str
@@ -151,7 +166,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Think:
-    """A thought that is a turn of its own; it gets no observation."""
+    """A turn that is only a thought, which is followed by no observation."""
 
     kind: ClassVar[str] = "think"
     text: str
@@ -159,26 +174,27 @@ class Think:
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary of the turns in `span` (`everything`, or from the `last_call`), which it replaces in the
-    context."""
+    """A summary that replaces earlier turns in the context."""
 
     kind: ClassVar[str] = "summary"
     text: str
-    span: str = "everything"
+    #: Which turns it replaces: `everything`, or those from the `last_call`.
+    span: SummarySpan = "everything"
 
 
 @dataclass(frozen=True)
 class Backtrack:
-    """A reflection that takes the turns from the last one of a role in `pops` out of the context."""
+    """A reflection that removes earlier turns from the context."""
 
     kind: ClassVar[str] = "backtrack"
     text: str
+    #: Turns are removed from the last one whose role is among these.
     pops: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Invalid:
-    """A turn without an action, or with one that cannot be carried out."""
+    """A turn without an action that can be carried out, for the given reason."""
 
     kind: ClassVar[str] = "invalid"
     reason: str
@@ -188,7 +204,7 @@ Action = Search | Calls | Answer | Plan | Think | Summary | Backtrack | Invalid
 
 
 def calls_action(calls: Sequence[Call], limit: int) -> Search | Calls:
-    """The action that makes at most `limit` of these calls: a Search if all of them are searches."""
+    """Return the action that makes the first `limit` of these calls: a Search if all of them are searches."""
     kept_calls = tuple(calls[:limit])
     dropped = len(calls) - len(kept_calls)
     if all(call.is_search for call in kept_calls):
@@ -197,6 +213,6 @@ def calls_action(calls: Sequence[Call], limit: int) -> Search | Calls:
 
 
 def text_result(tool: str, text: str) -> list[Document]:
-    """A tool's text as the result of a call. It is shown unchanged, except that it is neutralised, like all
-    data."""
+    """Return the text of a tool as the result of a call. It is neutralised like all data, and otherwise shown
+    unchanged."""
     return [Document(tool, text, verbatim=True)]

@@ -1,37 +1,39 @@
-"""The blocks of a protocol: their tags, their roles and who writes them.
+"""The blocks of a protocol: tags, and the role that says what a block means.
 
-A block has a role, which determines what happens when the block is closed:
+The role of a block determines what happens when the policy closes it:
 
-    think, plan     text of the policy; with `stop: true` the generation ends there and the next turn begins
+    think, plan     text of the policy; with `stop: true` the turn ends here
     call            calls of tools; the environment answers with an observation
     answer          the final answer, which ends the episode
-    summary         replaces the turns that it summarises in the context; `span: everything` (all turns, the
-                    default) or `span: last_call` (those from the last call)
-    backtrack       takes turns out of the context: those from the last one with a role in `pops`; by default
-                    the last turn, whatever it was. The text of the block stays, as a reflection
-    observation     written by the environment, as the only block
+    summary         replaces turns in the context: all of them (`span: everything`, the default), or those
+                    from the last call (`span: last_call`)
+    backtrack       removes turns from the context, from the last one with a role in `pops`; by default the
+                    last turn, whatever its role. The text of the block stays, as a reflection
+    observation     the result of calls; the only block that the environment writes
 
-Plans stay in the context when other turns are taken out of it (rag_r1/agent/memory.py).
+Plans are never removed from the context (rag_r1/agent/memory.py).
 
-The roles are fixed, the names and the number of blocks are not: a protocol file may declare any number of
-blocks under `blocks:`, e.g. a `<plan>` or a second call block for another tool.
+The roles are fixed, but a protocol file may declare any number of blocks under `blocks:`, with names of its
+choice: for example a `<plan>`, or a second block of calls for another tool.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from rag_r1.protocols.actions import SEARCH
+from rag_r1.protocols.actions import SEARCH, SummarySpan
 
-ROLES = ("think", "plan", "call", "observation", "answer", "summary", "backtrack")
+Role = Literal["think", "plan", "call", "observation", "answer", "summary", "backtrack"]
+ROLES: tuple[Role, ...] = get_args(Role)
 #: Roles at whose closing tag a generation always stops.
-ACTING = ("call", "answer", "summary", "backtrack")
-#: Roles of turns that a backtrack can take out; `invalid` is a turn without an action.
+ACTING: tuple[Role, ...] = ("call", "answer", "summary", "backtrack")
+#: Roles of turns that a backtrack can remove; `invalid` is a turn without an action.
 POPPED = ("call", "think", "summary", "backtrack", "invalid")
-#: What a summary can replace.
-SPANS = ("everything", "last_call")
-#: How calls can be written, as `parser.read_calls` describes.
-SYNTAXES = ("single", "list", "named", "json")
+SPANS: tuple[SummarySpan, ...] = get_args(SummarySpan)
+#: How calls can be written; `parser.read_calls` describes the syntaxes.
+Syntax = Literal["single", "list", "named", "json"]
+SYNTAXES: tuple[Syntax, ...] = get_args(Syntax)
 
 
 @dataclass(frozen=True)
@@ -44,38 +46,39 @@ class Tag:
 
 @dataclass(frozen=True)
 class CallFormat:
-    """How calls are written in a block.
+    """How calls are written in a block."""
 
-    `syntax`: one of SYNTAXES, which `parser.read_calls` describes; `max_calls`: most calls in a turn; `tool`:
-    the tool that a `single` or `list` block calls; `removed_characters`: characters that are left out of a
-    query; `fold_white_space`: white space in a query becomes single spaces; `names`: pairs (name, tool) for
-    calls that do not name a tool as it is registered.
-    """
-
-    syntax: str
+    syntax: Syntax
+    #: Most calls in a turn.
     max_calls: int
+    #: Characters that are removed from a query.
     removed_characters: str = ""
+    #: Whether white space in a query becomes single spaces.
     fold_white_space: bool = False
+    #: The tool that is called with the syntaxes `single` and `list`, which do not name one.
     tool: str = SEARCH
+    #: Pairs (name in calls, registered name) of tools that calls name differently.
     names: tuple[tuple[str, str], ...] = ()
 
     def registered(self, name: str) -> str:
-        """The registered name of the tool that a call names `name`."""
+        """Return the registered name of the tool that calls name `name`."""
         return dict(self.names).get(name, name)
 
 
 @dataclass(frozen=True)
 class Block(Tag):
-    """A tag with its name and role. `stop`: a generation ends at its closing tag; `call`: how calls are
-    written, for the role `call`; `pops` (backtrack) and `span` (summary): the turns that it takes out of the
-    context."""
+    """A tag with a name and a role."""
 
     name: str
-    role: str
+    role: Role
+    #: Whether a generation ends at its closing tag.
     stop: bool = False
+    #: How calls are written; None unless the role is `call`.
     call: CallFormat | None = None
+    #: For a backtrack: the roles from which on turns are removed.
     pops: tuple[str, ...] = POPPED
-    span: str = SPANS[0]
+    #: For a summary: the turns that it replaces.
+    span: SummarySpan = "everything"
 
     @property
     def author(self) -> str:
@@ -85,8 +88,8 @@ class Block(Tag):
 
 @dataclass(frozen=True)
 class Tags:
-    """The four blocks that every protocol has: the policy writes think, search, answer; the environment,
-    information."""
+    """The tags of the four blocks that every protocol has. The environment writes `information`, the policy
+    the others."""
 
     think: Tag
     search: Tag

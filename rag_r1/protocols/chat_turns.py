@@ -1,8 +1,8 @@
-"""The text that a model's chat template writes between turns, derived from the template itself.
+"""Derives the text between two turns from a model's chat template.
 
-In a protocol with `turns: chat` every turn of the policy is a message of the role `assistant`, and every
-result of a call a message of the role `tool`. Between two turns the template writes the end of the policy's
-turn, the header of the results, what stands around each of them, and the header of the next turn:
+In a protocol with `turns: chat`, every turn of the policy is a message with the role `assistant`, and every
+result of a call is a message with the role `tool`. Between two turns the template writes the end of the
+policy's turn, the results with a header and with text around each of them, and the header of the next turn:
 
     <|im_end|>
     <|im_start|>user
@@ -11,16 +11,17 @@ turn, the header of the results, what stands around each of them, and the header
     </tool_response><|im_end|>
     <|im_start|>assistant
 
-An episode never renders a conversation: that would encode sampled text again, and templates change their
-messages. `derive_chat_turns` renders made-up conversations once, when an agent is set up, cuts these strings
-out of them, and then compares a conversation of three turns with the same one put together from the strings.
-A template for which the two differ is refused: a server behind a chat API would show the policy another
-context than the one that it was trained in.
+An episode never renders a conversation with the template: sampled text would be encoded again, and templates
+may change earlier messages. Instead, `derive_chat_turns` renders made-up conversations once, when an agent is
+set up, and cuts the strings between the turns out of them. Then it compares a conversation of three turns
+with one that is assembled from these strings. If the two differ, the template is refused: a server behind a
+chat API would show the policy another context than the one that it was trained in.
 
-Results have the role `tool`, and so has what the policy reads after a turn without an action. A message of
-the user would not do: Qwen3's template takes `<think>` out of all turns before the last message of the user.
+What the policy reads after a turn without an action has the role `tool`, too. A message with the role `user`
+would not work: Qwen3's template removes `<think>` from all turns before the last message of the user.
 
-Some templates quote a result as a JSON string (Llama 3.1). Templates that do anything else to it are refused.
+Some templates quote a result as a JSON string (Llama 3.1). Templates that change it in another way are
+refused.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from typing import Any
 from rag_r1.protocols.neutraliser import is_ordinary
 
 Message = Mapping[str, Any]
-#: Messages and the schemas of tools -> text, up to where the next turn begins.
+#: Renders messages and the schemas of tools to the text that ends where the next turn begins.
 Render = Callable[[Sequence[Message], Sequence[Message]], str]
 
-#: Results that a template may be tempted to change.
+#: Results with characters that templates tend to change.
 _RESULTS = ('result one "q" \\ <b>\nè', 'result two {"a": 1}\n& more', "result three")
 _PROBE_TOOL = "a_tool_for_probing"
-#: Characters of a text that a message shows.
+#: Most characters of a template's text that an error message quotes.
 _SHOWN = 60
 
 
 class ChatTemplateError(ValueError):
-    """The chat template cannot be used for turns; `remedy` says what to do."""
+    """Raised for a chat template that cannot be used for turns; `remedy` says what to do about it."""
 
     def __init__(self, problem: str):
         super().__init__(problem)
@@ -57,28 +58,31 @@ class ChatTemplateError(ValueError):
 
 @dataclass(frozen=True)
 class ChatTurns:
-    """The strings between two turns. `end_token`: the control token with which the policy ends a turn, and
-    with which `before` begins; `before` the first result, `between` two of them, and `after` the last, up to
-    where the next turn begins; `quoted`: results are written as JSON strings."""
+    """The strings that a template writes between two turns."""
 
+    #: The control token with which the policy ends a turn.
     end_token: str
+    #: The text before the first result, which begins with the end token.
     before: str
+    #: The text between two results.
     between: str
+    #: The text after the last result, up to where the next turn begins.
     after: str
+    #: Whether results are written as JSON strings.
     quoted: bool = False
 
     def observation(self, results: Sequence[str]) -> str:
-        """The text between two turns, with these results in it."""
+        """Return the text between two turns, with these results in it."""
         return self.before + self.between.join(map(self.written, results)) + self.after
 
     def written(self, result: str) -> str:
-        """A result as the template writes it."""
+        """Return a result as the template writes it."""
         return _written(result, self.quoted)
 
     @property
-    def marks(self) -> set[str]:
-        """The lines of the strings that are more than ordinary words; in a result they could pass for the end
-        of the message."""
+    def delimiters(self) -> set[str]:
+        """The lines of these strings that are not just ordinary words. In a result, such a line could look
+        like the end of the message."""
         lines = "\n".join((self.before, self.between, self.after)).split("\n")
         return {line.strip() for line in lines if not is_ordinary(line.strip())}
 
@@ -90,11 +94,11 @@ def derive_chat_turns(
     tools: Sequence[Message],
     control: Collection[str],
 ) -> ChatTurns:
-    """Derives the strings that a template writes between turns.
+    """Derive the strings that the template `render` writes between turns.
 
-    `render`: the template; `prompt`: messages that ask a question; `turn(n)`: an example of a policy's nth
-    turn; `tools`: schemas of the tools; `control`: the tokenizer's control tokens. Raises ChatTemplateError
-    for a template that cannot be used.
+    `prompt` has the messages that ask a question, `turn(n)` returns an example of the policy's nth turn,
+    `tools` are the schemas of the tools, and `control` the control tokens of the tokenizer. Raises
+    ChatTemplateError if the template cannot be used.
     """
 
     def rendered(*messages: Message) -> str:
@@ -126,10 +130,10 @@ def _written(result: str, quoted: bool) -> str:
 
 
 def _rendered(render: Render, messages: Sequence[Message], tools: Sequence[Message]) -> str:
-    """The text of the messages. Raises ChatTemplateError if the template refuses them."""
+    """Return the text of the messages. Raises ChatTemplateError if the template refuses them."""
     try:
         return render(messages, tools)
-    except Exception as error:  # a template is a program of the model's authors
+    except Exception as error:  # a template is a program and may raise anything
         roles = ", ".join(str(message["role"]) for message in messages)
         raise ChatTemplateError(
             f"the chat template refuses messages of the roles {roles}: {error}"
@@ -137,7 +141,7 @@ def _rendered(render: Render, messages: Sequence[Message], tools: Sequence[Messa
 
 
 def _check_tools(render: Render, prompt: Sequence[Message]) -> None:
-    """Raises ChatTemplateError unless the prompt shows the tools that it is rendered with."""
+    """Raise ChatTemplateError unless the rendered prompt shows the tools."""
     parameters = {"type": "object", "properties": {}}
     function = {"name": _PROBE_TOOL, "description": "None.", "parameters": parameters}
     if _PROBE_TOOL not in _rendered(render, prompt, [{"type": "function", "function": function}]):
@@ -145,16 +149,16 @@ def _check_tools(render: Render, prompt: Sequence[Message]) -> None:
 
 
 def _unopened_turn(start: str, turn: Callable[[int], str]) -> Callable[[int], str]:
-    """`turn` without what the header of a turn, the end of `start`, already holds of it: some templates open
-    `<think>` themselves."""
+    """Return `turn` without the beginning of a turn that the template writes itself, at the end of `start`:
+    some templates open `<think>`."""
     example = turn(1)
     n_opened = next(n for n in range(len(example), -1, -1) if start.endswith(example[:n]))
     return lambda n: turn(n)[n_opened:]
 
 
 def _text_after(text: str, beginning: str) -> str:
-    """The text that follows `beginning`. Raises ChatTemplateError if the template has changed the
-    beginning."""
+    """Return what follows `beginning` in a text. Raises ChatTemplateError if the text begins otherwise, i.e.
+    the template has changed earlier messages."""
     if text.startswith(beginning):
         return text[len(beginning) :]
     start = next((i for i, (a, b) in enumerate(zip(text, beginning, strict=False)) if a != b), len(text))
@@ -163,7 +167,8 @@ def _text_after(text: str, beginning: str) -> str:
 
 
 def _split_results(one_result: str, two_results: str, quoted: bool) -> ChatTurns:
-    """The strings around one and two results, without the end token. Raises ChatTemplateError."""
+    """Return the strings around one and two results, without the end token. Raises ChatTemplateError if they
+    cannot be told from the results."""
     first, second = (_written(result, quoted) for result in _RESULTS[:2])
     before, separator, after = one_result.partition(first)
     if not separator:

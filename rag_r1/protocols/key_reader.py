@@ -1,25 +1,25 @@
-"""Reads the keys of a protocol file, strictly.
+"""Reads the keys of a protocol file strictly.
 
-A KeyReader takes typed keys out of one mapping of the file. A key that is missing, has a value of another
-type or one that is not allowed is an error when it is taken. Keys that are left when `finish` is called are
-unknown, and errors, too. So a misspelt key never passes for a default.
+A `KeyReader` takes typed keys out of one mapping of the file. It is an error to take a key that is missing,
+or whose value has another type or is not allowed. Keys that are left when `finish` is called are unknown,
+which is an error, too. So a misspelt key is never silently replaced by a default.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-#: The types of values, as an author of YAML calls them.
+#: The types of values in the words of an author of YAML.
 _TYPE_NAMES = {str: "a text", int: "a whole number", bool: "true or false", list: "a list", dict: "a mapping"}
 
 
 class ProtocolError(ValueError):
-    """The protocol does not exist, or its file is not valid; the message names the file and the key."""
+    """Raised for a protocol that does not exist or whose file is invalid; the message names file and key."""
 
 
 class KeyReader:
-    """The keys of a mapping. `source` is the file and `prefix` the path of the mapping in it (`prompt.`), for
-    errors. Every method raises ProtocolError, naming both."""
+    """Reads one mapping of a file. `source` names the file and `prefix` the place of the mapping in it (such
+    as `prompt.`); the ProtocolError that every method may raise names both."""
 
     def __init__(self, data: dict, source: str, prefix: str = ""):
         self.data, self.source, self.prefix = dict(data), source, prefix
@@ -27,8 +27,12 @@ class KeyReader:
     def take(
         self, key: str, kind: type, default: Any = None, one_of: tuple = (), contains: tuple = ()
     ) -> Any:
-        """The value of a key, or `default` if it is missing or null; a key without a default must be there.
-        It must be of the type `kind`, one of `one_of`, and contain one of the texts in `contains`."""
+        """Take a key; returns its value, or `default` if it is missing or null. Without a default it is
+        required.
+
+        The value must have the type `kind`, be among `one_of` and contain one of the texts in `contains`, if
+        these are given.
+        """
         value = self.data.pop(key, None)
         value = default if value is None else value
         name = f"{self.source}: {self.prefix}{key}"
@@ -43,14 +47,14 @@ class KeyReader:
         return value
 
     def take_tag(self, key: str) -> tuple[str, str]:
-        """The opening and the closing string of a tag."""
+        """Take a tag; returns its opening and its closing string."""
         tag = self.take(key, list)
         if len(tag) != 2 or not all(isinstance(part, str) and part.strip() for part in tag):
             raise ProtocolError(f"{self.source}: {self.prefix}{key} must be [opening, closing], not {tag!r}")
         return tag[0], tag[1]
 
     def take_subset(self, key: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
-        """A list of some of the words in `allowed`; all of them if the key is missing."""
+        """Take a list of some of the words in `allowed`; returns all of them if the key is missing."""
         words = self.take(key, list, default=list(allowed))
         if not words or not all(word in allowed for word in words):
             raise ProtocolError(
@@ -59,6 +63,6 @@ class KeyReader:
         return tuple(words)
 
     def finish(self) -> None:
-        """Raises ProtocolError if a key was not taken: it is unknown."""
+        """Raise ProtocolError if a key was not taken, and so is unknown."""
         if self.data:
             raise ProtocolError(f"{self.source}: unknown key {self.prefix}{next(iter(self.data))}")

@@ -1,20 +1,20 @@
-"""Loads a protocol from its YAML file. protocol_checks.py checks that its keys go together.
+"""Loads a protocol from its YAML file.
 
-A file with `extends: NAME` (a shipped protocol, or the path of a YAML file, relative to its own folder) is
-that protocol with its own keys on top; mappings are merged key by key, and a key set to null counts as
-missing: `blocks: {plan: null}` takes a block away. So a second prompt for the same dialect takes no more than
-a name and the prompt.
+A file with `extends: NAME` starts from another protocol, a shipped one or a YAML file (a path relative to its
+own folder), and changes some keys. Mappings are merged key by key, and a key that is set to null counts as
+missing: `blocks: {plan: null}` removes a block. So another prompt for the same dialect needs only a name and
+the prompt. When all keys have been read, protocol_checks.py checks that they are consistent.
 
-`tags:` gives the four blocks that every protocol has: think, search, information, answer. Further ones are
-declared under `blocks:`, by name:
+`tags:` has the four blocks of every protocol: think, search, information and answer. Further blocks are
+declared by name under `blocks:`
 
     blocks:
       plan: {tags: ["<plan>", "</plan>"], role: plan}
       calculate: {tags: ["<calc>", "</calc>"], role: call, tool: calculator, syntax: json}
 
-blocks.py explains the roles, parser.py (`read_calls`) the syntaxes. `tools: {Wiki_RAG: search}` says which
-registered tool a call means that names its tool otherwise. With `turns: chat` turns and results are messages
-of the model's own chat template, and the tools' schemas stand in its prompt (protocol.py).
+blocks.py explains the roles and parser.py (`read_calls`) the syntaxes. `tools: {Wiki_RAG: search}` maps names
+in calls to registered tools. With `turns: chat`, turns and results are messages of the model's chat template,
+and the prompt contains the schemas of the tools (protocol.py).
 """
 
 from __future__ import annotations
@@ -29,33 +29,36 @@ from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.io.ordinary_files import open_ordinary
 from rag_r1.protocols.actions import SEARCH
-from rag_r1.protocols.blocks import ACTING, POPPED, ROLES, SPANS, SYNTAXES, Block, CallFormat
+from rag_r1.protocols.blocks import ACTING, POPPED, ROLES, SPANS, SYNTAXES, Block, CallFormat, Role
 from rag_r1.protocols.key_reader import KeyReader, ProtocolError
 from rag_r1.protocols.protocol import ObservationFormat, Protocol
 from rag_r1.protocols.protocol_checks import check_protocol
 
 _FOLDER = Path(__file__).parent
-#: Longest chain of files that extend one another; a longer one is taken for a cycle.
+#: Longest chain of files that extend one another; a longer one is reported as a cycle.
 _MAX_DEPTH = 8
-#: What stands for the question in a user prompt.
+#: The field for the question in a user prompt.
 _QUESTION = "{question}"
-#: The blocks that every protocol has, under `tags:`, and their roles.
-_REQUIRED_BLOCKS = {"think": "think", "search": "call", "information": "observation", "answer": "answer"}
+#: The blocks under `tags:`, which every protocol has, and their roles.
+_REQUIRED_BLOCKS: dict[str, Role] = {
+    "think": "think",
+    "search": "call",
+    "information": "observation",
+    "answer": "answer",
+}
 
 
 def protocol_names() -> list[str]:
-    """The names of the shipped protocols."""
+    """Return the names of the shipped protocols."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 def load_protocol(name_or_path: str, prompt: str | None = None) -> Protocol:
-    """Load a shipped protocol by its name, or one of your own by the path of its YAML file.
+    """Load a shipped protocol by its name, or any protocol by the path of its YAML file.
 
-    `prompt` is a text with `{question}` in it that replaces the protocol's user prompt and its system prompt,
-    e.g. the prompt of a published checkpoint. The opening of the policy's first turn is kept; if the prompt
-    ends with it as well, it is not repeated.
-
-    Raises ProtocolError, naming the file and the key.
+    `prompt` is a text with the field `{question}` that replaces the protocol's user prompt and system prompt,
+    e.g. the prompt of a published checkpoint. The opening of the policy's first turn is kept; it is not
+    repeated if the prompt already ends with it. Raises ProtocolError, which names the file and the key.
     """
     path = _find(name_or_path, Path())
     protocol = _shipped(path) if path.parent == _FOLDER else _from_file(path)
@@ -63,8 +66,8 @@ def load_protocol(name_or_path: str, prompt: str | None = None) -> Protocol:
 
 
 def load_with_prompt(name_or_path: str, prompt_file: str | Path | None, key: str = "--prompt") -> Protocol:
-    """Load a protocol as `load_protocol` does, with the prompt in a text file unless `prompt_file` is None.
-    Errors name the file as the value of the flag or setting `key`."""
+    """Load a protocol as `load_protocol` does, with the prompt from a text file, if there is one. Error
+    messages name that file as the value of the flag or setting `key`."""
     protocol = load_protocol(name_or_path)
     if prompt_file is None:
         return protocol
@@ -73,7 +76,7 @@ def load_with_prompt(name_or_path: str, prompt_file: str | Path | None, key: str
 
 
 def read_prompt(path: str | Path, source: str) -> str:
-    """Returns the text of a prompt's file. Raises ProtocolError, whose message begins with `source`."""
+    """Return the text of a prompt file. Raises ProtocolError, whose message begins with `source`."""
     try:
         with open_ordinary(path) as file:
             return io.TextIOWrapper(file, encoding="utf-8-sig").read()
@@ -85,7 +88,8 @@ def read_prompt(path: str | Path, source: str) -> str:
 
 
 def _with_prompt(protocol: Protocol, prompt: str, source: str) -> Protocol:
-    """The protocol with another user prompt and without a system prompt. Raises ProtocolError."""
+    """Return the protocol with another user prompt and no system prompt. Raises ProtocolError if the prompt
+    has no field for the question."""
     if _QUESTION not in prompt:
         raise ProtocolError(f"{source}: the prompt has no {_QUESTION}: write it where the question belongs")
     opening = protocol.opening.strip()
@@ -98,12 +102,13 @@ def _from_file(path: Path) -> Protocol:
     return _from_dict(_read(path), str(path))
 
 
-#: Shipped protocols are read once in a process. A file of the user's own may change between two loads.
+#: Shipped protocols are read only once in a process. Other files may change, so they are read each time.
 _shipped = cache(_from_file)
 
 
 def _find(name_or_path: str, folder: Path) -> Path:
-    """The file of a protocol; a path is relative to `folder`. Raises ProtocolError for an unknown name."""
+    """Return the file of a protocol; a path is relative to `folder`. Raises ProtocolError for an unknown
+    name."""
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
         return folder / path
@@ -116,8 +121,8 @@ def _find(name_or_path: str, folder: Path) -> Path:
 
 
 def _read(path: Path, depth: int = 1) -> dict[str, Any]:
-    """The keys of a file, including those of the protocols that it extends. `depth`: the file's place in the
-    chain of files that extend one another, from 1. Raises ProtocolError."""
+    """Return the keys of a file, including those of the protocols that it extends. `depth` is the place of
+    the file in the chain of files that extend one another, from 1. Raises ProtocolError."""
     try:
         data = read_yaml(path)
     except (OSError, YamlError) as error:
@@ -136,7 +141,7 @@ def _read(path: Path, depth: int = 1) -> dict[str, Any]:
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`base` with the values of `changes`; mappings in both are merged key by key."""
+    """Return `base` with the values of `changes`; mappings in both are merged key by key."""
     merged = dict(base)
     for key, value in changes.items():
         are_mappings = isinstance(value, dict) and isinstance(merged.get(key), dict)
@@ -145,7 +150,8 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_dict(data: dict[str, Any], source: str) -> Protocol:
-    """The protocol with these keys. Raises ProtocolError, which names the file `source` and the key."""
+    """Return the protocol with these keys. Raises ProtocolError, which names the file `source` and the
+    key."""
     keys = KeyReader(data, source)
     prompt = KeyReader(keys.take("prompt", dict), source, "prompt.")
     tags = KeyReader(keys.take("tags", dict), source, "tags.")
@@ -156,7 +162,7 @@ def _from_dict(data: dict[str, Any], source: str) -> Protocol:
         call = call_format if role == "call" else None
         blocks.append(Block(*tags.take_tag(name), name, role, stop=role in ACTING, call=call))
     for name, block in keys.take("blocks", dict, default={}).items():
-        if block is not None:  # null takes a block of the extended protocol away
+        if block is not None:  # null removes a block of the extended protocol
             blocks.append(_custom_block(str(name), block, source, call_format))
     protocol = Protocol(
         name=keys.take("name", str),
@@ -179,7 +185,7 @@ def _from_dict(data: dict[str, Any], source: str) -> Protocol:
 
 
 def _call_format(keys: KeyReader, source: str) -> CallFormat:
-    """How calls are written in the search block."""
+    """Return how calls are written in the search block."""
     white_space = keys.take("query_white_space", str, default="keep", one_of=("keep", "fold"))
     return CallFormat(
         syntax=keys.take("query_syntax", str, one_of=SYNTAXES),
@@ -191,7 +197,7 @@ def _call_format(keys: KeyReader, source: str) -> CallFormat:
 
 
 def _observation_format(keys: KeyReader) -> ObservationFormat:
-    """How results become text, from the keys under `observation:`."""
+    """Return how results become text, from the keys under `observation:`."""
     return ObservationFormat(
         template=keys.take("template", str, contains=("{body}",)),
         body=keys.take("body", str, one_of=("text", "json")),
@@ -204,7 +210,7 @@ def _observation_format(keys: KeyReader) -> ObservationFormat:
 
 
 def _tool_names(data: dict, source: str) -> tuple[tuple[str, str], ...]:
-    """The pairs (name in a call, registered tool) of the mapping `tools:`. Raises ProtocolError."""
+    """Return the pairs (name in calls, registered tool) of the mapping `tools:`. Raises ProtocolError."""
     data = {name: tool for name, tool in data.items() if tool is not None}
     if not all(isinstance(text, str) and text.strip() for pair in data.items() for text in pair):
         raise ProtocolError(f"{source}: tools must be {{name in a call: registered tool}}, not {data!r}")
@@ -212,7 +218,7 @@ def _tool_names(data: dict, source: str) -> tuple[tuple[str, str], ...]:
 
 
 def _custom_block(name: str, data: Any, source: str, call_format: CallFormat) -> Block:
-    """A block under `blocks:`. How many calls it can hold and how a query is cleaned are as in the search
+    """Return a block under `blocks:`. Its limit of calls and the cleaning of queries are those of the search
     block. Raises ProtocolError."""
     if not isinstance(data, dict):
         raise ProtocolError(f"{source}: blocks.{name} must be {{tags, role, ...}}, not {data!r}")

@@ -1,14 +1,15 @@
-"""Neutralises text that is data, so that it cannot act as a tag or as a control token.
+"""Neutralises data, so that no text in it can act as a tag or as a control token.
 
-Documents and questions come from anywhere. A string in a tokenizer's added vocabulary becomes one token
-wherever it occurs, even in the middle of a document: the end of a turn, the beginning of a tool's result. So
-all such strings (`control_tokens`) are changed, and so are the protocol's own tags and the marks by which
-published chat templates separate turns, whether or not the tokenizer in use has them as tokens: some
-templates write them as text. `<search>` becomes `[search]`, `<|im_end|>` becomes `[|im_end|]`; a token
-without angle brackets is split in two. All other text is unchanged, byte for byte.
+Documents and questions come from anywhere, and a string of a tokenizer's added vocabulary becomes one token
+wherever it occurs, even in the middle of a document: it could end a turn, or begin the result of a tool.
+Three kinds of strings are therefore changed: these control tokens (`control_tokens`), the tags of the
+protocol, and the marks with which published chat templates separate turns. The latter are changed even if the
+tokenizer does not have them as tokens, since some templates write them as text.
 
-The time is linear in the length of the text for any vocabulary (Gemma has six thousand added tokens): the
-tokens form one regular expression in which common prefixes are shared.
+`<search>` becomes `[search]`, and `<|im_end|>` becomes `[|im_end|]`. A token without angle brackets is split
+in two. All other text is unchanged, byte for byte. The time is linear in the length of the text, however
+large the vocabulary is (Gemma has six thousand added tokens), because the tokens form one regular expression
+in which common prefixes are shared.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _BRACKETS = str.maketrans("<>", "[]")
-#: Halves of `<|...|>`, each on its own: matching pairs takes quadratic time on a text of opening halves. The
-#: full-width bar is DeepSeek's.
+#: The two halves of `<|...|>`. They are matched separately, since matching pairs would take quadratic time on
+#: a text of opening halves. DeepSeek uses the full-width bar.
 _HALVES = "<[|｜]>?|[|｜]>"
-#: Tags of published chat templates and reasoning models: Hermes and Qwen, Gemma, Llama 2, reasoning.
+#: Tags of published chat templates (Hermes and Qwen, Gemma, Llama 2) and of reasoning models.
 _TAGS = [
     f"<{slash}{name}>"
     for name in ("tool_call", "tool_response", "think", "thinking", "thought", "reasoning")
     for slash in ("", "/")
 ] + ["<start_of_turn>", "<end_of_turn>", "<<SYS>>", "<</SYS>>"]
-#: Those without angle brackets: Llama 2 and Mistral.
+#: Marks without angle brackets, of Llama 2 and Mistral.
 _MARKS = [
     f"[{slash}{name}]"
     for name in ("INST", "AVAILABLE_TOOLS", "TOOL_CALLS", "TOOL_RESULTS", "SYSTEM_PROMPT")
     for slash in ("", "/")
 ]
-#: Ordinary words that may have been added to a vocabulary: years, names, `Doc 1:`.
+#: Ordinary text, which may also have been added to a vocabulary: years, names, `Doc 1:`.
 _ORDINARY = re.compile(r"(?:[^\W_]|[\s.,:;!?'\"()/&%+*=-])*")
 
 
 def control_tokens(tokenizer: Any) -> set[str]:
-    """Returns the strings that a Hugging Face tokenizer turns into one token wherever they occur: its special
-    tokens, and other strings that were added to its vocabulary, such as Qwen's `<tool_call>`, except ordinary
-    words."""
+    """Return the strings that a Hugging Face tokenizer turns into one token wherever they occur. These are
+    its special tokens, and the other strings that were added to its vocabulary, such as Qwen's `<tool_call>`;
+    ordinary words are left out."""
     added = tokenizer.added_tokens_decoder.values()
     marked_special = (str(token) for token in added if getattr(token, "special", False))
     special = {*tokenizer.all_special_tokens, *marked_special}
@@ -50,13 +51,13 @@ def control_tokens(tokenizer: Any) -> set[str]:
 
 
 def is_ordinary(text: str) -> bool:
-    """Whether a text is nothing but words, numbers and common punctuation."""
+    """Whether a text consists only of words, numbers and common punctuation."""
     return _ORDINARY.fullmatch(text) is not None
 
 
 def replace_question(messages: Sequence[Any], question: str, harmless: str) -> list[Any]:
-    """Returns chat messages with the last occurrence of the question replaced by `harmless`: a prompt has the
-    question after its instructions. The messages are unchanged if the two are equal."""
+    """Return chat messages in which the last occurrence of the question is replaced by `harmless`. It is the
+    last one because a prompt has the question after its instructions."""
     if question == harmless:
         return list(messages)
     changed = list(messages)
@@ -71,8 +72,8 @@ def replace_question(messages: Sequence[Any], question: str, harmless: str) -> l
 
 
 class Neutraliser:
-    """Neutralises `tags` (also with spaces inside: a model may read `< /Search >` as the real tag) and exact
-    `tokens`, both in any letter case."""
+    """Neutralises tags and tokens in any letter case. Tags are also found with spaces inside, since a model
+    may read `< /Search >` as the real tag."""
 
     def __init__(self, tags: Iterable[str], tokens: Iterable[str]):
         tags = list(tags)
@@ -86,13 +87,13 @@ class Neutraliser:
         )
 
     def __call__(self, text: str) -> str:
-        """Returns `text` with all tags and tokens neutralised."""
-        # Repeated until nothing is left: `<pad>` becomes `[pad]`, which may itself be a special token. It
-        # terminates, because each pass removes angle brackets or moves the letters of a token further apart.
+        """Return the text with all tags and tokens neutralised."""
+        # A pass can produce a new token: `<pad>` becomes `[pad]`, which may be a special token as well. The
+        # loop terminates, because each pass removes angle brackets or moves the letters of a token apart.
         while True:
             while (changed := self._forbidden.sub(_defuse, text)) != text:
                 text = changed
-            # Some tokenizers look for their tokens after normalising full-width letters.
+            # Some tokenizers normalise full-width letters before they look for their tokens.
             normalised = text if text.isascii() else unicodedata.normalize("NFKC", text)
             if normalised == text or not self._forbidden.search(normalised):
                 return text
@@ -100,8 +101,8 @@ class Neutraliser:
 
 
 def _defuse(match: re.Match[str]) -> str:
-    """The match with square brackets for angle ones. A token without any is split in two, a single character
-    becomes a space."""
+    """Return the match with square brackets in place of angle brackets. Without any, it is split in two; a
+    single character becomes a space."""
     changed = match[0].translate(_BRACKETS)
     if changed != match[0]:
         return changed
@@ -109,9 +110,12 @@ def _defuse(match: re.Match[str]) -> str:
 
 
 def _trie_pattern(words: Sequence[str], position: int = 0) -> str:
-    """A pattern for the longest of the sorted `words` that matches, whose first `position` characters are
-    equal and left out. It is a trie, so that the time does not grow with the number of words. Without words
-    it never matches."""
+    """Return a pattern that matches the longest possible one of the sorted `words`, or never matches if there
+    are none.
+
+    The pattern is a trie, so the time for a match does not grow with the number of words. The first
+    `position` characters of all words are equal and left out.
+    """
     if not words:
         return "(?!)"
     end = len(words[0])

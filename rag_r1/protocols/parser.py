@@ -1,16 +1,16 @@
 """Parses the text of one generated turn into an action.
 
-Only text that the policy itself wrote is ever parsed, so a prompt's example or a document cannot become an
-action. Generation stops at the closing tag of a block that acts (a call, an answer, ...); should an engine
-run past it, the first closed block is the action and the rest is ignored.
+Only text that the policy has written is parsed, so neither an example in the prompt nor a document can become
+an action. Generation stops at the closing tag of a block that acts (a call, an answer, ...). If an engine
+runs past it, the first closed block is the action, and the rest is ignored.
 
-With `turns: chat` a turn ends with the policy's own end-of-turn token, and may hold several blocks of calls,
-which are made at once; the rest of such a turn is ignored, too.
+With `turns: chat`, a turn ends with the policy's end-of-turn token and may contain several blocks of calls,
+which are made at once. The rest of such a turn is ignored, too.
 
-If a block was opened more than once, it begins at its last opening tag: in `<search> a <search> b </search>`
-the query is `b`, for the model has started over. An answer begins where the published scorer starts to read
-it (`answer_opening`): in Search-R1 and RAG-R1 at the first opening tag, so that `<answer> a
-<answer> b </answer>` is not a right answer to a question whose gold is `b`; in R1-Searcher at the last.
+If a block was opened more than once, it begins at its last opening tag, since the model has started over: in
+`<search> a <search> b </search>` the query is `b`. An answer begins where the published scorer begins to read
+it (`answer_opening`). In Search-R1 and RAG-R1 that is the first opening tag, so `<answer> a <answer> b
+</answer>` is not a right answer if the gold is `b`; in R1-Searcher it is the last.
 """
 
 from __future__ import annotations
@@ -35,21 +35,25 @@ from rag_r1.protocols.actions import (
 )
 from rag_r1.protocols.blocks import Block, CallFormat
 
-#: A comma between digits belongs to a number if exactly three follow: "1,000" is one query, "1999,2001" two.
+#: A comma between queries. Between digits it is part of a number if exactly three digits follow: "1,000" is
+#: one query, "1999,2001" are two.
 _SEPARATOR = re.compile(r"(?<!\d),|,(?!\d{3}(?!\d))")
 _QUOTED = re.compile(r'\s*"([^"]*)"\s*(?:,|$)')
-#: `[Wiki_RAG]: key words`, as Agentic RAG-R1 writes a call.
+#: A call as Agentic RAG-R1 writes it: `[Wiki_RAG]: key words`.
 _NAMED = re.compile(r"\[([^\[\]\n]+)\]\s*:?(.*)", re.DOTALL)
 #: Most levels of lists and objects in the arguments of a call.
 _MAX_DEPTH = 32
 
-#: By role: the action of a block that is a text and nothing else.
+#: The actions of blocks that contain only a text, by role.
 _TEXT_ACTIONS: dict[str, Callable[[str], Action]] = {"answer": Answer, "plan": Plan, "think": Think}
 
 
 def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, multiple: bool = False) -> Action:
-    """Returns the action of one turn. `acting`: the blocks that act; `answer_opening`: the `first` or the
-    `last` opening tag begins an answer; `multiple`: the calls of a turn may be in several blocks."""
+    """Return the action of one turn.
+
+    `acting` are the blocks that act. `answer_opening` says whether an answer begins at its `first` or its
+    `last` opening tag, and `multiple` whether the calls of a turn may be in several blocks.
+    """
     end, block = _first_closing_tag(text, acting)
     if block is None:
         return Invalid("no closed search or answer")
@@ -74,8 +78,8 @@ def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, multiple
 
 
 def call_start(text: str, acting: Sequence[Block]) -> int:
-    """The position in a turn's text at which its first block that acts begins, if it is a block of calls;
-    else the length of the text."""
+    """Return the position at which the first block that acts begins, if it is a block of calls; else the
+    length of the text."""
     end, block = _first_closing_tag(text, acting)
     if block is None or block.call is None:
         return len(text)
@@ -84,16 +88,16 @@ def call_start(text: str, acting: Sequence[Block]) -> int:
 
 
 def _first_closing_tag(text: str, acting: Sequence[Block], position: int = 0) -> tuple[int, Block | None]:
-    """The position of the first closing tag from `position` on, and its block; (-1, None) if no block is
-    closed. Of tags at one position, that of the earlier block in `acting` counts."""
+    """Return the position of the first closing tag from `position` on, and its block; (-1, None) if no block
+    is closed. If several tags match at one position, the earliest block in `acting` counts."""
     ends = [(end, i) for i, block in enumerate(acting) if (end := text.find(block.close, position)) >= 0]
     end, i = min(ends, default=(-1, None))
     return end, None if i is None else acting[i]
 
 
 def _further_calls(text: str, position: int, acting: Sequence[Block]) -> Iterator[tuple[str, CallFormat]]:
-    """Yields body and format of each closed call block from a position on, up to a block that acts otherwise.
-    Raises ValueError for a closing tag without an opening one."""
+    """Yield the body and the format of each closed block of calls from a position on, up to a block of
+    another kind. Raises ValueError for a closing tag without an opening one."""
     while True:
         end, block = _first_closing_tag(text, acting, position)
         if block is None or block.call is None:
@@ -106,12 +110,15 @@ def _further_calls(text: str, position: int, acting: Sequence[Block]) -> Iterato
 
 
 def read_calls(body: str, form: CallFormat) -> list[Call]:
-    """Returns the calls in the body of a block, written in `form.syntax`. Raises ValueError if they cannot be
-    read.
+    """Return the calls in the body of a block, which is written in one of these syntaxes (`form.syntax`):
 
-    `single`, `list`: queries to the tool `form.tool`. `named`: `[tool]: query`. `json`: an object (or a list
-    of objects) with `name` and `arguments`, Hermes' form, which Qwen's chat templates use too; or, as Llama's
-    templates say, `parameters`.
+        single   the query of one call of `form.tool`
+        list     several such queries (see `split_queries`)
+        named    `[tool]: query`
+        json     an object, or a list of objects, with `name` and `arguments` (in Llama's templates
+                 `parameters`): the form of Hermes, which Qwen's chat templates use too
+
+    Raises ValueError if the body is not written in this way.
     """
     if form.syntax == "json":
         return _json_calls(body, form)
@@ -126,10 +133,11 @@ def read_calls(body: str, form: CallFormat) -> list[Call]:
 
 
 def _json_calls(body: str, form: CallFormat) -> list[Call]:
-    """The calls in a JSON object, or in a list of objects; equal ones once. Raises ValueError."""
+    """Returns the calls in a JSON object or in a list of objects, with a result for each, also for equal
+    ones: a policy assigns results to its calls by their order. Raises ValueError for anything else."""
     try:
         value = json.loads(body)
-    except (ValueError, RecursionError):  # hostile nesting exhausts the JSON reader's stack
+    except (ValueError, RecursionError):  # deep nesting exhausts the stack of the JSON reader
         raise ValueError("a call must be JSON with a name and arguments") from None
     calls: list[Call] = []
     for item in value if isinstance(value, list) else [value]:
@@ -137,17 +145,15 @@ def _json_calls(body: str, form: CallFormat) -> list[Call]:
         name, arguments = item.get("name"), item.get("arguments", item.get("parameters", {}))
         if not isinstance(name, str) or not name.strip() or not isinstance(arguments, dict):
             raise ValueError("a call must be JSON with a name and arguments")
-        call = Call(form.registered(well_formed(name).strip()), _checked_value(arguments))
-        if call not in calls:
-            calls.append(call)
+        calls.append(Call(form.registered(well_formed(name).strip()), _checked_value(arguments)))
     return calls
 
 
 def _checked_value(value: Any, depth: int = 0) -> Any:
-    """Returns a copy of JSON values that every reader accepts, with `?` for lone surrogates.
+    """Return a copy of a JSON value that every reader accepts, with `?` for lone surrogates.
 
-    Raises ValueError for NaN, infinity and deep nesting: later code (a tool's schema, the record) would fail
-    on them as if the tool had failed.
+    Raises ValueError for NaN, infinity and deep nesting. Later code (the check of the tool's schema, the
+    record) would fail on these, which would look like a failure of the tool.
     """
     if depth > _MAX_DEPTH:
         raise ValueError(f"the arguments of a call are nested more than {_MAX_DEPTH} deep")
@@ -161,11 +167,11 @@ def _checked_value(value: Any, depth: int = 0) -> Any:
 
 
 def split_queries(body: str, form: CallFormat) -> tuple[str, ...]:
-    """Returns the queries of a search block, without empty and repeated ones (ignoring letter case and white
+    """Return the queries of a block, without empty ones and repetitions (ignoring letter case and white
     space).
 
-    `single` (and `named`): the whole body is one query. `list`: RAG-R1's comma form; a query with a comma is
-    written in double quotes, or the block is a JSON list of strings.
+    With the syntax `list`, RAG-R1's, queries are separated by commas, and a query with a comma is written in
+    double quotes; or the block is a JSON list of strings. With `single` and `named` the body is one query.
     """
     items = _json_list(body) if form.syntax == "list" else [body]
     if items is None:
@@ -180,18 +186,18 @@ def split_queries(body: str, form: CallFormat) -> tuple[str, ...]:
 
 
 def _json_list(body: str) -> list[str] | None:
-    """The strings of a JSON list (other items are left out), or None if `body` is not a JSON list."""
+    """Return the strings of a JSON list, without its other items; None if `body` is not a JSON list."""
     if not body.startswith("["):
         return None
     try:
         items = json.loads(body)
-    except (ValueError, RecursionError):  # hostile nesting exhausts the JSON reader's stack
+    except (ValueError, RecursionError):  # deep nesting exhausts the stack of the JSON reader
         return None
     return [item for item in items if isinstance(item, str)]
 
 
 def _comma_list(body: str) -> list[str]:
-    """The queries between commas; one with a comma in it stands in double quotes."""
+    """Return the queries between commas; a query in double quotes may contain commas itself."""
     queries: list[str] = []
     position = 0
     while position < len(body):

@@ -1,4 +1,8 @@
-"""Checks that the keys of a protocol go together, once each of them has been read (loader.py)."""
+"""Checks that the keys of a protocol are consistent with each other.
+
+loader.py calls this when it has read all keys and checked each of them on its own. Every check raises
+ProtocolError with the file and the key.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from rag_r1.protocols.protocol import Protocol
 
 
 def check_protocol(protocol: Protocol, source: str) -> None:
-    """Raises ProtocolError, with the file `source` and the key, for keys that do not go together."""
+    """Raise ProtocolError, with the file `source` and the key, if keys contradict each other."""
     _check_tags(protocol, source)
     _check_template(protocol, source)
     _check_max_queries(protocol, source)
@@ -19,7 +23,7 @@ def check_protocol(protocol: Protocol, source: str) -> None:
 
 
 def _check_tags(protocol: Protocol, source: str) -> None:
-    """No two tags may be the same: the parser knows a block by its tags alone."""
+    """Check that all tags differ, since the parser recognises a block by its tags."""
     strings = [string for block in protocol.blocks for string in (block.open, block.close)]
     for string in strings:
         if strings.count(string) > 1:
@@ -27,7 +31,8 @@ def _check_tags(protocol: Protocol, source: str) -> None:
 
 
 def _check_template(protocol: Protocol, source: str) -> None:
-    """The template must have the tags around the documents: the policy must see where they begin and end."""
+    """Check that the template has the tags around the documents, so that the policy sees where these begin
+    and end."""
     information = protocol.tags.information
     opening, _, closing = protocol.format.template.partition("{body}")
     if information.open not in opening or information.close not in closing:
@@ -35,15 +40,15 @@ def _check_template(protocol: Protocol, source: str) -> None:
 
 
 def _check_nothing_found(protocol: Protocol, source: str) -> None:
-    """The text must have both tags, as it replaces a whole observation. (With chat turns it is the text of a
-    message, which has no tags.)"""
+    """Check that the text has both tags, since it replaces a whole observation. With chat turns it is the
+    text of a message, which has no tags."""
     text, information = protocol.format.nothing_found, protocol.tags.information
     if text is not None and not 0 <= text.find(information.open) < text.find(information.close):
         raise ProtocolError(f"{source}: observation.nothing_found must contain both tags.information")
 
 
 def _check_max_queries(protocol: Protocol, source: str) -> None:
-    """The limit must be 1 with the syntax `single`, which cannot write a second query."""
+    """Check that the limit is 1 with the syntax `single`, which has no way to write a second query."""
     if protocol.max_queries < 1 or (protocol.queries.syntax == "single" and protocol.max_queries != 1):
         raise ProtocolError(
             f"{source}: max_queries is {protocol.max_queries}; `single` takes 1, `list` 1 or more"
@@ -51,7 +56,7 @@ def _check_max_queries(protocol: Protocol, source: str) -> None:
 
 
 def _check_opening(protocol: Protocol, source: str) -> None:
-    """The opening may hold no action, which would be the environment's and not the policy's."""
+    """Check that the opening, which the policy does not write, contains no action."""
     if any(block.close in protocol.opening for block in protocol.acting):
         raise ProtocolError(
             f"{source}: prompt.opening must not contain an action: the policy has to write it"
@@ -59,7 +64,7 @@ def _check_opening(protocol: Protocol, source: str) -> None:
 
 
 def _check_chat(protocol: Protocol, source: str) -> None:
-    """Turns in the model's chat template need these values of other keys."""
+    """Check the keys that must have a certain value if turns are messages of the model's chat template."""
     requirements = {
         "prompt.form": (protocol.prompt_form, "chat"),
         "prompt.opening": (protocol.opening, ""),

@@ -1,25 +1,27 @@
 """Builds the text that a retriever receives for a query of the agent.
 
-A sub-query such as "its director" is clear only beside the question that it serves. A retriever trained for
-an agent therefore reads both (Agentic-R, arXiv 2601.11888). `build_retriever_query` is the one place that
-joins them: rollouts, the making of training data, the training of a retriever and evaluation all call it, so
-an encoder reads what it was trained on. With separator S, question Q, earlier queries h1, h2 and query q:
+A sub-query such as "its director" can only be understood together with the question that it serves. A
+retriever that is trained for an agent therefore reads both (Agentic-R, arXiv 2601.11888).
+`build_retriever_query` is the only place that joins them. Rollouts, evaluation, and the training of a
+retriever with its data all use it, so an encoder reads what it was trained on. With separator S, question Q,
+earlier queries h1, h2 and query q:
 
     plain        q
     agentic      Q S q              Agentic-R
-    history      Q S h1 S h2 S q    its ablation, which was worse
+    history      Q S h1 S h2 S q    Agentic-R's ablation, which was worse
     reasoning    R S q              R: the thought before the query (AgentIR, arXiv 2603.04384)
 
-The separator belongs to the encoder: the manifest of an index has it, and the server reports it at `/ready`
-with the encoder's length limit (`QueryFormat`). A text beyond that limit loses its end in the encoder, and
-the query stands last. So what stands before it is shortened here: the oldest earlier queries go first, then
-the question loses its last words, and a thought its first. The query is never shortened.
+The separator belongs to the encoder. It is in the manifest of an index, and the server reports it at `/ready`
+together with the encoder's length limit (`QueryFormat`). An encoder cuts off the end of a text that is too
+long, and there stands the query. So the part before the query is shortened here: first the oldest earlier
+queries are dropped, then the question loses its last words; a thought loses its first words. The query is
+never shortened.
 
-The agent has no tokenizer of the encoder. It counts bytes of UTF-8, of which every token has at least one,
-and leaves room for the encoder's prefix and special tokens; so a text that fits here fits there. (A tokenizer
-that replaces one character by several, such as a ligature by its letters, may need a few more.) This is
-cautious: an English word is usually one or two tokens. Within 512 tokens most questions and queries fit all
-the same; for thoughts, which are longer, build the index with a larger `--max-length`.
+The agent does not have the encoder's tokenizer. It counts bytes of UTF-8, since every token has at least one,
+and leaves room for the encoder's prefix and special tokens. So a text that fits here fits the encoder, unless
+its tokenizer replaces one character by several, such as a ligature by its letters. This count is cautious,
+since an English word is usually one or two tokens, but most questions and queries fit into 512 tokens all the
+same. For thoughts, which are longer, build the index with a larger `--max-length`.
 """
 
 from __future__ import annotations
@@ -32,54 +34,55 @@ from rag_r1.protocols.actions import well_formed
 
 Mode = Literal["plain", "agentic", "history", "reasoning"]
 MODES: tuple[Mode, ...] = ("plain", "agentic", "history", "reasoning")
-#: Tokens that encoders put around a text; BERT, RoBERTa and T5 need one or two, and others at most this many.
+#: Most tokens that encoders add around a text; BERT, RoBERTa and T5 add one or two.
 SPECIAL_TOKENS = 4
 
 
 @dataclass(frozen=True)
 class CallContext:
-    """Where in an episode a query stands: the question, the queries of earlier turns in their order, and what
-    the policy has thought since the last of them."""
+    """The part of an episode before a query."""
 
     question: str
+    #: The queries of the earlier turns, in order.
     history: tuple[str, ...] = ()
+    #: What the policy has thought since the last of them.
     reasoning: str = ""
 
 
 @dataclass
 class Context:
-    """The context of the calls of a turn, for the tools that read it. `get` makes it when it is needed. The
-    tool fills `sent`: query -> the text for which it searched instead."""
+    """What a tool that reads the context of its calls is given with them."""
 
+    #: Makes the context; it is called only when a tool needs it.
     get: Callable[[], CallContext]
+    #: Filled by the tool: for each query, the text that it sent instead.
     sent: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class QueryFormat:
-    """The form in which an encoder needs its queries, from the manifest of its index, a server's `/ready`, or
-    the manifest of a trained retriever.
-
-    `max_length`: most tokens of the whole text; None: no limit. `query_prefix`: a text that the encoder's
-    side puts before each query, so it is not added here. `mode`: what the encoder was trained to read; None:
-    not known. `index_version`: the version of the index that the server serves; it changes with a reload.
-    """
+    """The form in which an encoder needs its queries. It is read from the manifest of an index or of a
+    trained retriever, or from a server's `/ready`."""
 
     separator: str
+    #: Most tokens of the whole text; None: no limit.
     max_length: int | None = None
+    #: A text that the server puts before each query; it is not added here.
     query_prefix: str = ""
+    #: What the encoder was trained to read; None if that is not known.
     mode: Mode | None = None
+    #: The version of the index that the server serves; it changes with a reload.
     index_version: int | None = None
 
     @property
     def room(self) -> int | None:
-        """Bytes of a text that is certain to fit; None: no limit."""
+        """Most bytes of a text that certainly fits; None: no limit."""
         if self.max_length is None:
             return None
         return max(0, self.max_length - SPECIAL_TOKENS - utf8_bytes(self.query_prefix))
 
     def query(self, context: CallContext, query: str, mode: Mode) -> str:
-        """Returns the text to send for a query that stands in this context."""
+        """Return the text to send for a query in this context."""
         return build_retriever_query(
             context.question,
             query,
@@ -92,9 +95,9 @@ class QueryFormat:
 
     @classmethod
     def of_ready(cls, ready: Any, index: str | None = None) -> QueryFormat:
-        """Reads the format from a retrieval server's answer to `GET /ready`. `index`: the name of one of
-        several indexes; None: the default index. Raises ValueError if the answer has no format, as of a BM25
-        index or of another server than ours, and for a mode that is unknown here."""
+        """Read the format from a retrieval server's answer to `GET /ready`. `index` names one of several
+        indexes, None the default one. Raises ValueError if the mode is unknown, or if the answer has no
+        format, as with a BM25 index or a server of another project."""
         status = ready
         if index is not None and isinstance(ready, dict):
             indexes = ready.get("indexes")
@@ -121,12 +124,12 @@ class QueryFormat:
 
 
 def _whole_number(value: Any) -> int | None:
-    """The value if it is a whole number, else None."""
+    """Return the value if it is a whole number, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def utf8_bytes(text: str) -> int:
-    """The length of a text in bytes; no tokenizer makes more tokens of it."""
+    """Return the length of a text in bytes, which is an upper bound for its number of tokens."""
     return len(text.encode("utf-8", "replace"))
 
 
@@ -141,12 +144,12 @@ def build_retriever_query(
     room: int | None = None,
     length: Callable[[str], int] = utf8_bytes,
 ) -> str:
-    """Returns the text that a retriever is sent for `query` in a mode, as the top of the module describes
-    them. Parts that are empty are left out with their separator.
+    """Return the text that a retriever is sent for `query` in one of the modes above. Empty parts are left
+    out together with their separator.
 
-    `history`: the queries before this one, oldest first. `room`: the longest text as `length` measures it, by
-    default in bytes; None: no limit. A query that is longer itself is returned alone and whole. Raises
-    ValueError for an unknown mode, and for an empty separator in a mode that needs one.
+    `history` has the queries before this one, oldest first. `room` limits the length of the text, as `length`
+    measures it (by default in bytes); None: no limit. A query that is longer is returned whole and alone.
+    Raises ValueError for an unknown mode, and for an empty separator in a mode that needs one.
     """
     if mode not in MODES:
         raise ValueError(f"unknown mode {mode!r} of a retriever's query: use one of {', '.join(MODES)}")
@@ -169,7 +172,7 @@ def build_retriever_query(
 
 
 def _newest(queries: list[str], fits: Callable[[list[str]], bool]) -> list[str]:
-    """As many of the queries as fit, without the oldest ones."""
+    """Return the newest of the queries, as many as fit."""
     return next((queries[n:] for n in range(len(queries)) if fits(queries[n:])), [])
 
 
@@ -178,8 +181,8 @@ def _joined(parts: Sequence[str], query: str, separator: str) -> str:
 
 
 def _shortened(text: str, fits: Callable[[str], bool], *, keep_end: bool) -> str:
-    """The text, or as many of its first (or last) words as fit; of a text without a word that fits, such as
-    one in Chinese, as many characters. A longer text must not fit where a shorter one does not."""
+    """Return the text, or as many of its first (or last) words as fit. If not even one word fits, as in
+    Chinese, which has no spaces, characters are counted instead. `fits` must be monotonic in the length."""
     if not text or fits(text):
         return text
     words = text.split()
@@ -187,7 +190,7 @@ def _shortened(text: str, fits: Callable[[str], bool], *, keep_end: bool) -> str
 
 
 def _fitting_units(units: Sequence[str], separator: str, fits: Callable[[str], bool], keep_end: bool) -> str:
-    """As many of the first (or last) units as fit, found by bisection; an empty text if not even one fits."""
+    """Return as many of the first (or last) units as fit, found by bisection; "" if not even one fits."""
 
     def part(count: int) -> str:
         return separator.join(units[len(units) - count :] if keep_end else units[:count]).strip()

@@ -1,9 +1,10 @@
-"""Rewards: scoring terms over a trajectory and its gold answers, and their weighted sum.
+"""Rewards: terms that score a trajectory by its gold answers, and their weighted sum.
 
-`reward_sum.py` computes the sum, `credit.py` each turn's part of it, `token_credit.py` (with `spans.py`) each
-token's; `registry.py` explains how to add a term, `config.py` reads a term's entry in the configuration,
-`term_call.py` calls it. The shipped terms are in `terms/` (those that ask a model use `judge_*.py`), the
-metrics that evaluation shares in `answer_metrics.py`, the normalisers in `normalise.py`.
+`reward_sum.py` computes the sum. `credit.py` divides it among the turns, and `token_credit.py` (with
+`spans.py`) among the tokens. `registry.py` explains how to add a term, `config.py` reads the entry of a term
+in the configuration, and `term_call.py` calls it. The shipped terms are in `terms/`; those with a model as
+judge use `judge_client.py`. Evaluation uses the same metrics of answers (`answer_metrics.py`,
+`normalise.py`).
 """
 
 from rag_r1.data.rows import as_golds

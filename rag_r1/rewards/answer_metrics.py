@@ -1,8 +1,8 @@
-"""EM, F1 and cover-EM of one predicted answer: the best over its golds, 0 without an answer.
+"""Metrics of one answer: exact match, F1 and cover exact match.
 
-The same three functions score training and evaluation. `prediction` is None if there was no answer; `golds`
-is anything that `as_golds` reads; `normaliser` is one of those in `normalise.py`, and any other name raises a
-ValueError that lists them.
+The same functions score training and evaluation. Each returns the best value over all gold answers, and 0
+without an answer. `prediction` is None if there was no answer, and `golds` is anything that `as_golds` reads.
+An unknown `normaliser` raises a ValueError that lists those of normalise.py.
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ from typing import Any
 
 from rag_r1.rewards.normalise import NormaliserName, comparable
 
+#: Answers that are compared as a whole.
 _UNSPLIT_ANSWERS = frozenset({"yes", "no", "noanswer"})
 
 
 def exact_match(prediction: str | None, golds: Any, *, normaliser: NormaliserName = "squad") -> float:
-    """1.0 if the prediction equals a gold after normalisation (Rajpurkar et al., 2016), else 0.0."""
+    """Return 1.0 if the prediction equals a gold after normalisation (Rajpurkar et al., 2016), else 0.0."""
     return float(any(answer == gold for answer, gold in comparable(prediction, golds, normaliser)))
 
 
 def token_f1(prediction: str | None, golds: Any, *, normaliser: NormaliserName = "squad") -> float:
-    """Harmonic mean of token precision and recall, in [0, 1].
+    """Return the harmonic mean of token precision and recall, from 0 to 1.
 
-    As in the HotpotQA script (also R1-Searcher's and FlashRAG's) yes / no / noanswer count as a whole: "yes
+    As in the scripts of HotpotQA, R1-Searcher and FlashRAG, yes / no / noanswer are compared as a whole: "yes
     or no" earns nothing if the gold is "yes", so hedging does not pay.
     """
     return max((_f1(answer, gold) for answer, gold in comparable(prediction, golds, normaliser)), default=0.0)
 
 
 def _f1(answer: str, gold: str) -> float:
-    """Token F1 of two normalised texts, neither of them empty."""
+    """Return the token F1 of two normalised texts, neither of which is empty."""
     if answer != gold and (answer in _UNSPLIT_ANSWERS or gold in _UNSPLIT_ANSWERS):
         return 0.0
     answer_tokens, gold_tokens = answer.split(), gold.split()
@@ -41,18 +42,18 @@ def _f1(answer: str, gold: str) -> float:
 def cover_exact_match(
     prediction: str | None, golds: Any, *, ordered: bool = False, normaliser: NormaliserName = "squad"
 ) -> float:
-    """1.0 if the prediction contains a gold, else 0.0.
+    """Return 1.0 if the prediction contains a gold, else 0.0.
 
-    By default every token of the gold must occur somewhere in the prediction: R1-Searcher's definition, with
-    which (and with its normaliser) its figures are published. `ordered`: the tokens must be consecutive.
-    Tokens are always compared whole: "India" does not cover "Ind".
+    By default every token of the gold must occur somewhere in the prediction. This is R1-Searcher's
+    definition, on which its published figures are based, together with its normaliser. With `ordered` the
+    tokens must be consecutive. Tokens are always compared whole: "India" does not cover "Ind".
     """
     pairs = comparable(prediction, golds, normaliser)
     return float(any(_covers(answer, gold, ordered) for answer, gold in pairs))
 
 
 def _covers(answer: str, gold: str, ordered: bool) -> bool:
-    """Whether `answer` has all tokens of `gold`; `ordered`: one after another. Both are normalised."""
+    """Whether `answer` has all tokens of `gold`; with `ordered`, one after another. Both are normalised."""
     if ordered:
         return f" {gold} " in f" {answer} "
     return set(gold.split()) <= set(answer.split())

@@ -1,9 +1,10 @@
 """Reads one entry of `rag_r1.reward`: `{term, weight, name?, timeout_s?, ...options}`.
 
-Options are the keyword-only parameters of the term's function; they must have the types of their defaults
-and, if annotated with a `Literal`, be one of its values; a term may check more (registry.py). Two keywords
-are special: `protocol` is the run's and cannot be set here, and `timeout_s` is an option of every async term
-(term_call.py). A function that has a keyword of that name receives the value.
+The options are the keyword-only parameters of the term's function. A value must have the type of the
+parameter's default and, if the parameter is annotated with a `Literal`, be one of its values; a term may
+check more (registry.py). Two keywords are special: `protocol` is that of the run and cannot be set here, and
+`timeout_s` is an option of every async term (term_call.py). A function with parameters of these names
+receives the values.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from rag_r1.rewards.term_call import DEFAULT_TIMEOUT_S, Term, is_async
 
 
 def read_entry(entry: Any, key: str, protocol: Protocol | None, faults: list[RewardError]) -> Term | None:
-    """Returns the term of an entry, or None if the entry has a fault. Its faults are added to `faults`, an
-    empty list; `key` is the path of the entry."""
+    """Return the term of an entry, or None if the entry has faults, which are added to the empty list
+    `faults`. `key` is the path of the entry in the configuration."""
     if not isinstance(entry, Mapping):
         faults.append(RewardError(f"{key} must be {{term, weight, ...}}, not {entry!r}"))
         return None
@@ -54,8 +55,8 @@ def read_entry(entry: Any, key: str, protocol: Protocol | None, faults: list[Rew
 def _option_faults(
     function: TermFunction, options: dict[str, Any], special: Mapping[str, Any], path: str, key: str
 ) -> Iterator[str]:
-    """The faults of the time limit in `special`, of the options by the function's signature, and those that
-    the term's own check finds."""
+    """Yield the faults of the time limit in `special`, those of the options according to the signature of the
+    function, and those that the term's own check finds."""
     timeout_s = special.get("timeout_s", DEFAULT_TIMEOUT_S)
     if not (_is_number(timeout_s) and timeout_s > 0):
         yield f"{key}.timeout_s must be a number of seconds above 0, not {timeout_s!r}"
@@ -82,17 +83,17 @@ def _option_faults(
 
 
 def _choices(function: TermFunction) -> dict[str, tuple]:
-    """The values of the parameters that are annotated with a Literal."""
+    """Return the allowed values of the parameters that are annotated with a Literal, by name."""
     try:
         hints = get_type_hints(function)
-    except Exception:  # a user's annotations may name anything; they are then ignored
+    except Exception:  # a user's annotations may be unresolvable; they are then ignored
         return {}
     return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
 
 
 def _type_fault(value: Any, default: Any) -> str | None:
-    """The kind of value that the default shows (a number, a flag or a text) if `value` is of another; None if
-    it fits, or if the default is of none of these kinds."""
+    """Return what kind of value the default requires (a number, a flag or a text) if `value` is not of that
+    kind; None if it is, or if the default is none of these."""
     if isinstance(default, bool):
         return None if isinstance(value, bool) else "true or false"
     if isinstance(default, int | float):

@@ -1,19 +1,19 @@
-"""Credit: the value that a term gives to a trajectory, and each turn's share of it.
+"""Credit: the value that a term gives to a trajectory, and the share of each turn in it.
 
-A term returns one number, or one number for each turn. Both are read here into a `Credit`, the value of the
-trajectory and the values of its turns, with one invariant: **the turns sum to the value**, exactly
-(`math.fsum`, whose result depends neither on the order of the turns nor on the version of Python). A Credit
-that violates it cannot be made, and the weighted sum of Credits is a Credit, so the invariant also holds for
-the score.
+A term returns one number, or one number for each turn. Both are converted to a `Credit` with one invariant:
+**the values of the turns sum to the value of the trajectory**, exactly. (The sum is `math.fsum`, which
+depends neither on the order of the turns nor on the version of Python.) A Credit that violates the invariant
+cannot be created, and a weighted sum of Credits is a Credit, so the invariant also holds for the score.
 
-- One number is credited to the last turn. It judges the outcome of the episode, which only the last turn
-  decides, and veRL puts the reward of a trajectory on the last token: with such terms alone, training on the
-  turns' scores is the same as training on the trajectory's.
-- With one number for each turn, the value is their sum.
-- A trajectory without turns has a value but no turn to credit: the policy has written nothing.
+- One number is credited to the last turn. It judges the outcome of the episode, which the last turn decides,
+and
+  veRL puts the reward of a trajectory on its last token. So with such terms alone, training on the scores of
+  the turns is the same as training on the score of the trajectory.
+- With one number for each turn, the value of the trajectory is their sum.
+- A trajectory without turns has a value, but no turn to credit, since the policy has written nothing.
 
-A None, or a number that is not finite, among the turns leaves the whole term without a value: the sum of the
-others would count that turn as 0.
+If the number of a turn is None or not finite, the whole term has no value: otherwise this turn would count as
+0 in the sum.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Credit:
-    """A trajectory's value and that of each of its turns. Raises ValueError unless the value is finite and
-    the turns, if there are any, sum to it."""
+    """The value of a trajectory and those of its turns. Raises ValueError unless the value is finite and the
+    turns, if there are any, sum to it."""
 
     value: float
     turns: tuple[float, ...]
-    #: Whether the term gave one number for the whole trajectory.
+    #: Whether the term returned one number for the whole trajectory.
     is_outcome: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -42,21 +42,21 @@ class Credit:
 
     @classmethod
     def of_turns(cls, turns: Sequence[float]) -> Credit:
-        """The Credit of these values, one for each turn. Raises OverflowError if their sum is too large for a
+        """Return the Credit of one value for each turn. Raises OverflowError if their sum is too large for a
         float."""
         return cls(math.fsum(turns), tuple(turns))
 
     @classmethod
     def of_last_turn(cls, value: float, n_turns: int) -> Credit:
-        """The Credit of one number for a trajectory of `n_turns` turns: the last turn has all of it."""
+        """Return the Credit of one number for a trajectory of `n_turns` turns, all of it on the last turn."""
         return cls(value, (*[0.0] * (n_turns - 1), value) if n_turns else (), is_outcome=True)
 
 
 def as_credit(value: Any, n_turns: int) -> Credit | None:
-    """Reads what a term returned for a trajectory of `n_turns` turns; None if the term could not judge it.
+    """Convert what a term returned for a trajectory of `n_turns` turns; None if the term could not judge it.
 
-    Accepts a number, a sequence of numbers, one for each turn (a list, a tuple, an array of numpy or torch),
-    and None. Raises TypeError for anything else, and ValueError for a wrong count.
+    Accepts a number, None, or a number for each turn as a list, a tuple or an array of numpy or torch. Raises
+    TypeError for anything else, and ValueError for a wrong number of values.
     """
     if hasattr(value, "tolist"):
         value = value.tolist()
@@ -70,7 +70,7 @@ def as_credit(value: Any, n_turns: int) -> Credit | None:
 
 
 def weighted_sum(pairs: Sequence[tuple[float, Credit]], n_turns: int) -> Credit:
-    """Returns the Credit of (weight, Credit) pairs, summed in their order; 0 without pairs."""
+    """Return the weighted sum of (weight, Credit) pairs, added in their order; 0 without pairs."""
     if not n_turns:
         return Credit(sum((weight * credit.value for weight, credit in pairs), 0.0), ())
     return Credit.of_turns(
@@ -79,5 +79,6 @@ def weighted_sum(pairs: Sequence[tuple[float, Credit]], n_turns: int) -> Credit:
 
 
 def _finite(value: Any) -> float | None:
-    """The value as a float; None for None, NaN and infinity. Raises TypeError for what is not a number."""
+    """Return the value as a float; None for None, NaN and infinity. Raises TypeError if it is not a
+    number."""
     return float(value) if value is not None and math.isfinite(value) else None

@@ -1,20 +1,21 @@
-"""A client of a judge, a language model behind an OpenAI-compatible chat endpoint, for the terms in
-rag_r1/rewards/terms/judged.py.
+"""The client of a judge: a language model behind an OpenAI-compatible chat endpoint.
 
-A request has instructions as its system message and a JSON object with the texts to be judged as its user
-message. The texts come from the policy and from documents: they are data, and the instructions tell the judge
-to follow nothing in them. The reply must be exactly one of the allowed words; white space around it, a full
-stop and letter case do not matter. Whatever else happens raises `CannotJudgeError` with a short reason, in
-which there is neither a text nor a key, so the term is left out of the sample: a reply in other words, a
-refusal, an HTTP error, a broken connection. Time-outs, broken answers and HTTP statuses that may pass
-(rag_r1/io/retry.py) are first repeated with exponential back-off and jitter.
+The terms in rag_r1/rewards/terms/judged.py use it. The system message of a request has the instructions, and
+its user message is a JSON object with the texts to be judged. These come from the policy and from documents,
+so they are data: the instructions tell the judge to follow nothing in them.
 
-Each distinct request is sent once: replies are cached (rag_r1/runs/response_cache.py), and requests that are
-under way are shared. A request whose callers are all cancelled is cancelled too. Failures are not cached.
+The reply must be exactly one of the allowed words; white space around it, a full stop and letter case do not
+matter. Anything else (another reply, a refusal, an HTTP error, a broken connection) raises
+`CannotJudgeError`, and the term is left out of the sample. The reason in the error contains neither texts nor
+keys. Before that, time-outs, broken answers and transient HTTP statuses (rag_r1/io/retry.py) are retried with
+exponential back-off and jitter.
 
-There is one client, with one pool of connections, for each event loop and set of options. It is held by an
-async generator, which asyncio closes with the loop. `max_requests` limits the requests that a process sends
-with the same options, repetitions included.
+Each distinct request is sent once: replies are cached (rag_r1/runs/response_cache.py), and equal requests in
+flight are shared. A request is cancelled if all its callers are. Failures are not cached.
+
+There is one client, with one pool of connections, for each event loop and set of options. An async generator
+holds it, because asyncio closes generators together with the loop. `max_requests` limits how many requests a
+process sends with the same options, including retries.
 """
 
 from __future__ import annotations
@@ -39,25 +40,26 @@ from rag_r1.rewards.judge_options import JudgeOptions, key_header
 from rag_r1.rewards.registry import CannotJudgeError, RewardError
 from rag_r1.runs.response_cache import ResponseCache, Usage
 
-#: Most bytes of an answer, and most JSON values in it; a larger one counts as a failed request.
+#: Most bytes of an answer, and most JSON values in it; beyond these the request has failed.
 MAX_ANSWER_BYTES = 1 << 20
 _MAX_ANSWER_VALUES = 50_000
 _LIMITS = ResponseLimits(bytes=MAX_ANSWER_BYTES)
 #: Most seconds between two attempts.
 _MAX_WAIT_S = 30.0
 _ClientKey = tuple[asyncio.AbstractEventLoop, JudgeOptions]
-#: Name of the cache's file, if the option `cache` is a folder.
+#: Name of the cache file if the option `cache` is a folder.
 _CACHE_FILE = "judge.jsonl"
 
 
 async def ask_judge(
     options: JudgeOptions, instructions: str, case: Mapping[str, Any], allowed: Collection[str]
 ) -> str:
-    """Returns the judge's reply about a case, one of the `allowed` words (in lower case). Raises
-    CannotJudgeError if there is none, and RewardError if the key is missing or the cache cannot be opened."""
+    """Return the judge's reply about a case: one of the `allowed` words, in lower case. Raises
+    CannotJudgeError if there is no such reply, and RewardError if the key is missing or the cache cannot be
+    opened."""
     key = asyncio.get_running_loop(), options
     if key not in _clients:
-        # The generator awaits nothing before its yield, so no other task can make the client meanwhile.
+        # The generator awaits nothing before its yield, so no other task can create the client meanwhile.
         holder = _open_client(options)
         _clients[key] = await anext(holder), holder
     return await _clients[key][0].ask(instructions, case, allowed)
@@ -65,14 +67,15 @@ async def ask_judge(
 
 @dataclass
 class _PendingRequest:
-    """A request that is being sent, and the number of callers that wait for its reply."""
+    """A request in flight."""
 
     task: asyncio.Task[str]
+    #: Number of callers that wait for the reply.
     waiting: int = 0
 
 
 class JudgeClient:
-    """Sends requests to a judge, each distinct one once, and reads its replies. Belongs to one event loop."""
+    """Sends each distinct request to the judge once, and reads its reply. Belongs to one event loop."""
 
     def __init__(self, options: JudgeOptions, replies: ResponseCache, server: ModelServer):
         self.options = options
@@ -83,7 +86,7 @@ class JudgeClient:
         self._pending: dict[bytes, _PendingRequest] = {}
 
     async def ask(self, instructions: str, case: Mapping[str, Any], allowed: Collection[str]) -> str:
-        """Returns the judge's reply about a case, from the cache if it is there. Raises CannotJudgeError."""
+        """Return the judge's reply about a case, from the cache if possible. Raises CannotJudgeError."""
         fields = request_body(self.options.model, instructions, case, self.options.max_tokens)
         body = json.dumps(fields, sort_keys=True).encode()
         entry = self._replies.get("", 0, body)
@@ -92,7 +95,8 @@ class JudgeClient:
             return word
         request = self._pending.get(body)
         if request is None:
-            # A task of its own: if one trajectory is out of time, the others still get their reply.
+            # The request is a task of its own: if one trajectory is out of time, the others still get the
+            # reply.
             task = asyncio.create_task(self._reply(body, allowed))
             request = self._pending[body] = _PendingRequest(task)
         request.waiting += 1
@@ -105,7 +109,7 @@ class JudgeClient:
                 del self._pending[body]
 
     async def _reply(self, body: bytes, allowed: Collection[str]) -> str:
-        """Sends a request until it is answered, and keeps the reply in the cache. Raises CannotJudgeError."""
+        """Send a request, with retries, and put the reply into the cache. Raises CannotJudgeError."""
         try:
             reply = await with_retries(self._retry, partial(self._post, body))
         except TransientError as error:
@@ -116,8 +120,8 @@ class JudgeClient:
         return word
 
     async def _post(self, body: bytes) -> str:
-        """Sends a request once and returns the text of the judge's message. Raises TransientError for a
-        failure that may pass, else CannotJudgeError."""
+        """Send a request once; returns the text of the judge's message. Raises TransientError for a failure
+        that may pass, else CannotJudgeError."""
         async with self._slots:
             _count_request(self.options)
             response = await self._server.post("", body, _LIMITS)
@@ -130,14 +134,14 @@ class JudgeClient:
         raise CannotJudgeError(f"the judge's endpoint refused the request: HTTP {status}{hint}")
 
 
-#: The clients, each with the generator that holds it and would be closed at once if nothing kept it.
+#: The clients. The generator of each is kept here, since it would be closed as soon as nothing refers to it.
 _clients: dict[_ClientKey, tuple[JudgeClient, AsyncGenerator[JudgeClient, None]]] = {}
 _sent_requests: Counter[JudgeOptions] = Counter()
 _sent_lock = threading.Lock()  # event loops may run in several threads
 
 
 def _count_request(options: JudgeOptions) -> None:
-    """Count a request that is about to be sent. Raises CannotJudgeError if `max_requests` were sent."""
+    """Count a request before it is sent. Raises CannotJudgeError if `max_requests` have been sent."""
     with _sent_lock:
         if _sent_requests[options] >= options.max_requests:
             raise CannotJudgeError(
@@ -147,10 +151,10 @@ def _count_request(options: JudgeOptions) -> None:
 
 
 async def _open_client(options: JudgeOptions) -> AsyncGenerator[JudgeClient, None]:
-    """Yields the client and closes it with the event loop, whose shutdown ends all async generators."""
+    """Yield a client, and close it with the event loop, whose shutdown ends all async generators."""
     key = asyncio.get_running_loop(), options
     header = key_header(options.api_key_env)
-    # Without quotes: the texts of errors may show a request.
+    # Error messages must not quote the server, which may repeat a request.
     server = ModelServer(options.endpoint, header, options.timeout_s, quotes_errors=False)
     replies = _open_cache(options.cache)
     try:
@@ -162,8 +166,8 @@ async def _open_client(options: JudgeOptions) -> AsyncGenerator[JudgeClient, Non
 
 
 def _open_cache(path: str | None) -> ResponseCache:
-    """The cache of replies in a file or a folder; None: in memory. Raises RewardError if it cannot be
-    opened."""
+    """Open the cache of replies in a file or a folder, or in memory if `path` is None. Raises RewardError if
+    it cannot be opened."""
     if path is None:
         return ResponseCache.shared(None)
     location = Path(path)
@@ -179,7 +183,7 @@ def _open_cache(path: str | None) -> ResponseCache:
 
 
 def _reply_text(raw: bytes) -> str:
-    """The text in an answer of the chat API. Raises TransientError for an answer that cannot be read, and
+    """Return the text in an answer of the chat API. Raises TransientError if it cannot be read, and
     CannotJudgeError if the judge declined."""
     try:
         choice = first_choice(read_json(raw, _MAX_ANSWER_VALUES))

@@ -1,7 +1,7 @@
-"""The options of a judged term: the judge's endpoint, limits and cache.
+"""The options of a judged term: the endpoint of the judge, its limits and its cache.
 
-They are checked when the run starts. The key is read from the environment at the first request;
-messages show neither it nor an option in which it may have been written by mistake.
+They are checked when the run starts; the key is read from the environment at the first request. Error
+messages never show the key, nor an option into which it may have been written by mistake.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @options("rag_r1.reward")
 class JudgeOptions:
-    """Keys of a judged term beside `term`, `weight` and `name`. Times are in seconds."""
+    """The keys of a judged term besides `term`, `weight` and `name`."""
 
-    #: Address of the endpoint, up to and with /v1.
+    #: Address of the endpoint, up to and including /v1.
     url: Text
-    #: Name of the judge there.
+    #: Name of the model that judges.
     model: Text
-    #: Environment variable with the endpoint's key; null: none is sent.
+    #: Environment variable with the key of the endpoint; null: no key is sent.
     api_key_env: Text | None = None
-    #: Where verdicts are kept: a file whose name ends in .jsonl, or a folder; null: in memory, for this run.
+    #: Where replies are kept: a file whose name ends in .jsonl, or a folder; null: in memory, for this run.
     cache: Text | None = None
-    #: Requests that a process may send, repetitions included; after them the term has no value.
+    #: Most requests of a process, including retries; after them the term has no value.
     max_requests: PositiveCount = 100_000
-    #: Requests at a time, per process.
+    #: Most requests at a time, per process.
     concurrency: PositiveCount = 16
-    #: Tokens of a reply. A judge that thinks before it replies needs more.
+    #: Most tokens of a reply. A judge that thinks before it replies needs more.
     max_tokens: PositiveCount = 16
     #: Attempts after the first.
     retries: Count = 3
     #: Seconds before the first retry; doubles each time, with jitter.
     backoff_s: Seconds = 1.0
-    #: Seconds of one attempt; the whole term has the same limit for a trajectory (term_call.py).
+    #: Seconds for one attempt. The whole term has the same limit for a trajectory (term_call.py).
     timeout_s: PositiveSeconds = DEFAULT_TIMEOUT_S
 
     @model_validator(mode="after")
@@ -62,7 +62,7 @@ class JudgeOptions:
 
 
 def option_faults(entry: Mapping[str, Any], key: str) -> list[str]:
-    """Returns the faults of the options of the term at `key`, which are reported when the run starts."""
+    """Return the faults of the options of the term at `key`; they are reported when the run starts."""
     try:
         JudgeOptions(**{str(name): value for name, value in entry.items()})
     except OptionsError as error:
@@ -72,9 +72,11 @@ def option_faults(entry: Mapping[str, Any], key: str) -> list[str]:
 
 
 def key_header(variable: str | None) -> dict[str, str]:
-    """Returns the header with the key in an environment variable, which must not be logged; {} for None.
-    Raises RewardError if the variable is not set or holds no key; its name is not shown, as a key may stand
-    there by mistake."""
+    """Return the header with the key from an environment variable, which must not be logged; {} for None.
+
+    Raises RewardError if the variable is not set or contains no key. The message does not show the name of
+    the variable, since somebody may have written the key there by mistake.
+    """
     if variable is None:
         return {}
     key = os.environ.get(variable, "").strip()

@@ -1,13 +1,14 @@
-"""Answer normalisers, for rewards and for evaluation.
+"""Normalisers of answers, for rewards and for evaluation.
 
-`squad`, the default, is SQuAD's, as Search-R1 and RAG-R1 use it: lower case, ASCII punctuation removed, the
-articles a / an / the removed, white space folded. `r1_searcher` is that of R1-Searcher's reward servers and
-of its evaluation (`metric_calc_rule.py`), in which its figures are published: punctuation, also ‘ ’ ´ `,
-becomes spaces, so that "Jean-Luc" is two words, and the answers `True` and `False` become yes and no.
+    squad         SQuAD's normaliser, the default, which Search-R1 and RAG-R1 use too. It converts to lower
+                  case, removes ASCII punctuation and the articles a / an / the, and folds white space.
+    r1_searcher   the normaliser of R1-Searcher's reward servers and evaluation (`metric_calc_rule.py`), on
+                  which its published figures are based. Punctuation, including ‘ ’ ´ `, becomes spaces, so
+                  that "Jean-Luc" is two words, and the answers `True` and `False` become yes and no.
 
-Some golds have nothing left after normalisation ("The The", "A", "?"). They and their predictions are
-compared after lower-casing and folding white space only, so that such a gold can still be answered, and only
-by itself. An empty prediction equals nothing and covers nothing.
+Of some golds nothing is left after normalisation ("The The", "A", "?"). These and their predictions are
+compared after lower-casing and folding white space only. So such a gold can still be answered, but only by
+itself. An empty prediction equals nothing and covers nothing.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalise(text: str) -> str:
-    """Returns `text` in the form of SQuAD's metrics: `"The  U.S.A.!"` becomes `"usa"`. It can be empty."""
+    """Return a text as SQuAD's metrics compare it: `"The  U.S.A.!"` becomes `"usa"`. It can be empty."""
     return fold(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)))
 
 
 def normalise_r1_searcher(text: str) -> str:
-    """Returns `text` in the form of R1-Searcher's metrics: `"AC/DC"` becomes `"ac dc"`, `"True"` becomes
+    """Return a text as R1-Searcher's metrics compare it: `"AC/DC"` becomes `"ac dc"`, and `"True"` becomes
     `"yes"`. It can be empty."""
     text = _TRUTH.get(text, text)
     return fold(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION_BLANK)))
@@ -44,15 +45,15 @@ NORMALISERS: dict[str, Callable[[str], str]] = {"squad": normalise, "r1_searcher
 
 
 def fold(text: str) -> str:
-    """Returns `text` in lower case with white space folded."""
+    """Return a text in lower case with white space folded."""
     return " ".join(text.lower().split())
 
 
 def comparable(prediction: str | None, golds: Any, normaliser: str = "squad") -> Iterator[tuple[str, str]]:
-    """Yields (prediction, gold) for every gold, in the form in which they are compared; neither is ever
-    empty.
+    """Yield (prediction, gold) for every gold, in the form in which they are compared; neither is ever empty.
 
-    Raises ValueError, which lists the normalisers, for an unknown one."""
+    Raises ValueError, which lists the normalisers, for an unknown one.
+    """
     if normaliser not in NORMALISERS:
         raise ValueError(f"unknown normaliser {normaliser!r}: use one of {', '.join(NORMALISERS)}")
     normalise_text = NORMALISERS[normaliser]

@@ -3,17 +3,18 @@
     rag_r1:
       reward:
         - {term: em, weight: 1.0}
-        - {term: f1, weight: 0.5, name: partial}    # `name` is its key in the logs: the term by default
+        - {term: f1, weight: 0.5, name: partial}    # `name` is its key in the logs; by default the term
 
-Everything is checked when the list is read, and all faults of all entries are reported at once, before a GPU
-is used. `await reward.judge(trajectory, golds)` gives a RewardResult: one flat record with the same keys for
-every sample, namely `score` (the sum), every term's own value before weighting, and `missing_terms`; and the
-score of each turn, which sum to `score` (credit.py). All async terms of a trajectory run at the same time. A
-sum of plain terms can also be called directly, which gives the flat record.
+The list is checked as a whole when it is read, before a GPU is used, and all faults are reported at once.
 
-A term that could not judge (see term_call.py) is left out of the sum, in every turn; its value is then None,
-which veRL's validation metrics leave out of their means, and `missing_terms` counts it. A term that fails in
-any other way ends the run with an error that names it.
+`await reward.judge(trajectory, golds)` returns a `RewardResult`. Its `rewards` have the same keys for every
+sample: `score` (the sum), the value of each term before weighting, and `missing_terms`. Its `turn_scores` are
+the scores of the turns, which sum to `score` (credit.py). All async terms of a trajectory run concurrently. A
+sum of plain terms can also be called directly, which returns the rewards alone.
+
+A term that could not judge (term_call.py) is left out of the sum, in every turn. Its value is None, which
+veRL's validation metrics leave out of their means, and `missing_terms` counts it. A term that fails in
+another way ends the run with an error that names it.
 """
 
 from __future__ import annotations
@@ -32,38 +33,36 @@ from rag_r1.rewards.registry import RewardError
 from rag_r1.rewards.term_call import Term, Verdict
 
 _KEY = "rag_r1.reward"
-#: Keys of a flat record that no term may have as its name.
+#: Keys of the rewards that no term may have as its name.
 _RESERVED = ("score", "missing_terms")
 
 
 @dataclass(frozen=True)
 class RewardResult:
-    """The scores of one trajectory.
+    """The scores of one trajectory."""
 
-    rewards: `{"score": sum, "<name>": value, ..., "missing_terms": count}`.
-    turn_scores: one number for each turn, which sum to the score; empty for a trajectory without turns.
-    missing: the terms without a value, and the reason ("" if it is not known).
-    credits: the Credit of every other term, before weighting (token_credit.py spreads them over the tokens).
-    """
-
+    #: `{"score": sum, "<name>": value, ..., "missing_terms": count}`.
     rewards: dict[str, float | None]
+    #: One number for each turn; they sum to the score. Empty for a trajectory without turns.
     turn_scores: list[float]
+    #: The terms without a value, each with the reason ("" if it is not known).
     missing: dict[str, str]
+    #: The Credit of every other term, before weighting; token_credit.py spreads these over the tokens.
     credits: dict[str, Credit] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class RewardSum:
-    """Terms, and the weighted sum of their values for a trajectory."""
+    """The weighted sum of some terms."""
 
     terms: tuple[Term, ...]
 
     @classmethod
     def from_config(cls, config: Sequence[Mapping[str, Any]], protocol: Protocol | None = None) -> RewardSum:
-        """Reads a list of `{term, weight, name?, timeout_s?, ...options}`.
+        """Read a list of `{term, weight, name?, timeout_s?, ...options}`.
 
-        `protocol` is passed to the terms that take it; it is required if it is not a shipped one. Raises
-        RewardError naming every wrong key, e.g. `rag_r1.reward[1].weight`.
+        `protocol` is passed to the terms that take it, and is needed unless it is a shipped one. Raises
+        RewardError, which names every wrong key, e.g. `rag_r1.reward[1].weight`.
         """
         reward, faults = cls.read(config, protocol)
         if len(faults) == 1:
@@ -76,7 +75,7 @@ class RewardSum:
     def read(
         cls, config: Sequence[Mapping[str, Any]], protocol: Protocol | None = None
     ) -> tuple[RewardSum, list[RewardError]]:
-        """Returns the terms without a fault, and every fault of the others."""
+        """Return the sum of the terms without a fault, and the faults of the others."""
         if isinstance(config, str | Mapping) or not isinstance(config, Sequence) or not config:
             message = f"{_KEY} must be a list of at least one {{term, weight, ...}}, not {config!r}"
             return cls(()), [RewardError(message)]
@@ -95,12 +94,12 @@ class RewardSum:
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weight of each term; a score is the sum of weight x value over the terms that have a value."""
+        """The weight of each term. A score is the sum of weight x value over the terms that have a value."""
         return {term.name: term.weight for term in self.terms}
 
     def __call__(self, trajectory: Trajectory, golds: Any) -> dict[str, float | None]:
-        """Returns the flat record of one trajectory, from plain terms. Raises RewardError as `judge` does,
-        and if a term is async."""
+        """Return the rewards of one trajectory, from plain terms. Raises RewardError as `judge` does, and if
+        a term is async."""
         if async_names := [term.name for term in self.terms if term.is_async]:
             raise RewardError(
                 f"{', '.join(async_names)}: an async term must be awaited; use `await reward.judge(...)`"
@@ -109,7 +108,7 @@ class RewardSum:
         return self.result_of(trajectory, [term(trajectory, gold_answers) for term in self.terms]).rewards
 
     async def judge(self, trajectory: Trajectory, golds: Any) -> RewardResult:
-        """Returns the result of one trajectory. Raises RewardError if a term fails, or the sum is not
+        """Return the result of one trajectory. Raises RewardError if a term fails or the sum is not
         finite."""
         gold_answers = as_golds(golds)
         verdicts = {term.name: term(trajectory, gold_answers) for term in self.terms if not term.is_async}
@@ -121,14 +120,15 @@ class RewardSum:
         try:
             await asyncio.gather(*tasks.values())
         finally:
-            for task in tasks.values():  # if one has failed, the others are still running
+            for task in tasks.values():  # if one of them failed, the others are still running
                 task.cancel()
         verdicts |= {name: task.result() for name, task in tasks.items()}
         return self.result_of(trajectory, [verdicts[term.name] for term in self.terms])
 
     async def score(self, trajectory: Trajectory, golds: Any, mask: Collection[str]) -> bool:
-        """Judge a trajectory and write the rewards and the scores of its turns into it; returns whether it
-        has a score: one with a failure of a kind in `mask` has none. Raises RewardError as `judge` does."""
+        """Judge a trajectory, and write the rewards and the scores of its turns into it. Returns whether it
+        has a score; a trajectory with a failure of a kind in `mask` has none. Raises RewardError as `judge`
+        does."""
         if not trajectory.masked(mask):
             result = await self.judge(trajectory, golds)
             trajectory.rewards = result.rewards
@@ -136,20 +136,20 @@ class RewardSum:
             if result.missing:
                 names = (f"{name} ({reason})" if reason else name for name, reason in result.missing.items())
                 trajectory.add_failure("judge", f"no value for {', '.join(names)}")
-        if not trajectory.masked(mask):  # the judge may have failed only now
+        if not trajectory.masked(mask):  # checked again, since the judge may have failed
             return True
         trajectory.rewards = {**self.unjudged(), **trajectory.rewards, "score": None}
         trajectory.turn_scores = []
         return False
 
     def unjudged(self) -> dict[str, float | None]:
-        """Returns the rewards of a trajectory that is not judged: no term has a value."""
+        """Return the rewards of a trajectory that is not judged, in which no term has a value."""
         values = {term.name: None for term in self.terms}
         return {"score": None, **values, "missing_terms": float(len(values))}
 
     def result_of(self, trajectory: Trajectory, verdicts: Sequence[Verdict]) -> RewardResult:
-        """Returns the result of these verdicts, one for each term, in order. Raises RewardError if the sum is
-        not finite."""
+        """Return the result of the verdicts of all terms, in order. Raises RewardError if the sum is not
+        finite."""
         pairs = list(zip(self.terms, verdicts, strict=True))
         weighted = [(term.weight, v.credit) for term, v in pairs if v.credit is not None]
         try:

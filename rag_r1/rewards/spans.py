@@ -1,7 +1,7 @@
-"""Spans of characters in a trajectory's `generated_text`, the texts of its turns one after another.
+"""Spans of characters in the `generated_text` of a trajectory, the concatenated texts of its turns.
 
-A reward term finds tags and blocks in this text, and pairs each part of its value with the spans that the
-part is about (`SpanValue`); token_credit.py gives that value to the tokens in these spans.
+A reward term finds tags and blocks in this text and pairs each part of its value with the spans that have
+earned it (`SpanValue`). token_credit.py then distributes that part over the tokens in these spans.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from itertools import accumulate
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Tag
 
-#: Start and end (exclusive), in characters of `Trajectory.generated_text`.
+#: Start and end (exclusive) in characters of `Trajectory.generated_text`.
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class SpanValue:
-    """A part of a term's value, and the spans that it is about."""
+    """A part of a term's value, and the spans that have earned it."""
 
     value: float
     spans: tuple[Span, ...]
 
 
 def turn_ends(trajectory: Trajectory) -> list[int]:
-    """Returns the position in `generated_text` at which each turn ends."""
+    """Return the position in `generated_text` at which each turn ends."""
     return list(accumulate(len(turn.text) for turn in trajectory.turns))
 
 
 def occurrences(string: str, text: str) -> list[Span]:
-    """Returns the spans of `string`, which is not empty, in `text`, without overlaps."""
+    """Return the spans of a non-empty string in a text, without overlaps."""
     return [match.span() for match in re.finditer(re.escape(string), text)]
 
 
 def whole_blocks(tag: Tag, text: str) -> list[Span]:
-    """Returns the spans in `text` from an opening tag to the next closing one, tags included."""
+    """Return the spans in a text from an opening tag to the next closing tag, including the tags."""
     blocks: list[Span] = []
     end = 0
     while (start := text.find(tag.open, end)) >= 0:

@@ -1,14 +1,14 @@
 """Calls one reward term, with a time limit if it is async.
 
-The result is read into a Credit (credit.py). A term that could not judge has no Credit and is left out of the
-sample:
+The value that it returns becomes a Credit (credit.py). A term that could not judge has no Credit and is left
+out of the sample. This is the case if
 
-- it returned None, or a number that is not finite;
-- it raised `CannotJudgeError`, because a judge declined or gave an unusable answer;
-- an async term took longer than its `timeout_s`, or was ended by its own time-out.
+- it returned None or a number that is not finite,
+- it raised `CannotJudgeError`, e.g. because a judge declined or gave an unusable answer, or
+- it is async and took longer than its `timeout_s`, or raised a TimeoutError itself.
 
-Any other exception is a bug, and so are a wrong type or a wrong number of values: they raise a RewardError
-with the names of term and trajectory, which ends the run. A reward of 0 would hide the bug.
+Any other exception is a bug, and so are values of a wrong type or number. These raise a RewardError that
+names the term and the trajectory and ends the run, since a reward of 0 would hide the bug.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEFAULT_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """A term's Credit, or None and the reason, if it is known."""
+    """The Credit of a term, or None and the reason, if that is known."""
 
     credit: Credit | None
     reason: str = ""
@@ -39,25 +39,26 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Term:
-    """One entry of the list: its name in the logs, its weight, and its function.
+    """One entry of `rag_r1.reward`."""
 
-    `timeout_s` limits an async function only: a plain one that hangs cannot be interrupted.
-    """
-
+    #: The name in the logs.
     name: str
     weight: float
     function: TermFunction
+    #: The keyword arguments of the function.
     options: dict[str, Any] = field(default_factory=dict)
+    #: Limits an async function only, since a plain one cannot be interrupted.
     timeout_s: float = DEFAULT_TIMEOUT_S
 
     @property
     def is_async(self) -> bool:
-        """Whether the function must be awaited: then `judge` calls it, else the Term itself is called."""
+        """Whether the function must be awaited. Then `judge` calls it; otherwise the Term itself is
+        called."""
         return is_async(self.function)
 
     def __call__(self, trajectory: Trajectory, golds: list[str]) -> Verdict:
-        """Returns the verdict of a plain function. Raises RewardError if it fails or returns something else
-        than numbers."""
+        """Return the verdict of a plain function. Raises RewardError if it fails, or returns anything but
+        numbers."""
         with self._named_errors(trajectory):
             try:
                 value = self.function(trajectory, golds, **self.options)
@@ -66,8 +67,8 @@ class Term:
             return Verdict(as_credit(value, len(trajectory.turns)))
 
     async def judge(self, trajectory: Trajectory, golds: list[str]) -> Verdict:
-        """Returns the verdict of an async function. Raises RewardError if it fails or returns something else
-        than numbers."""
+        """Return the verdict of an async function. Raises RewardError if it fails, or returns anything but
+        numbers."""
         with self._named_errors(trajectory):
             try:
                 value = await with_timeout(self.timeout_s, self.function(trajectory, golds, **self.options))
@@ -79,7 +80,7 @@ class Term:
 
     @contextmanager
     def _named_errors(self, trajectory: Trajectory) -> Iterator[None]:
-        """Turn every exception of the block into a RewardError that names the term and the trajectory."""
+        """Convert every exception in the block to a RewardError that names the term and the trajectory."""
         try:
             yield
         except Exception as error:

@@ -1,18 +1,20 @@
-"""Distributes the credit of a reward over the tokens that it is about.
+"""Distributes a reward over the tokens that have earned it.
 
-`token_scores` returns a number for every token that the policy wrote. **They sum to the score** (up to the
-rounding of floats), whatever the terms and however the text is cut into tokens, as the scores of the turns do
-(credit.py). A term's value goes
+`token_scores` returns a number for every token that the policy wrote. Like the scores of the turns
+(credit.py), **they sum to the score**, up to the rounding of floats, whatever the terms are and however the
+text is cut into tokens. The value of a term goes
 
-- to the tokens of the spans that the term names (`parts` in registry.py): the format reward of Agentic RAG-R1
-  to its tags, the relevance of what was found to the search blocks;
-- turn by turn to all tokens of the turn, if the term gave one number for each turn;
-- to all tokens of the trajectory, if it gave one number: it judges the outcome, to which all of them led.
+- to the tokens of the spans that the term names (`parts` in registry.py): for the format reward of Agentic
+  RAG-R1 these are its tags, for the relevance of the documents the search blocks;
+- to all tokens of each turn, if the term returned one number for each turn;
+- to all tokens of the trajectory, if it returned one number: it judges the outcome, to which all of them led.
 
-Within a part, or a turn, all tokens have equal shares. What has no token to go to (a part without spans, a
-turn without tokens) is spread over all tokens. The spans are those of Agentic RAG-R1's token-level rewards
-(src/models/reward_token_level.py). There each of these tokens has the whole value, so that the sum grows with
-the length of the text and is not the reward; docs/rewards.md has the comparison.
+All tokens of a part, or of a turn, have equal shares. A value without tokens (a part without spans, a turn
+without tokens) is spread over all tokens of the trajectory.
+
+The spans are those of Agentic RAG-R1's token-level rewards (src/models/reward_token_level.py). There,
+however, each of these tokens gets the whole value, so the sum grows with the length of the text and is not
+the reward; docs/rewards.md compares the two.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ def token_scores(
     tokens: Sequence[Sequence[Span]],
     protocol: Protocol | None = None,
 ) -> list[list[float]]:
-    """Returns the score of each generated token, by turn; `result` is that of `reward` for `trajectory`.
+    """Return the score of each generated token, by turn; `result` is that of `reward` for `trajectory`.
 
-    `tokens`: for each turn, the span of each of its tokens in the turn's text (a tokenizer's offsets); a
-    token without text of its own has an empty span. `protocol`: the run's, if it is not a shipped one. Terms
-    that are left out of the result give nothing, and a trajectory without tokens has no token scores. Raises
-    ValueError if `tokens` has another number of turns, or if the parts of a term do not sum to its value.
+    `tokens` has, for each turn, the span of each token in the text of the turn (a tokenizer's offsets); a
+    token without text has an empty span. `protocol` is that of the run, if it is not a shipped one. Terms
+    without a value contribute nothing. Raises ValueError if `tokens` has another number of turns, or if the
+    parts of a term do not sum to its value.
     """
     turns = trajectory.turns
     if len(tokens) != len(turns):
@@ -68,9 +70,9 @@ def _shares(
     turn_tokens: Sequence[range],
     protocol: Protocol | None,
 ) -> Sequence[tuple[float, Sequence[int]]]:
-    """The values that a term gives, each with the numbers of the tokens that share it; no numbers: all
-    tokens. `offsets`: the span of each token in the generated text; `turn_tokens`: the numbers of each turn's
-    tokens."""
+    """Return the values that a term gives, each with the numbers of the tokens that share it; without
+    numbers, all tokens share it. `offsets` has the span of each token in the generated text, and
+    `turn_tokens` the numbers of the tokens of each turn."""
     parts_of = getattr(term.function, "credit_parts", None)
     if parts_of is not None:
         options = {**term.options, "protocol": term.options.get("protocol") or protocol}
@@ -85,8 +87,9 @@ def _shares(
 
 
 def _covered_tokens(spans: Sequence[Span], offsets: Sequence[Span]) -> list[int]:
-    """The numbers of the tokens that have a character in one of the spans."""
-    # Character by character: tokens times spans would be millions for a text that is nothing but tags.
+    """Return the numbers of the tokens that have a character in one of the spans."""
+    # Spans are marked character by character: comparing each token with each span would be quadratic for a
+    # text that consists of tags.
     covered = bytearray(max((last for _, last in spans), default=0))
     for first, last in spans:
         covered[first:last] = b"\1" * (last - first)

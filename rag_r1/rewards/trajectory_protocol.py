@@ -1,4 +1,8 @@
-"""Finds the protocol whose tags a term uses: the run's own, or the one that a trajectory names."""
+"""Finds the protocol whose tags a reward term looks for.
+
+A term is given the protocol of the run. Without one, as in a script that scores records, the trajectory names
+a shipped protocol.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,8 @@ from rag_r1.protocols import Protocol, load_protocol
 
 
 def trajectory_protocol(trajectory: Trajectory, protocol: Protocol | None) -> Protocol:
-    """Returns `protocol`, or the shipped one that the trajectory names if it is None. Raises ProtocolError if
-    there is no shipped one of that name."""
+    """Return `protocol` or, if it is None, the shipped protocol that the trajectory names. Raises
+    ProtocolError if there is none of that name."""
     return protocol or _shipped(trajectory.protocol)
 
 

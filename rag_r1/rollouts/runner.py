@@ -30,7 +30,7 @@ from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.rewards import RewardSum
 from rag_r1.rollouts.concurrency import Job, JobPool, T
 from rag_r1.rollouts.engine_factory import MakeEngine, MeteredEngine
-from rag_r1.rollouts.one_shot import prepare_one_shot
+from rag_r1.rollouts.one_shot import OneShotRequest, prepare_one_shot
 from rag_r1.rollouts.requests import EpisodeRequest, seeded_fraction
 from rag_r1.runs.cancel_token import CancelToken
 from rag_r1.runs.folder import EpisodeOutcome, RunFolder
@@ -147,9 +147,7 @@ class EpisodeRunner:
         if one_shot and one_shot.is_masked:
             trajectory = one_shot.failed_trajectory()
         else:
-            trajectory = await self._play_paths(request, setup, engines)
-            if one_shot:
-                one_shot.prepend_search_turn(trajectory)
+            trajectory = await self._play_paths(request, setup, engines, one_shot)
         has_score = await self.reward.score(trajectory, list(request.golds), setup.failures.mask)
         context = {
             "question_id": request.question_id,
@@ -168,17 +166,23 @@ class EpisodeRunner:
         return outcome
 
     async def _play_paths(
-        self, request: EpisodeRequest, setup: AgentSetup, engines: list[MeteredEngine]
+        self,
+        request: EpisodeRequest,
+        setup: AgentSetup,
+        engines: list[MeteredEngine],
+        one_shot: OneShotRequest | None,
     ) -> Trajectory:
         """Play all paths of a request and return the path that won the vote. Appends each path's engine to
-        `engines`."""
+        `engines`. A path for which `one_shot` has searched begins with the turn of that search."""
 
         async def play_path(number: int) -> Trajectory:
             engines.append(self.make_engine(_path_request(request, number)))
             prompt_ids = _prompt_ids(request, setup)
-            return await setup.episode(engines[-1]).resume(
-                request.id, request.question, prompt_ids, request.past
-            )
+            episode = setup.episode(engines[-1])
+            trajectory = await episode.resume(request.id, request.question, prompt_ids, request.past)
+            if one_shot:
+                one_shot.prepend_search_turn(trajectory)
+            return trajectory
 
         return await sample_paths(play_path, setup.budget.paths, setup.failures.mask)
 

@@ -1,6 +1,9 @@
-"""The tools that the policy can call. `config.py` explains how they are configured and how to add your own,
-`function_tool.py` makes a tool from a function, and `rag_r1/tools/retrieval/client.py` is the client of the
-retrieval server."""
+"""The tools that the policy can call.
+
+`config.py` explains how tools are configured and how to add your own, `function_tool.py` makes a tool from a
+function, and `registry.py` creates the tools of a run. `retrieval/client.py` is the client of the retrieval
+server.
+"""
 
 from rag_r1.tools.function_tool import FunctionTool, Searcher, SearcherTool, search_tools, tool
 from rag_r1.tools.registry import (

@@ -1,9 +1,10 @@
-"""Validates a call's arguments against a tool's JSON schema, in bounded time.
+"""Validates the arguments of a call against the JSON schema of a tool, in bounded time.
 
-A schema that is copied from a server, and arguments that a policy writes, are both foreign. Where a schema is
-a small tree of plain keywords and the arguments are small, checking takes milliseconds and is done here.
-Anything else (references, regular expressions, `uniqueItems`, large schemas or arguments) is checked by a
-worker with a limit of processor time (rag_r1/sandbox/json_schema.py), while the event loop goes on.
+Neither the arguments, which a policy writes, nor the schema, which may come from a server, can be trusted. If
+the schema is a small tree of plain keywords and the arguments are small, the check takes milliseconds and
+runs in this process. Anything else (references, regular expressions, `uniqueItems`, large schemas or
+arguments) is checked by a worker with a limit of CPU time (rag_r1/sandbox/json_schema.py), which does not
+block the event loop.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPo
 
 #: Largest schema, in characters of JSON.
 MAX_SCHEMA_CHARS = 256 << 10
-#: Most values in a schema, and in arguments, for checking in this process.
+#: Most values in a schema, and in arguments, that are checked in this process.
 _SCHEMA_LIMIT, _ARGUMENT_LIMIT = 300, 1_000
-#: Keywords that cost no more than one look at each value.
+#: Keywords whose check looks at each value only once.
 _PLAIN_KEYWORDS = frozenset(
     "type properties required additionalProperties items enum const minimum maximum exclusiveMinimum "
     "exclusiveMaximum minLength maxLength minItems maxItems minProperties maxProperties multipleOf anyOf "
@@ -33,9 +34,11 @@ _workers = WorkerPool(2)
 
 
 class ArgumentValidator:
-    """Checks arguments against one schema. Raises DataError for what is not a schema. `foreign`: the schema
-    is a server's, which checks the arguments itself: so its regular expressions are not checked here, and
-    arguments pass if the check takes too long or fails."""
+    """Checks arguments against one schema. Raises DataError if it is not a JSON schema.
+
+    `foreign` is for the schema of a server, which also checks the arguments itself. Its regular expressions
+    are not checked here, and arguments pass if the check takes too long or fails.
+    """
 
     def __init__(self, schema: Mapping[str, Any], foreign: bool = False):
         self.schema, self._foreign = schema, foreign
@@ -50,8 +53,9 @@ class ArgumentValidator:
         return self._validator is not None and values_in(arguments, _ARGUMENT_LIMIT) <= _ARGUMENT_LIMIT
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
-        """Returns what is wrong with the arguments, in a sentence for the policy, or None. May take seconds,
-        unless `is_quick`. Raises DataError, and ValueError for references that lead nowhere."""
+        """Return what is wrong with the arguments, in a sentence for the policy, or None. May take seconds
+        unless `is_quick`. Raises DataError, and ValueError if a reference in the schema cannot be
+        resolved."""
         if self.is_quick(arguments):
             return argument_fault(self._validator, dict(arguments))
         try:
@@ -60,7 +64,7 @@ class ArgumentValidator:
         except LimitError:
             if not self._foreign:
                 return "Wrong arguments: they take too long to check."
-            self._text, self._validator = '{"type": "object"}', None  # it is not tried again
+            self._text, self._validator = '{"type": "object"}', None  # from now on everything passes
             return None
         except JobError as error:
             if error.kind == "DataError":
@@ -70,14 +74,15 @@ class ArgumentValidator:
             raise ValueError(f"{error.kind}: {error}") from None
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
-        """Returns the same as `fault`; the event loop goes on meanwhile."""
+        """Return the same as `fault`, without blocking the event loop."""
         if self.is_quick(arguments):
             return self.fault(arguments)
         return await asyncio.to_thread(self.fault, arguments)
 
 
 def values_in(value: Any, limit: int) -> int:
-    """The number of values and keys in a JSON value; the counting ends beyond `limit`. Never recurses."""
+    """Return the number of values and keys in a JSON value; counting stops beyond `limit`. Does not recurse,
+    so deep nesting is no problem."""
     count, pending = 0, [value]
     while pending and count <= limit:
         item = pending.pop()
@@ -91,7 +96,7 @@ def values_in(value: Any, limit: int) -> int:
 
 
 def _is_plain(schema: Any) -> bool:
-    """Whether a schema has only _PLAIN_KEYWORDS and few parts; whatever a default or an example holds."""
+    """Whether a schema has only _PLAIN_KEYWORDS and few parts. Its defaults and examples do not matter."""
     pending, count = [schema], 0
     while pending and count <= _SCHEMA_LIMIT:
         item, count = pending.pop(), count + 1

@@ -1,9 +1,9 @@
 """The tool `calculator`: evaluates arithmetic without running code.
 
-An expression is parsed into Python's syntax tree, and the tree is walked; only numbers, the operators and the
-functions below are allowed. Numbers and powers are bounded, so that no expression takes long: a result is a
-whole number of about a thousand digits at most, or a finite floating-point number. Anything else is a
-Refusal, which names the fault for the policy.
+An expression is parsed into Python's syntax tree, which is then evaluated node by node. Only numbers and the
+operators, constants and functions below are allowed. Numbers and powers are bounded, so no expression takes
+long: a result is a whole number of at most about a thousand digits, or a finite floating-point number.
+Anything else is a Refusal, which tells the policy what is wrong.
 """
 
 from __future__ import annotations
@@ -36,15 +36,14 @@ _CONSTANTS = {"pi": math.pi, "e": math.e}
 
 
 def _round(number: int | float, digits: int = 0) -> int | float:
-    """Python's `round` with a limit on `digits`, since it computes 10 ** -digits. Raises ValueError
-    beyond."""
+    """Call Python's `round`, which computes 10 ** -digits. Raises ValueError if there are too many digits."""
     if not isinstance(digits, int) or abs(digits) > 300:
         raise ValueError("round takes a whole number of digits from -300 to 300")
     return round(number, digits)
 
 
 def _math_function(name: str) -> Callable[..., int | float]:
-    """A function of the module math that raises ValueError in words of ours where it is not defined."""
+    """Return a function of the module `math` whose ValueErrors are worded for the policy."""
 
     def call(*numbers: int | float) -> int | float:
         try:
@@ -60,12 +59,13 @@ _FUNCTIONS: dict[str, Callable[..., int | float]] = {
     **{"abs": abs, "max": max, "min": min, "round": _round},
 }
 _FUNCTION_NAMES = ", ".join(sorted(_FUNCTIONS))
-#: Function -> how many numbers it takes, if not one alone, and the words for that.
+#: How many numbers a function takes, and the words for that. All others take one number.
 _COUNTS = {
     **dict.fromkeys(("log", "round"), (range(1, 3), "one or two numbers")),
     **dict.fromkeys(("max", "min"), (range(2, MAX_CHARS), "at least two numbers")),
 }
-#: How people write operators, and how Python does. Its own ^ binds less than +, so it is replaced here.
+#: Replaces mathematical operators by Python's. Its own `^` is another operator, with a lower precedence than
+#: `+`.
 _OPERATOR_SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "^": "**"})
 _PARAMETERS = schema_of(
     {"query": {"type": "string", "description": "an expression, such as (3 + 4) * 2 ** 5"}}
@@ -78,7 +78,7 @@ class CalculatorOptions:
 
 
 def make_calculator(options: Mapping[str, Any], key: str) -> FunctionTool:
-    """The tool `calculator`. Raises OptionsError for any option."""
+    """Return the tool `calculator`. Raises OptionsError for any option."""
     options_from(CalculatorOptions, options, key)
     description = f"Calculates: + - * / // % **, {_FUNCTION_NAMES}."
 
@@ -92,7 +92,7 @@ def make_calculator(options: Mapping[str, Any], key: str) -> FunctionTool:
 
 
 def calculate(expression: str) -> str:
-    """The value of an expression. Raises ValueError, which says what is wrong with the expression."""
+    """Return the value of an expression. Raises ValueError, which says what is wrong with it."""
     if len(expression) > MAX_CHARS:
         raise ValueError(f"the expression has more than {MAX_CHARS} characters")
     try:
@@ -111,8 +111,8 @@ def calculate(expression: str) -> str:
 
 
 def _value(node: ast.AST) -> int | float:
-    """The value of a node of the syntax tree. Raises ValueError for what is not allowed, ZeroDivisionError,
-    and OverflowError for a number that becomes too large."""
+    """Return the value of a node of the syntax tree. Raises ValueError for anything that is not allowed,
+    ZeroDivisionError, and OverflowError if a number becomes too large."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return _bounded(node.value)
     if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
@@ -133,7 +133,7 @@ def _value(node: ast.AST) -> int | float:
 
 
 def _call(name: str, numbers: list[int | float]) -> int | float:
-    """The value of a function of these numbers. Raises as `_value`."""
+    """Return the value of a function for these arguments. Raises the same errors as `_value`."""
     if name not in _FUNCTIONS:
         raise ValueError(f"there is no function {name!r}, but {_FUNCTION_NAMES}")
     counts, words = _COUNTS.get(name, (range(1, 2), "one number"))
@@ -143,7 +143,7 @@ def _call(name: str, numbers: list[int | float]) -> int | float:
 
 
 def _power(base: int | float, exponent: int | float) -> int | float:
-    """The power of two numbers. Raises OverflowError before a too large one is computed."""
+    """Return a power. Raises OverflowError before a result that is too large is computed."""
     if isinstance(base, int) and isinstance(exponent, int):
         if exponent >= 0 and abs(base) > 1 and math.log2(abs(base)) * exponent > MAX_BITS:
             raise OverflowError
@@ -154,7 +154,7 @@ def _power(base: int | float, exponent: int | float) -> int | float:
 
 
 def _bounded(value: int | float) -> int | float:
-    """The value itself. Raises OverflowError for more than MAX_BITS bits, infinity and NaN."""
+    """Return the value. Raises OverflowError if it has more than MAX_BITS bits or is infinite or NaN."""
     if isinstance(value, int):
         if value.bit_length() > MAX_BITS:
             raise OverflowError

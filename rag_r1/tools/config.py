@@ -5,19 +5,20 @@
         calculator: calculator                                       # a shipped tool
         notes: {tool: documents, folder: my/notes, topk: 5}          # a shipped tool with options
         ratio: my_package.my_tools:ratio                             # your own, made with `@tool`
-        wiki: {tool: "my_package.my_tools:make_wiki", language: fr}  # a factory, given the other keys
+        wiki: {tool: "my_package.my_tools:make_wiki", language: fr}  # a factory, which gets the other keys
         weather:                                                     # any async function
           tool: my_package.my_tools:weather
           description: Says what the weather is in a town.
           parameters: {town: {type: string}}
 
-`tool` is one of SHIPPED or an import path, which names a tool (function_tool.py), an async function, or a
-factory that returns a tool or a Searcher. These keys are read here, for every tool; all others are its own:
+`tool` is one of SHIPPED, or the import path of a tool (function_tool.py), of an async function, or of a
+factory that returns a tool or a Searcher. The following keys are read here for every tool; all others are
+options of the tool itself:
 
-    description   what the policy reads about the tool, in place of the tool's own words
-    parameters    the JSON schema of its arguments, or the properties of one; checked before the tool's own
-    required      names of the properties that a call must give (all, if it is missing)
-    limits        time, retries, calls per episode, cache (rag_r1/options/tool_limits.py)
+    description   what the policy reads about the tool, in place of the tool's own description
+    parameters    the JSON schema of its arguments, or its properties; checked before the tool's own schema
+    required      names of the properties that a call must have; by default all of them
+    limits        time limit, retries, calls per episode, cache (rag_r1/options/tool_limits.py)
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ from rag_r1.protocols import SEARCH, CachedDocuments, Document, Failure, Refusal
 from rag_r1.tools.argument_validator import ArgumentValidator
 from rag_r1.tools.function_tool import FunctionTool, as_tool, is_tool, named_arguments, schema_of
 
-#: The shipped tools, imported when an entry names them: factories of (options, key of the entry).
+#: The factories of the shipped tools, which take the options and the key of an entry. Each is imported when
+#: an entry names it.
 SHIPPED = {
     "retrieval": "rag_r1.tools.retrieval.client:make_retrieval",
     "documents": "rag_r1.tools.documents.tool:make_documents",
@@ -58,12 +60,12 @@ SHIPPED = {
     "mcp": "rag_r1.tools.mcp.tool:make_mcp",
 }
 
-#: An import path or the name of a shipped tool; or a mapping with `tool`, its options, and the keys above.
+#: The name of a shipped tool or an import path; or a mapping with `tool`, its options, and the keys above.
 ToolEntry = str | Mapping[str, Any]
 
 
 def _limits(value: Any) -> Any:
-    """A mapping of limits as ToolLimits; anything else unchanged."""
+    """Return a mapping of limits as ToolLimits, and anything else unchanged."""
     return options_from(ToolLimits, value) if isinstance(value, Mapping) else value
 
 
@@ -89,8 +91,8 @@ class EntryKeys:
 
 
 def make_tool(name: str, entry: ToolEntry) -> Any:
-    """A new tool from an entry of `rag_r1.tools`. Raises ValueError naming the key, and whatever the
-    factory raises."""
+    """Return a new tool from an entry of `rag_r1.tools`. Raises ValueError, which names the key, and whatever
+    the factory raises."""
     key = f"rag_r1.tools.{name}"
     if name == SEARCH:
         raise ValueError(f"{key}: the name is used by the search engine; its options are rag_r1.retriever")
@@ -122,19 +124,21 @@ def make_tool(name: str, entry: ToolEntry) -> Any:
 
 
 def _option_faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionFault]:
-    """The faults of a shipped tool's own options, reported together with those of the other keys."""
+    """Return the faults of the options of a shipped tool, to report them together with those of the other
+    keys."""
     try:
         if isinstance(tool, str) and tool in SHIPPED:
             _load(tool, options, key)
     except OptionsError as error:
         return error.faults
-    except ValueError:  # raised again once the options are right
+    except ValueError:  # it is raised again when the other keys are correct
         pass
     return []
 
 
 def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
-    """The JSON schema that an entry declares; None without `parameters`. Raises ValueError naming the key."""
+    """Return the JSON schema that an entry declares; None without `parameters`. Raises ValueError, which
+    names the key."""
     is_schema = keys.parameters is not None and keys.parameters.get("type") == "object"
     if keys.required is not None and (is_schema or set(keys.required) - set(keys.parameters or {})):
         raise ValueError(
@@ -150,8 +154,8 @@ def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
 
 
 def _load(tool: str, options: dict[str, Any], key: str) -> Any:
-    """The tool or async function that `tool` names, or the result of the factory that it names. Raises
-    ValueError naming the key, and whatever the factory raises."""
+    """Return the tool or async function that `tool` names, or the result of the factory that it names. Raises
+    ValueError, which names the key, and whatever the factory raises."""
     if tool in SHIPPED:
         return import_object(SHIPPED[tool])(options, key)
     try:
@@ -166,11 +170,12 @@ def _load(tool: str, options: dict[str, Any], key: str) -> Any:
 
 
 class ConfiguredTool:
-    """A tool with the description, parameters and limits of its entry, and with a cache if `limits` has one.
+    """A tool with the description, the parameters and the limits of its entry, and with a cache if `limits`
+    has one.
 
-    The cache belongs to a process and holds answers by the arguments of their calls; it holds no failures and
-    refusals. The answers of a tool that reads the context of its calls depend on more than the
-    arguments, so they are not cached here (the retrieval client has a cache of its own).
+    The cache belongs to the process. Its keys are the arguments of calls, and it holds neither failures nor
+    refusals. A tool that reads the context of its calls is not cached here, since its answers depend on more
+    than the arguments (the retrieval client has its own cache).
     """
 
     def __init__(
@@ -195,13 +200,13 @@ class ConfiguredTool:
             self.call = tool.call
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
-        """Returns what is wrong with the arguments, or None."""
+        """Return what is wrong with the arguments, or None."""
         args = named_arguments(arguments, self.parameters)
         fault = None if self._validator is None else self._validator.fault(args)
         return fault or self.tool.fault(arguments)
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
-        """Returns the same as `fault`; the event loop goes on meanwhile."""
+        """Return the same as `fault`, without blocking the event loop."""
         args = named_arguments(arguments, self.parameters)
         if self._validator is not None and (fault := await self._validator.checked(args)):
             return fault
@@ -211,7 +216,7 @@ class ConfiguredTool:
     async def call(
         self, arguments: Sequence[Mapping[str, Any]]
     ) -> Sequence[Sequence[Document] | Failure | Refusal]:
-        """A result for each call, from the cache or from the tool. Raises what the tool raises."""
+        """Return a result for each call, from the cache or from the tool. Raises what the tool raises."""
         keys = [json.dumps(dict(args), sort_keys=True, default=str) for args in arguments]
         entries = map(self._cache.get, keys)
         results: list[Any] = [None if entry is None else CachedDocuments(entry) for entry in entries]

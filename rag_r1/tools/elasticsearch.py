@@ -4,10 +4,10 @@
       tools:
         wiki: {tool: elasticsearch, url: "http://127.0.0.1:9200", index: wiki, topk: 5}
 
-The index and the search are those of ArtSearch, which Agentic RAG-R1 uses: documents with `title`, `text` and
-`url`, a `multi_match` on title and text, and `WikiSearcher(index, url).search(query, size)` with results
-{id, url, title, text}. The key of a server that requires one is read from the environment variable that
-`key_env` names.
+Index and search are the same as in ArtSearch, which Agentic RAG-R1 uses: the documents have `title`, `text`
+and `url`, a query is a `multi_match` on title and text, and `WikiSearcher(index, url).search(query, size)`
+returns results of the form {id, url, title, text}. If the server requires a key, it is read from the
+environment variable that `key_env` names.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _FIELDS = ("title", "text")
 class ElasticsearchOptions:
     """The keys of the tool `elasticsearch`."""
 
-    #: Name of the index, or several with commas between them.
+    #: Name of the index, or of several, separated by commas.
     index: Annotated[Text, Constraint("the name of an index")]
     #: Address of the server.
     url: Address = "http://127.0.0.1:9200"
-    #: Documents that a query gets.
+    #: Number of documents for each query.
     topk: PositiveCount = 5
     #: Seconds within which the server must answer.
     timeout_s: PositiveSeconds = 30.0
-    #: Environment variable with an API key, as Elasticsearch gives it (base64).
+    #: Environment variable with an API key in Elasticsearch's form (base64).
     key_env: Variable = None
 
 
 def make_elasticsearch(options: Mapping[str, Any], key: str) -> ElasticSearch:
-    """The searcher of an index. Raises OptionsError for a wrong option."""
+    """Return the searcher of an index. Raises OptionsError for a wrong option."""
     parsed = options_from(ElasticsearchOptions, options, key)
     searcher = WikiSearcher(
         parsed.index, parsed.url, key=read_secret(parsed.key_env), timeout_s=parsed.timeout_s
@@ -54,15 +54,15 @@ def make_elasticsearch(options: Mapping[str, Any], key: str) -> ElasticSearch:
 
 
 class WikiSearcher:
-    """Searches one index. `key`: an API key; it is sent to `url` only."""
+    """Searches one index. The API key `key` is sent to `url` only."""
 
     def __init__(self, index: str, url: str, *, key: str | None = None, timeout_s: float = 30.0):
         self._url = f"{url.rstrip('/')}/{quote(index, safe=',*')}/_search"
         self._server = JsonClient({"Authorization": f"ApiKey {key}"} if key else {}, timeout_s)
 
     async def search(self, query: str, size: int = 5) -> list[dict[str, str]]:
-        """At most `size` results, best first: {id, url, title, text}. Raises HttpFailure, also for an index
-        that is not there (HTTP 404)."""
+        """Return at most `size` results {id, url, title, text}, best first. Raises HttpFailure, also if there
+        is no such index (HTTP 404)."""
         body = {"query": {"multi_match": {"query": query, "fields": list(_FIELDS)}}, "size": size}
         answer = await self._server.ask("POST", self._url, json=body)
         hits = answer.get("hits") if isinstance(answer, dict) else None
@@ -77,7 +77,7 @@ class WikiSearcher:
 
 
 def _result(hit: Any) -> dict[str, str]:
-    """A hit of Elasticsearch as {id, url, title, text}. Raises HttpFailure if it holds no document."""
+    """Convert a hit of Elasticsearch to {id, url, title, text}. Raises HttpFailure if it has no document."""
     source = hit.get("_source") if isinstance(hit, dict) else None
     if not isinstance(source, dict):
         raise HttpFailure("a hit has no _source")
@@ -87,13 +87,13 @@ def _result(hit: Any) -> dict[str, str]:
 
 
 class ElasticSearch:
-    """The searcher of the tool, which sends all queries of a turn at once."""
+    """The searcher of the tool, which sends all queries of a turn concurrently."""
 
     def __init__(self, searcher: WikiSearcher, topk: int):
         self.searcher, self.topk = searcher, topk
 
     async def search(self, queries: Sequence[str]) -> list[list[Document] | Failure]:
-        """Returns the documents of each query; a search that failed is a Failure."""
+        """Return the documents for each query, or a Failure if its search failed."""
         return list(await asyncio.gather(*map(self._search, queries)))
 
     async def close(self) -> None:
@@ -101,7 +101,7 @@ class ElasticSearch:
         await self.searcher.close()
 
     async def _search(self, query: str) -> list[Document] | Failure:
-        """The documents of one query."""
+        """Return the documents for one query, or a Failure."""
         try:
             results = await self.searcher.search(query, self.topk)
         except HttpFailure as error:

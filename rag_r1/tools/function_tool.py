@@ -4,12 +4,14 @@
     async def add(a: float, b: float) -> str:
         return str(a + b)
 
-The second argument is the properties of a JSON schema (all required, unless `required` lists those that are),
-or a whole schema. Arguments are checked against it before the function is called, so a policy's mistake never
-reaches the function. It returns a text, which is shown unchanged (but neutralised), a list of Document, shown
-in the protocol's format, or a Refusal, which says what is wrong with arguments that the schema allows. If it
-raises, only that call fails. `limits`: its time limit, retries, calls per episode, cache
-(rag_r1/options/tool_limits.py).
+The second argument of `tool` has the properties of a JSON schema, or is a whole schema. All properties are
+required unless `required` lists those that are. `limits` sets a time limit, retries, calls per episode and a
+cache (rag_r1/options/tool_limits.py).
+
+Arguments are checked against the schema before the function is called, so a mistake of the policy never
+reaches it. The function returns a text, which is neutralised and otherwise shown unchanged; a list of
+Document, shown in the protocol's format; or a Refusal, which says what is wrong with arguments that the
+schema allows. If it raises, only that call fails.
 """
 
 from __future__ import annotations
@@ -25,17 +27,18 @@ from jsonschema.exceptions import SchemaError
 
 from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal, text_result
+from rag_r1.protocols.actions import failure_text
 from rag_r1.tools.argument_validator import MAX_SCHEMA_CHARS, ArgumentValidator
 
-#: Most characters of a text that a tool returns; usually the budget of the observation is the lower limit.
+#: Most characters of a text that a tool returns. Usually the budget of the observation is lower.
 _MAX_CHARS = 20_000
 
 Function = Callable[..., Awaitable["str | Sequence[Document] | Refusal"]]
 
 
 def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = None) -> dict[str, Any]:
-    """The JSON schema of an object with these properties; a whole schema of an object is returned unchanged.
-    Raises jsonschema's SchemaError for a wrong schema, and for one that is too large."""
+    """Return the JSON schema of an object with these properties; a whole schema of an object is returned
+    unchanged. Raises jsonschema's SchemaError if the schema is wrong or too large."""
     if parameters.get("type") == "object":
         schema = dict(parameters)
     else:
@@ -49,9 +52,11 @@ def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = No
 
 
 def named_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments of a call by the names of the schema. A syntax that names no arguments gives `{"query":
-    text}`: for a schema without `query`, the text is the only required parameter, or the only one. Other
-    arguments are unchanged."""
+    """Return the arguments of a call with the names that the schema has.
+
+    A syntax in which arguments have no names gives `{"query": text}`. If the schema has no `query`, the text
+    is its only required parameter, or its only one. Other arguments are returned unchanged.
+    """
     properties = parameters.get("properties")
     if set(arguments) != {"query"} or not isinstance(properties, Mapping) or "query" in properties:
         return arguments
@@ -61,9 +66,9 @@ def named_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any])
 
 
 class FunctionTool:
-    """A tool around an async function, which is called once its arguments have passed the schema."""
+    """Makes a tool of an async function; arguments are checked against the schema before it is called."""
 
-    #: The calls of a turn are made one by one, side by side, each with a time limit of its own.
+    #: Each call of a turn is made by itself, concurrently, so that each has the whole time limit.
     together = False
 
     def __init__(
@@ -79,25 +84,24 @@ class FunctionTool:
         self._validator = ArgumentValidator(parameters)
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
-        """Returns what is wrong with the arguments, or None. May take seconds for a schema with references or
+        """Return what is wrong with the arguments, or None. May take seconds for a schema with references or
         regular expressions."""
         return self._validator.fault(named_arguments(arguments, self.parameters))
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
-        """Returns the same as `fault`; the event loop goes on meanwhile."""
+        """Return the same as `fault`, without blocking the event loop."""
         return await self._validator.checked(named_arguments(arguments, self.parameters))
 
     async def call(self, arguments: Sequence[Mapping[str, Any]]) -> list[list[Document] | Failure | Refusal]:
-        """Make all calls concurrently; returns the result of each."""
+        """Make all calls concurrently; returns a result for each."""
         return list(await asyncio.gather(*map(self._call_once, arguments)))
 
     async def _call_once(self, arguments: Mapping[str, Any]) -> list[Document] | Failure | Refusal:
-        """The result of one call; a Failure if the function raises."""
+        """Return the result of one call; a Failure if the function raises."""
         try:
             result = await self.function(**named_arguments(arguments, self.parameters))
         except Exception as error:
-            message = f"The tool {self.name} did not answer. Try another call, or answer with what is known."
-            return Failure(message, "tool", f"{type(error).__name__}: {error}"[:200])
+            return Failure(failure_text(self.name), "tool", f"{type(error).__name__}: {error}"[:200])
         if isinstance(result, str):
             return text_result(self.name, result[:_MAX_CHARS])
         return result  # type: ignore[return-value]  # the tool executor checks it
@@ -111,24 +115,24 @@ def tool(
     required: Sequence[str] | None = None,
     limits: ToolLimits | None = None,
 ) -> Callable[[Function], FunctionTool]:
-    """Decorator that makes an async function a tool. `name` defaults to the function's name."""
+    """Decorator that makes a tool of an async function. Its default `name` is that of the function."""
     schema = schema_of(parameters, required)
 
     return lambda function: FunctionTool(name or function.__name__, description, schema, function, limits)
 
 
 class Searcher(Interface):
-    """Searches for all queries of a turn. A failed search is a Failure, never an exception."""
+    """A search engine. A failed search should be a Failure and not an exception."""
 
     async def search(self, queries: Sequence[str]) -> Sequence[Sequence[Document] | Failure]:
-        """A result for each query, in their order."""
+        """Search for all queries of a turn; returns a result for each, in order."""
 
 
 class SearchTool:
-    """Base of the tools with one argument, `query`, whose `call` makes one search for all calls of a turn."""
+    """Base class of tools with the argument `query`, which make one search for all calls of a turn."""
 
     name = SEARCH
-    #: The index that answered last, as records name it; empty if the tool does not know.
+    #: Name of the index that answered last, for the records; empty if the tool does not know it.
     index = ""
     description = "Searches a collection of passages for a query and returns the best ones."
     parameters: Mapping[str, Any] = schema_of(
@@ -137,7 +141,7 @@ class SearchTool:
 
     @staticmethod
     def fault(arguments: Mapping[str, Any]) -> str | None:
-        """Returns what is wrong with the arguments, or None: a search has one, a text `query`."""
+        """Return what is wrong with the arguments, or None. A search has exactly one, the text `query`."""
         query = arguments.get("query")
         if len(arguments) == 1 and isinstance(query, str):
             return None if query.strip() else "Wrong arguments: the query is empty."
@@ -145,7 +149,7 @@ class SearchTool:
 
 
 class SearcherTool(SearchTool):
-    """A tool around a Searcher."""
+    """Makes a tool of a Searcher."""
 
     def __init__(self, name: str, searcher: Searcher):
         self.name, self.search = name, searcher.search
@@ -158,18 +162,19 @@ class SearcherTool(SearchTool):
 
 
 def is_tool(value: Any) -> bool:
-    """Whether an object, not a class, has the methods and attributes of the agent core's `Tool`."""
+    """Whether a value has the methods and attributes of a `Tool` (rag_r1/agent/interfaces.py). A class is no
+    tool."""
     names = ("call", "fault", "parameters")
     return not isinstance(value, type) and all(hasattr(value, name) for name in names)
 
 
 def as_tool(name: str, value: Any) -> Any:
-    """A tool, or a Searcher as a tool; None if it is neither."""
+    """Return a tool itself, or a Searcher as a tool; None for any other value."""
     if is_tool(value):
         return value
     return SearcherTool(name, value) if hasattr(value, "search") else None
 
 
 def search_tools(search: Any) -> dict[str, Any]:
-    """The tools of an episode that can only search, with a Searcher or a tool."""
+    """Return the tools of an episode that can only search, from a Searcher or a tool."""
     return {SEARCH: as_tool(SEARCH, search)}

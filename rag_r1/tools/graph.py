@@ -4,15 +4,16 @@
       tools:
         graph: {tool: graph, file: my/graph.ttl}
 
-A query is the name of a thing, or some words of it. The answer is a document for each thing whose name has
-these words, the whole name first, with a fact on each line: `mother: Lady Byron`, and `mother of: ...` where
-the thing is the object. Names are the labels in the graph (rdfs:label, skos:prefLabel, foaf:name,
-schema:name), or else the last part of the address. The file is read with rdflib by the first call, in a
-worker with limits (rag_r1/sandbox/rdf.py); XML that declares a document type is refused.
+A query is the name of a thing, or some words of it. The answer has a document for each thing whose name
+contains these words; exact names come first. Each line of a document is a fact: `mother: Lady Byron`, or
+`mother of: ...` if the thing is the object. The names are the labels in the graph (rdfs:label,
+skos:prefLabel, foaf:name, schema:name) or, without a label, the last part of the address. The first call
+reads the file with rdflib, in a worker with limits (rag_r1/sandbox/rdf.py). XML that declares a document type
+is refused.
 
-There is no SPARQL here: rdflib would let a query fetch any address or run for ever. A store that bounds its
-queries itself is asked with the tool `sparql`. For the same reason JSON-LD, which can load what it names from
-the web, is not read.
+There is no SPARQL here, because rdflib would let a query fetch any address and run for ever. For a store that
+limits its queries itself, use the tool `sparql`. JSON-LD is not read either, since it can load files from the
+web.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPo
 from rag_r1.system.installation import pip_command
 from rag_r1.tools.lazy import LazyValue
 
-#: Ending of a file's name -> rdflib's name of the format.
+#: The formats in rdflib's words, by the extension of the file.
 FORMATS = {".ttl": "turtle", ".nt": "nt", ".rdf": "xml", ".owl": "xml", ".xml": "xml"}
 _LABELS = (
     "http://www.w3.org/2000/01/rdf-schema#label",
@@ -43,10 +44,11 @@ _LABELS = (
     "http://schema.org/name",
     "https://schema.org/name",
 )
-#: Largest file that is read, in bytes, and seconds of processor time for one, and for each MiB of it.
+#: Largest file that is read, in bytes.
 MAX_FILE_BYTES = 256 << 20
+#: Seconds of CPU time for reading a file: a base, and some for each MiB.
 CPU_S, CPU_S_PER_MIB = 15.0, 15.0
-#: Bytes of memory for reading a file, and of the worker's answer, for each byte of it.
+#: Bytes of memory for reading a file, and bytes of the worker's answer, for each byte of the file.
 _MEMORY_PER_BYTE, _ANSWER_PER_BYTE = 100, 32
 _NUMBERS = {"http://www.w3.org/2001/XMLSchema#" + kind for kind in ("integer", "decimal", "double", "float")}
 _NUMBER = re.compile(r"[-+]?[0-9]{1,15}(\.[0-9]{1,15})?([eE][-+]?[0-9]{1,2})?")
@@ -61,17 +63,17 @@ class GraphOptions:
 
     #: The RDF file.
     file: Annotated[Text, Constraint(f"a file that ends in one of {', '.join(FORMATS)}")]
-    #: Things that are shown for a query.
+    #: Most things that are shown for a query.
     topk: PositiveCount = 3
-    #: Facts that are shown of each.
+    #: Most facts that are shown of each thing.
     facts: PositiveCount = 30
-    #: The language whose names and texts are shown; those without a language are shown, too.
+    #: Names and texts in this language are shown, and those without a language.
     language: Text = "en"
 
 
 def make_graph(options: Mapping[str, Any], key: str) -> GraphSearch:
-    """The searcher of a graph. Raises OptionsError for a wrong option, and ValueError if the file or rdflib
-    is missing."""
+    """Return the searcher of a graph. Raises OptionsError for a wrong option, and ValueError if the file or
+    rdflib is missing."""
     parsed = options_from(GraphOptions, options, key)
     path = Path(parsed.file)
     if path.suffix.lower() not in FORMATS:
@@ -84,14 +86,14 @@ def make_graph(options: Mapping[str, Any], key: str) -> GraphSearch:
 
 
 class GraphSearch:
-    """Looks things up in one graph."""
+    """Looks things up in one graph, which the first search reads."""
 
     def __init__(self, options: GraphOptions):
         self.options = options
         self._graph = LazyValue(lambda: FactGraph.read(Path(options.file), options.language))
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        """Returns a document for each thing that a query names. Raises ValueError, or OSError, if the file
+        """Return a document for each thing that a query names. Raises ValueError or OSError if the file
         cannot be read."""
         graph = await self._graph.get()
         topk, max_facts = self.options.topk, self.options.facts
@@ -99,14 +101,17 @@ class GraphSearch:
 
 
 class FactGraph:
-    """A graph with the names of its things, for any number of threads.
+    """A graph and the names of its things, which several threads may search.
 
-    `terms` and `triples`: as rag_r1/sandbox/rdf.py returns them. A thing is the number of its term."""
+    `terms` and `triples` are what rag_r1/sandbox/rdf.py returns. A thing is represented by the index of its
+    term.
+    """
 
     def __init__(self, terms: Sequence[Sequence[Any]], triples: Sequence[int], language: str):
         self._terms, self._language = terms, language
-        self._facts_of: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (predicate, object)
-        self._mentions: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (subject, predicate)
+        #: (predicate, object) of the facts of each thing, and (subject, predicate) of those that mention it.
+        self._facts_of: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._mentions: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for start in range(0, len(triples), 3):
             subject, predicate, value = triples[start : start + 3]
             self._facts_of[subject].append((predicate, value))
@@ -117,7 +122,7 @@ class FactGraph:
 
     @classmethod
     def read(cls, path: Path, language: str = "en") -> FactGraph:
-        """The graph of an RDF file. Raises OSError, and ValueError for a file that cannot be read."""
+        """Read an RDF file. Raises OSError, and ValueError if the file is no valid RDF or too large."""
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
             raise ValueError(f"{path}: it has more than {MAX_FILE_BYTES >> 20} MiB: split it")
@@ -140,7 +145,8 @@ class FactGraph:
         return cls(terms, triples, language)
 
     def search(self, query: str, topk: int, max_facts: int) -> list[Document]:
-        """The things whose name has all words of the query, those with the fewest other words first."""
+        """Return the things whose name has all words of the query; names with the fewest other words come
+        first."""
         query_words = set(_words(query))
         if not query_words:
             return []
@@ -149,7 +155,7 @@ class FactGraph:
         return [self._document(thing, max_facts) for thing in ranked[:topk]]
 
     def _read_names(self) -> None:
-        """Collect the names of all things, by label or else by address, and the things by word."""
+        """Collect the names of all things, from labels or else from addresses, and the things by word."""
         labels = {self._text(term): term for term in range(len(self._terms)) if self._is_label(term)}
         for label in (labels[address] for address in _LABELS if address in labels):
             for thing, facts in self._facts_of.items():
@@ -180,12 +186,12 @@ class FactGraph:
         return not language or language.partition("-")[0] == self._language
 
     def _distance(self, thing: int, query_words: set[str]) -> int:
-        """How many other words a name with all words of the query has: the fewest of the thing's names."""
+        """Return the least number of other words in a name of the thing that has all words of the query."""
         sizes = [len(words) for name in self._names[thing] if query_words <= (words := set(_words(name)))]
         return min(sizes, default=1 << 16)
 
     def _document(self, thing: int, max_facts: int) -> Document:
-        """A thing's name and its first facts, each once."""
+        """Return a document with the name of a thing and its first facts, each of them once."""
         lines: dict[str, None] = {}  # in order, like a set
         for line in self._lines(thing):
             if len(lines) == max_facts:
@@ -194,7 +200,7 @@ class FactGraph:
         return Document(self._text(thing)[:2000], "\n".join([f'"{self._name(thing)}"', *lines]))
 
     def _lines(self, thing: int) -> Iterator[str]:
-        """A thing's facts; those in which it is the subject come first."""
+        """Yield the facts of a thing as lines; those in which it is the subject come first."""
         for predicate, value in sorted(self._facts_of.get(thing, ()), key=self._sort_keys):
             is_foreign = self._is_text(value) and not self._is_in_language(value)
             if not self._is_label(predicate) and not is_foreign:
@@ -203,12 +209,12 @@ class FactGraph:
             yield f"{self._name(predicate)} of: {self._name(subject)}"
 
     def _sort_keys(self, pair: tuple[int, int]) -> list[tuple[int, float, str, str]]:
-        """The order of facts: that of both terms."""
+        """Return the sort key of a fact: the keys of both terms."""
         return [self._sort_key(term) for term in pair]
 
     def _sort_key(self, term: int) -> tuple[int, float, str, str]:
-        """The order of terms: nameless things, then addresses, then texts, of which numbers by their
-        value."""
+        """Return the sort key of a term. Nameless things come first, then addresses, then texts; numbers are
+        sorted by value."""
         if not self._is_text(term):
             return int(self._is_address(term)), 0.0, self._text(term), ""
         text, language, datatype = self._terms[term]
@@ -216,7 +222,7 @@ class FactGraph:
         return 2, number, text, language
 
     def _name(self, term: int) -> str:
-        """The name under which a term is shown."""
+        """Return the name with which a term is shown."""
         names = self._names.get(term)
         text = self._text(term)
         return names[0] if names else _line(_last_part(text) if "://" in text else text)
@@ -227,10 +233,10 @@ def _words(text: str) -> list[str]:
 
 
 def _last_part(address: str) -> str:
-    """`Ada Lovelace` of `http://example.org/Ada_Lovelace`."""
+    """Return the name in an address: `Ada Lovelace` for `http://example.org/Ada_Lovelace`."""
     return _line(unquote(re.split(r"[/#]", address.rstrip("/#"))[-1]).replace("_", " "))
 
 
 def _line(text: str) -> str:
-    """A text as one line, cut to _MAX_CHARS."""
+    """Return a text as one line of at most _MAX_CHARS characters."""
     return " ".join(text.split())[:_MAX_CHARS]

@@ -1,9 +1,9 @@
-"""A JSON client for tools that call servers we do not control.
+"""A JSON client for tools that call somebody else's servers.
 
-What comes back is hostile data: it is limited in size, not decompressed, and redirects are errors. A tool
-sends a request once; the tool executor retries what failed (rag_r1/agent/tool_executor.py). Tokens are read
-from the environment variable that an option names (secret_option.py), are sent in a header to this address
-only, and never appear in a message.
+Answers are treated as hostile data: they are limited in size and not decompressed, and redirects are errors.
+The client sends each request once, since the tool executor retries failed calls
+(rag_r1/agent/tool_executor.py). Tokens are read from the environment variable that an option names
+(secret_option.py). They are sent in a header to this address only, and never appear in a message.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ MAX_VALUES = 500_000
 
 
 class HttpFailure(Exception):
-    """A server gave no usable answer; the message does not contain the request."""
+    """Raised if a server gave no usable answer. The message does not contain the request."""
 
 
 class HttpRefusal(HttpFailure):
-    """The server did not accept the request (400 or 422); its words are in the message, on one line."""
+    """Raised if the server did not accept the request (400 or 422). The message is the server's, on one
+    line."""
 
 
 class JsonClient:
     """A client of servers that answer with JSON; bound to the event loop of its first request. `headers` may
-    hold secrets."""
+    contain secrets."""
 
     def __init__(self, headers: Mapping[str, str] | None = None, timeout_s: float = 60.0):
         self._headers, self._timeout_s = dict(headers or {}), timeout_s
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, method: str, url: str, **request: Any) -> Any:
-        """The JSON of the answer to a request; `request`: aiohttp's `json`, `data`, `params`, `headers`.
-        Raises HttpFailure, and HttpRefusal for status 400 or 422."""
+        """Send a request; returns the JSON of the answer. `request` takes `json`, `data`, `params` and
+        `headers`, as aiohttp does. Raises HttpFailure, and HttpRefusal for status 400 or 422."""
         if self._session is None or self._session.closed:
             headers = {"Accept": "application/json", **self._headers}
             jar = aiohttp.DummyCookieJar()

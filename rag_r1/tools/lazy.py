@@ -1,8 +1,8 @@
-"""A lazy value: loaded once, in a thread, when a tool first needs it.
+"""A lazy value, which is loaded once, in a thread, when a tool first needs it.
 
-Tools are made at the start of a run and in its preflight, and must not block there. All calls wait for the
-same loading; if it fails, these calls fail, and the next one tries again. The loading goes on if a caller is
-cancelled.
+Tools are created at the start of a run and in its preflight and must not block there. All calls wait for the
+same loading. If it fails, these calls fail, and the next one tries again. If a caller is cancelled, the
+loading continues.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ Value = TypeVar("Value")
 
 
 class LazyValue(Generic[Value]):
-    """The result of `load`, which is called by the first `get`; bound to the event loop of that call."""
+    """Holds the result of `load`, which the first `get` calls; bound to the event loop of that call."""
 
     def __init__(self, load: Callable[[], Value]):
         self._load = load
         self._loading: asyncio.Future[Value] | None = None
 
     async def get(self) -> Value:
-        """The value, loaded if it is not yet. Raises what `load` raises."""
+        """Return the value; the first call loads it. Raises what `load` raises."""
         if self._loading is None or has_failed(self._loading):
             self._loading = asyncio.ensure_future(asyncio.to_thread(self._load))
         return await asyncio.shield(self._loading)
 
 
 def has_failed(future: asyncio.Future[Any]) -> bool:
-    """Whether a future is done, and was cancelled or has an exception."""
+    """Whether a future was cancelled or ended with an exception."""
     return future.done() and (future.cancelled() or future.exception() is not None)

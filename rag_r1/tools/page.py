@@ -4,8 +4,8 @@
       tools:
         page: {tool: page, url: "http://127.0.0.1:8000"}
 
-The pages are those that the retrieval server was started with (`--pages FILE.jsonl`, its route `/access`, as
-in ASearcher); nothing is fetched from the web. A long page is read in parts.
+The pages are those with which the retrieval server was started (`--pages FILE.jsonl`); nothing is fetched
+from the web. They are requested from its route `/access`, as in ASearcher. A long page is read in parts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rag_r1.options.server_address import Address
 from rag_r1.protocols import Refusal
 from rag_r1.tools.function_tool import FunctionTool, schema_of
 from rag_r1.tools.http import HttpFailure, JsonClient
-from rag_r1.tools.retrieval.client import token_header
+from rag_r1.tools.retrieval.options import token_header
 
 _PARAMETERS = schema_of(
     {
@@ -36,14 +36,14 @@ class PageOptions:
 
     #: Address of the retrieval server.
     url: Address = "http://127.0.0.1:8000"
-    #: Characters of a part.
+    #: Number of characters of a part.
     part_chars: PositiveCount = 4000
     #: Seconds within which the server must answer.
     timeout_s: PositiveSeconds = 30.0
 
 
 def make_page(options: Mapping[str, Any], key: str) -> FunctionTool:
-    """The tool `page`. Raises OptionsError for a wrong option."""
+    """Return the tool `page`. Raises OptionsError for a wrong option."""
     parsed = options_from(PageOptions, options, key)
     return PageTool(parsed, JsonClient(token_header(), parsed.timeout_s))
 
@@ -57,7 +57,8 @@ class PageTool(FunctionTool):
         self.options, self.server = options, server
 
     async def read(self, url: str, part: int = 1) -> str | Refusal:
-        """The text of a part of a page, from 1, or why there is none. Raises HttpFailure."""
+        """Return the text of a part of a page, which counts from 1, or why there is none. Raises
+        HttpFailure."""
         answer = await self.server.ask("POST", f"{self.options.url.rstrip('/')}/access", json={"urls": [url]})
         pages = answer.get("result") if isinstance(answer, dict) else None
         if not isinstance(pages, list) or len(pages) != 1:

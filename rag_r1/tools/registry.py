@@ -1,25 +1,23 @@
-"""Creates the tools of a configuration.
+"""Creates the tools of a configuration, and shares them among the trajectories of a process.
 
-**The search engine** is the tool `search`; its options are under `rag_r1.retriever`. It is made by a factory
-that takes these options (all but `tool`) and returns a tool with the argument `query`, or an object with one
-coroutine, `search(queries) -> [documents or Failure, one entry for each query]` (`Searcher` in
-function_tool.py). The shipped factory is `retrieval`; your own is named by its import path:
+**The search engine** is the tool `search`; its options are under `rag_r1.retriever`. A factory takes these
+options, without `tool`, and returns either a tool with the argument `query` or a `Searcher`: an object with
+one coroutine, `search(queries)`, which returns a result for each query (function_tool.py). The shipped
+factory is `retrieval`; name your own by its import path:
 
     rag_r1.retriever.tool: my_package.my_tool:make_searcher
 
-A search that depends on more than its query, such as the question, is a tool with `reads_context = True`: it
-is called as `call(arguments, context)` (`Tool` in rag_r1/agent/interfaces.py; `SearchTool` in
-function_tool.py has its other parts).
+A search that depends on more than the query, such as the question, is a tool with `reads_context = True`,
+which is called as `call(arguments, context)` (`Tool` in rag_r1/agent/interfaces.py). `SearchTool` in
+function_tool.py is a base class for it.
 
-**Further tools** are declared under `rag_r1.tools`, with the names by which the policy calls them; config.py
-says how. How a policy writes a call is set by the protocol (protocols/blocks.py).
+**Further tools** are declared under `rag_r1.tools` by the names with which the policy calls them (config.py).
+The protocol says how the policy writes a call (protocols/blocks.py). `schemas` describes the tools to a chat
+template that lists them in the prompt (`turns: chat`).
 
-`schemas` describes the tools to a chat template that lists them in the prompt (`turns: chat`).
-
-A tool is made once for each event loop and configuration and shared by all trajectories there, so it may hold
-connections and caches. It is made by its first call, so that an error of its factory is a failure of that
-call, which the tool executor handles (rag_r1/agent/tool_executor.py). If the factory raised, the next call
-tries it again.
+There is one tool for each event loop and configuration, which may hold connections and caches. It is created
+by its first call, so an error of its factory is a failure of that call, which the tool executor handles
+(rag_r1/agent/tool_executor.py). The next call then tries the factory again.
 """
 
 from __future__ import annotations
@@ -46,7 +44,8 @@ _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Any]] = WeakKeyD
 
 
 def make_searcher(config: dict[str, Any]) -> Any:
-    """A new search tool from the keys under `rag_r1.retriever`. Raises ValueError naming the wrong key."""
+    """Return a new search tool from the keys under `rag_r1.retriever`. Raises ValueError, which names the
+    wrong key."""
     options = dict(config)
     path = options.pop("tool", None) or DEFAULT_TOOL
     if path == DEFAULT_TOOL:
@@ -57,15 +56,16 @@ def make_searcher(config: dict[str, Any]) -> Any:
 
 
 def shared_searcher(config: dict[str, Any]) -> Any:
-    """The search tool of the running event loop for this configuration. Raises nothing; the first search
-    raises what `make_searcher` does."""
-    # Arguments are checked without the tool, so that an error of its factory is a failure of the call.
+    """Return the search tool of the running event loop for this configuration. Errors of `make_searcher` are
+    raised by the first search, not here."""
+    # Arguments are checked without creating the tool, so that an error of its factory is a failure of the
+    # call.
     make = partial(LazyTool, partial(make_searcher, config), fault=SearchTool.fault, checked=None)
     return _shared_object(config, make)
 
 
 def shared_tools(retriever: Mapping[str, Any], tools: Mapping[str, ToolEntry]) -> dict[str, Any]:
-    """The tools of the running event loop for this configuration, by name. Raises nothing."""
+    """Return the tools of the running event loop for this configuration, by name. Raises nothing."""
 
     def make() -> dict[str, Any]:
         entries = {name: LazyTool(partial(make_tool, name, entry)) for name, entry in tools.items()}
@@ -75,7 +75,7 @@ def shared_tools(retriever: Mapping[str, Any], tools: Mapping[str, ToolEntry]) -
 
 
 def _shared_object(config: Any, make: Callable[[], Any]) -> Any:
-    """The object for this configuration in the running event loop, made by the first call."""
+    """Return the object for this configuration in the running event loop, which the first call creates."""
     by_config = _shared.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps(config, sort_keys=True, default=str)
     if key not in by_config:
@@ -84,10 +84,11 @@ def _shared_object(config: Any, make: Callable[[], Any]) -> Any:
 
 
 def schemas(tools: Mapping[str, ToolEntry], names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """The search and these tools as JSON schemas of functions, as chat templates take them.
+    """Return the JSON schemas of the search and of these tools, in the form that chat templates expect.
 
-    `names`: {name in a call: registered tool}, for tools that calls name otherwise. Each tool is made once
-    for this; raises ValueError naming the key of one that cannot be made, and whatever its factory raises.
+    `names` maps names in calls to registered tools, for tools that calls name differently. Each tool is
+    created for this. Raises ValueError, which names the key of a tool that cannot be created, and whatever
+    its factory raises.
     """
     name_in_call = {tool: name for name, tool in (names or {}).items()}
     all_tools: dict[str, Any] = {SEARCH: SearchTool} | {name: make_tool(name, tools[name]) for name in tools}
@@ -105,9 +106,9 @@ def schemas(tools: Mapping[str, ToolEntry], names: Mapping[str, str] | None = No
 
 
 class LazyTool:
-    """A tool that is made when one of its attributes is first read. An attribute that was read once is found
-    directly from then on. `attributes`: those that do not need the tool. An error of `make` is raised to the
-    reader, and the next one calls it again."""
+    """A tool that is created when one of its attributes is first read, except for `attributes`, which are
+    known without it. If `make` raises, so does the access to the attribute, and the next access calls it
+    again."""
 
     def __init__(self, make: Callable[[], Any], **attributes: Any):
         self._make, self._tool = make, None
@@ -117,21 +118,22 @@ class LazyTool:
         if self._tool is None:
             self._tool = self._make()
         value = getattr(self._tool, name)
+        # From now on the attribute is found without this method.
         setattr(self, name, value)
         return value
 
     async def close(self) -> None:
-        """Close the tool's connections, if it was made."""
+        """Close the connections of the tool, if it was created."""
         await _close(self._tool)
 
 
 async def close_tools(tools: Mapping[str, Any]) -> None:
-    """Close the connections of these tools, of the running event loop. A tool that is called again opens them
-    again. One that cannot be closed is logged, and the others are closed all the same."""
+    """Close the connections of these tools, which belong to the running event loop. A later call opens them
+    again. An error of one tool is logged, and the others are still closed."""
     for name, tool in tools.items():
         try:
             await _close(tool)
-        except Exception as error:  # a tool of the user's own may raise anything
+        except Exception as error:  # a user's tool may raise anything
             logger.warning("the tool %s could not be closed: %s", name, type(error).__name__)
 
 
@@ -141,7 +143,7 @@ async def _close(tool: Any) -> None:
 
 
 def _factory(path: str) -> Callable[[dict[str, Any]], Any]:
-    """The factory with this import path. Raises ValueError with the key and the remedy."""
+    """Return the factory with this import path. Raises ValueError, with the key and the remedy."""
     if ":" not in path:
         raise ValueError(
             f"rag_r1.retriever.tool: unknown tool {path!r}; use {DEFAULT_TOOL}, "

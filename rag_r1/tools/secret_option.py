@@ -1,4 +1,7 @@
-"""Options of tools that name an environment variable, and the secret that it holds."""
+"""Reads the secrets of tools from environment variables.
+
+A configuration is logged, so it only names the variable that has a key or a token.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ Variable = Annotated[Text | None, Constraint("the name of an environment variabl
 
 
 def read_secret(variable: str | None) -> str | None:
-    """The value of an environment variable; None if it is empty or not set. It must not be logged. Raises
-    ValueError for a value that a header cannot have, which HTTP clients would show in their messages."""
+    """Return the value of an environment variable, which must not be logged; None if it is empty or not set.
+    Raises ValueError for a value that a header cannot have, since HTTP clients would show it in their
+    messages."""
     value = os.environ.get(variable, "").strip() if variable else ""
     if not (value.isascii() and value.isprintable()):
         raise ValueError(f"${variable} has characters that a key cannot have: set it to the key alone")
@@ -21,7 +25,7 @@ def read_secret(variable: str | None) -> str | None:
 
 
 def bearer_header(variable: str | None) -> dict[str, str]:
-    """The header with the bearer token in an environment variable; empty without one. Raises as
-    `read_secret`."""
+    """Return the header with the bearer token from an environment variable; empty without a token. Raises
+    what `read_secret` raises."""
     token = read_secret(variable)
     return {"Authorization": f"Bearer {token}"} if token else {}

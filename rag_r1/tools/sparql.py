@@ -4,11 +4,11 @@
       tools:
         wikidata: {tool: sparql, url: "https://query.wikidata.org/sparql", limits: {timeout_s: 60}}
 
-The policy writes a query (SELECT or ASK), or, with `template`, only words: these take the place of {words} in
-the template, as a string literal. The answer has a row on each line, `name: value; name: value`. A query that
-the endpoint refuses is the policy's mistake, and it reads the endpoint's reason. Only the query operation of
-the protocol is used, never update; how long a query may run, and what it may reach, is the endpoint's to
-bound.
+The policy writes a query (SELECT or ASK). With `template` it writes only words, which replace {words} in the
+template as a string literal. The answer has one line for each row: `name: value; name: value`. If the
+endpoint refuses a query, that is a mistake of the policy, which reads the reason. Only the query operation of
+the SPARQL protocol is used, never update. The endpoint must limit how long a query may run and what it may
+reach.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class SparqlOptions:
 
     #: Address of the endpoint.
     url: Address
-    #: A query with {words}, for policies that write words; null: the policy writes queries.
+    #: A query with {words}, for policies that write words; null: the policy writes whole queries.
     template: Annotated[
         Annotated[Text, AfterValidator(_has_words)] | None, Constraint("a query with {words} in it, or null")
     ] = None
-    #: Rows that are shown.
+    #: Most rows that are shown.
     rows: PositiveCount = 20
     #: Seconds within which the endpoint must answer.
     timeout_s: PositiveSeconds = 60.0
@@ -54,7 +54,7 @@ class SparqlOptions:
 
 
 def make_sparql(options: Mapping[str, Any], key: str) -> SparqlTool:
-    """The tool `sparql`. Raises OptionsError for a wrong option."""
+    """Return the tool `sparql`. Raises OptionsError for a wrong option."""
     return SparqlTool(options_from(SparqlOptions, options, key))
 
 
@@ -75,7 +75,8 @@ class SparqlTool(FunctionTool):
         self._server = JsonClient({**headers, **bearer_header(options.token_env)}, options.timeout_s)
 
     async def ask(self, query: str) -> str | Refusal:
-        """The rows that the endpoint finds as text, or why it refuses the query. Raises HttpFailure."""
+        """Return the rows that the endpoint finds as text, or why it refuses the query. Raises
+        HttpFailure."""
         if self.options.template is not None:
             query = self.options.template.replace("{words}", literal(query))
         try:
@@ -89,7 +90,7 @@ class SparqlTool(FunctionTool):
         await self._server.close()
 
     def _text_of(self, answer: Any) -> str:
-        """The answer to SELECT or ASK in lines. Raises HttpFailure if it is neither."""
+        """Return the answer to SELECT or ASK as lines of text. Raises HttpFailure if it is neither."""
         if isinstance(answer, dict) and isinstance(answer.get("boolean"), bool):
             return "yes" if answer["boolean"] else "no"
         results = answer.get("results") if isinstance(answer, dict) else None
@@ -108,6 +109,6 @@ def _row(row: Mapping[str, Any]) -> str:
 
 
 def literal(words: str) -> str:
-    """A text as a SPARQL string literal, whatever is in it."""
+    """Return a text as a SPARQL string literal, with all special characters escaped."""
     escaped = words.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'

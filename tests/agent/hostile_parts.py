@@ -220,7 +220,7 @@ def check(record, episode):
     assert record.status in STATUSES
     assert (record.status == "answered") == (record.answer is not None)
     assert len(ids) == len(mask) and (logprobs is None or len(logprobs) == len(ids))
-    assert ledger.context() == ledger.prompt_ids + ids
+    assert ledger.context() == ledger.first_prompt + ids
     assert all(type(i) is int and 0 <= i < VOCABULARY for i in ledger.context())
     assert all(value == value and abs(value) < float("inf") for value in logprobs or [])
     assert len(ids) <= budget.max_response_tokens
@@ -229,7 +229,7 @@ def check(record, episode):
     assert record.generated_tokens == sum(turn.generated_tokens for turn in record.turns) == sum(mask)
     assert record.observed_tokens == sum(turn.observed_tokens for turn in record.turns)
     assert record.observed_tokens + record.generated_tokens == len(ids)
-    assert record.prompt_tokens == len(ledger.prompt_ids)
+    assert record.prompt_tokens == len(ledger.first_prompt)
     assert all(note.kind in KINDS and len(note.detail) <= 200 for note in record.failures)
     # Once: one failed search or generation a turn, and at the end the limit or the fault of the codec.
     ends = [note for note in record.failures if note.kind in ("error", "budget")]

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from rag_r1.agent import Budget, Episode, FailurePolicy, FailureRecord, TokenizerCodec, UnknownTokenError
-from rag_r1.agent.failures import NO_ANSWER, TIMED_OUT
 from rag_r1.demo.tokenizer import make_tokenizer
+from rag_r1.protocols.actions import NO_ANSWER, TIMED_OUT
 from rag_r1.tools import search_tools
 from tests.agent.hostile_parts import (
     ANSWER,
@@ -144,7 +144,7 @@ def test_a_prompt_is_awaited_and_one_that_cannot_be_made_is_a_bad_row():
     async def built(ids):
         return ids if ids else raise_(KeyError("raw_prompt"))
 
-    assert play(Parts([ANSWER]), prompt=built([7]))[1].prompt_ids == [7]
+    assert play(Parts([ANSWER]), prompt=built([7]))[1].first_prompt == [7]
     record, _ = play(Parts([ANSWER]), prompt=built([]))
     assert record.failures == [FailureRecord("row", 0, "no prompt: KeyError: 'raw_prompt'")]
 

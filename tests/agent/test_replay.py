@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent import Episode, FailurePolicy, ReplayTurn
+from rag_r1.agent import CallRecord, Episode, FailurePolicy, ReplayTurn
 from rag_r1.agent.failures import FOR_TRAINING
+from rag_r1.agent.replay import make_replay
 from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import Document, Refusal, load_protocol
 from rag_r1.tools import tool
@@ -51,11 +52,10 @@ def test_a_resumed_episode_is_the_one_that_was_not_interrupted(searches, count):
     lines = [*searches, ANSWER]
 
     async def main():
-        whole_engine, whole = Engine(lines), None
+        whole_engine, searcher = Engine(lines), Searcher()
         whole_episode = episode(whole_engine)
         whole = await whole_episode.run("id", "Who?", [1, 2])
         played = min(count, len(whole.turns) - 1)
-        searcher = Searcher()
         engine = Conversation(lines[played:])
         resumed_episode = episode(engine, searcher)
         resumed = await resumed_episode.resume("id", "Who?", [1, 2], past_of(whole, played))
@@ -89,6 +89,13 @@ async def test_of_several_searches_in_a_turn_each_finds_what_it_found():
     changed = ReplayTurn(past.token_ids, {**past.results, second[0]: (OTHER,)})
     resumed = await episode(Engine([ANSWER]), protocol=MQ).resume("id", "Who?", [1], [changed])
     assert resumed.turns[0].documents == [[FOUND], [OTHER]]
+
+
+async def test_of_equal_calls_in_a_turn_each_gets_its_own_result():
+    calls = [CallRecord("search", {"query": "a"}, [document]) for document in (OTHER, FOUND)]
+    engine, tools = make_replay(Engine([]), {"search": Searcher()}, [ReplayTurn.of([1], calls)])
+    await engine.generate([], 9, ())
+    assert await tools["search"].call([call.arguments for call in calls], None) == [[OTHER], [FOUND]]
 
 
 async def test_the_turns_that_are_left_are_those_of_the_whole_episode():
@@ -150,9 +157,7 @@ async def test_a_call_that_the_past_has_not_made_is_a_failure():
     searcher = Searcher()
     resumed = await episode(Engine([ANSWER]), searcher).resume("id", "Who?", [1], past)
     assert resumed.status == "tool_failure" and resumed.masked(NEVER.mask) and searcher.calls == []
-    assert (
-        "turn 0 of the earlier episode did not call search with {'query': 'a'}" in resumed.failures[0].detail
-    )
+    assert "0 of the earlier episode did not call search with {'query': 'a'}" in resumed.failures[0].detail
 
 
 async def test_an_episode_can_be_run_again_after_it_was_resumed():

@@ -86,7 +86,8 @@ def test_a_call_may_use_another_name_for_a_tool(extended, syntax, body):
         ("named", "Ulm river", Invalid("a call must begin with the name of a tool, as in [name]: words")),
         ("json", '{"name": "add", "arguments": {"a": 1}}', Calls((Call("add", {"a": 1}),))),
         ("json", '[{"name": "search", "arguments": {"query": "x"}}]', Search(("x",))),
-        ("json", '[{"name": "a"}, {"name": "a"}, {"name": "b"}]', Calls((Call("a", {}), Call("b", {})))),
+        # A result for each call, as for equal calls in several blocks: the policy counts on their order.
+        ("json", '[{"name": "a"}, {"name": "a"}]', Calls((Call("a", {}), Call("a", {})))),
         ("json", '{"name": 3}', Invalid("a call must be JSON with a name and arguments")),
         ("json", "[" * 100_000, Invalid("a call must be JSON with a name and arguments")),
         ("json", "[]", Invalid("empty query")),

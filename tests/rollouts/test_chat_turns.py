@@ -23,7 +23,7 @@ from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.response_format import response_format
 from rag_r1.rollouts.session import open_session, prepare
 from rag_r1.runs.errors import RunError
-from rag_r1.sft.data import _protocol
+from rag_r1.sft.data import _load_protocol
 from rag_r1.tools import search_tools
 from tests.agent.chat_templates import PLAIN, tokenizer_with
 from tests.fakes.scripted_engine import Searcher
@@ -72,7 +72,7 @@ def test_one_shot_shows_its_passages_in_the_prompt_and_not_as_a_message():
 
 def test_there_is_no_fine_tuning_data_of_such_turns():
     with pytest.raises(RunError, match="agentic_rag_tools: traces whose turns"):
-        _protocol("agentic_rag_tools", None)
+        _load_protocol("agentic_rag_tools", None)
     row = SftRow("1", "Who?", "agentic_rag_tools", "turn", (), (Piece("x", True, True),))
     with pytest.raises(DataError, match="use one without `turns: chat`"):
         protocol_of_rows([row], None)

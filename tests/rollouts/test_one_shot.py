@@ -119,6 +119,11 @@ def test_the_prompt_stays_within_its_limit_and_a_question_that_is_too_long_is_a_
     assert (record["status"], record["right"]) == ("bad_row", None)
 
 
+def test_every_path_of_a_record_begins_with_the_search(tmp_path):
+    paths = play(tmp_path, agent(paths=2))["paths"]
+    assert [[turn["action"] for turn in path["turns"]] for path in paths] == [["search", "answer"]] * 2
+
+
 def test_passages_that_cannot_be_encoded_are_no_wrong_answer(tmp_path):
     class Broken(CharacterCodec):
         def encode(self, text):

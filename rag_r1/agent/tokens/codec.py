@@ -1,8 +1,8 @@
-"""Encodes and decodes with a Hugging Face tokenizer.
+"""The codec of an episode: encodes and decodes with a Hugging Face tokenizer.
 
-Encoded texts are cached: the trajectories of one question send similar queries and see the same documents, so
-one codec serves all trajectories of a process. tiktoken encodes and decodes for tokenizers for which it gives
-the same ids (bpe.py): encoding observations is a large part of the CPU time of an episode.
+Encoding observations takes a large part of the CPU time of an episode. Therefore encoded texts are cached,
+and one codec serves all trajectories of a process: those of one question send similar queries and see the
+same documents. And where tiktoken gives the same ids as the tokenizer, it encodes instead (bpe.py).
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from typing import Any
 from rag_r1.agent.interfaces import UnknownTokenError
 from rag_r1.agent.tokens.bpe import FastBpe
 
-#: Texts in the cache: at a thousand tokens each about 16 MB of ids, and the texts themselves.
+#: Most texts in the cache. With a thousand tokens each, their ids take about 16 MB.
 CACHED_TEXTS = 2048
 
 
 class TokenizerCodec:
-    """Text to ids and back. Any thread may encode. `cache_size`: texts whose ids are kept, at most.
+    """Converts text to token ids and back; any thread may encode.
 
-    `vocabulary_size` is the number of ids that the model has. It may be more than the tokenizer's: Qwen's
-    embedding is padded, a policy can sample from the padding, and such a token decodes to an empty text.
-    None: not known; every id of 32 bits is accepted.
+    `vocabulary_size` is the number of ids that the model has, and may be larger than the tokenizer's: Qwen's
+    embedding is padded, a policy can sample from the padding, and such a token decodes to an empty text. If
+    it is not known (None), every id of 32 bits is accepted. `cache_size` is the most texts whose ids are
+    kept.
     """
 
     def __init__(self, tokenizer: Any, cache_size: int = CACHED_TEXTS, vocabulary_size: int | None = None):
@@ -35,17 +36,15 @@ class TokenizerCodec:
 
     @property
     def start(self) -> list[int]:
-        """The ids of an empty text. For a decoder model's tokenizer these are the ids that it puts before a
-        text: a beginning-of-sequence token, or none."""
+        """The ids that the tokenizer puts before a text: a beginning-of-sequence token, or none."""
         return list(self.tokenizer.encode(""))
 
     def encode(self, text: str) -> list[int]:
-        """Returns the ids of a text on its own, without special tokens added. The caller may modify the
-        list."""
+        """Return the ids of a text, without special tokens added. The caller may modify the list."""
         return self._cached_ids(text).tolist()
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of generated ids, without special tokens. Raises UnknownTokenError unless all ids
+        """Return the text of generated ids, without special tokens. Raises UnknownTokenError unless all ids
         are in the vocabulary."""
         if len(ids) and max(ids) >= self.vocabulary_size:
             raise UnknownTokenError(f"the id {max(ids)} is not in the vocabulary of {self.vocabulary_size}")
@@ -57,7 +56,7 @@ class TokenizerCodec:
             raise UnknownTokenError(f"the id {min(ids)} is not in any vocabulary") from error
 
     def clear_cache(self) -> None:
-        """Empty the cache, for a measurement: making another codec can take a second."""
+        """Empty the cache. Benchmarks use this, since making a new codec can take a second."""
         self._cached_ids.cache_clear()
 
     def _encode_uncached(self, text: str) -> array[int]:

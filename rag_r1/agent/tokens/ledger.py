@@ -1,17 +1,17 @@
-"""The token ledger: a trajectory's tokens as spans with provenance, in the order the engine saw them.
+"""The token ledger: the tokens of a trajectory, in the order in which the engine saw them, with their origin.
 
-Token in, token out. Generated ids are kept exactly as the engine returned them; nothing is decoded and
-encoded again. An observation is encoded once, on its own. The mask of a training row comes from who put a
-token in (the policy or the environment), never from looking at text or at ids.
+Generated ids are kept exactly as the engine returned them, and are never decoded and encoded again. An
+observation is encoded once, on its own. The mask of a training row follows from who added a token, the policy
+or the environment, and never from the text or the ids.
 
-While the context only grows there is one row, and `context` is all of it: what the engine is given is a
-prefix of what the trainer gets, so the two cannot differ. `context` is not a copy, so the cost of an episode
-grows with its tokens and not with tokens times turns. `rewrite` closes the row and opens the next, whose
-prompt is the rewritten context: each generated token is trained on once, in the row in which it was
-generated.
+As long as the context only grows, there is one training row, and `context` is all of it. What the engine is
+given is then a prefix of what the trainer gets, so the two cannot differ. `context` is not copied, so the
+cost of an episode grows with its tokens, and not with tokens times turns. `rewrite` closes the row and opens
+the next one, whose prompt is the rewritten context. Each generated token is trained on once, in the row in
+which it was generated.
 
-A row holds no more than the trainer and the engine can take: the ledger refuses what would exceed `Capacity`,
-and `room` is what is left.
+A row holds no more than the trainer and the engine can take: the ledger refuses tokens that would exceed
+`Capacity`, and `room` is the number of tokens that still fit.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ from itertools import chain
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """One row for the trainer. The response lists have equal length. `response_mask`: 1 for a generated
-    token, 0 for an observed one; `response_logprobs`: in nats, 0 for an observed token; None if a generation
-    has none."""
+    """One row for the trainer. All lists of the response have the same length."""
 
     prompt_ids: list[int]
     response_ids: list[int]
+    #: 1 for a generated token, 0 for an observed one.
     response_mask: list[int]
+    #: In nats; 0 for an observed token. None if a generation has no log-probs.
     response_logprobs: list[float] | None
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """The most tokens of one row: of its response, and of prompt and response together; None: no limit."""
+    """The limits of one row; None: no limit."""
 
+    #: Most tokens of the response.
     response_tokens: int | None = None
+    #: Most tokens of prompt and response together.
     context_tokens: int | None = None
 
     def room(self, prompt_tokens: int) -> int | None:
-        """Response tokens that may follow a prompt; None: no limit."""
+        """Return how many response tokens may follow a prompt; None: no limit."""
         context_room = None if self.context_tokens is None else self.context_tokens - prompt_tokens
         limits = (self.response_tokens, context_room)
         return min((limit for limit in limits if limit is not None), default=None)
@@ -49,12 +51,14 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens with one origin. `generated`: sampled by the policy, with log-probs in nats if the engine gave
-    them; otherwise observed. `turn` counts from 0."""
+    """Consecutive tokens of one origin."""
 
     ids: tuple[int, ...]
+    #: Whether the policy sampled them; otherwise the environment added them.
     generated: bool
+    #: Index of the turn.
     turn: int
+    #: Log-probs of generated tokens in nats, if the engine gave them.
     logprobs: tuple[float, ...] | None = None
 
 
@@ -66,7 +70,7 @@ class _Row:
     spans: list[Span] = field(default_factory=list)
 
     def training_row(self) -> TrainingRow:
-        """The row for the trainer, as a copy."""
+        """Return a copy of the row for the trainer."""
         ids = [*chain.from_iterable(span.ids for span in self.spans)]
         mask = [*chain.from_iterable([int(span.generated)] * len(span.ids) for span in self.spans)]
         logprobs = None
@@ -77,16 +81,15 @@ class _Row:
 
 
 class Ledger:
-    """The rows of a trajectory, to which spans are appended. A row has no log-probs if one of its generations
-    has none."""
+    """The rows of a trajectory; spans are appended to the last row."""
 
     def __init__(self, prompt_ids: Sequence[int], capacity: Capacity | None = None):
         self.capacity = capacity or Capacity()
         self._rows = [_Row(list(prompt_ids))]
         self._context = list(prompt_ids)
-        #: Tokens that the open row can still take; None: no limit.
+        #: Number of tokens that the open row can still take; None: no limit.
         self.room = self.capacity.room(len(self._context))
-        #: Tokens of all rows' responses, by origin.
+        #: Numbers of tokens in the responses of all rows.
         self.generated_tokens = 0
         self.observed_tokens = 0
 
@@ -96,8 +99,8 @@ class Ledger:
     def append_generated(
         self, ids: Sequence[int], logprobs: Sequence[float] | None = None, turn: int = 0
     ) -> Span:
-        """Append ids sampled by the policy, with their log-probs (nats) if the engine gave them. Raises
-        ValueError if they do not fit into the row, or if there are more or fewer log-probs than ids."""
+        """Append ids that the policy sampled, with their log-probs in nats if the engine gave them. Raises
+        ValueError if they do not fit into the row, or if there is not one log-prob for each id."""
         if logprobs is not None and len(logprobs) != len(ids):
             raise ValueError(f"{len(ids)} generated tokens but {len(logprobs)} log-probs")
         span = self._append(Span(tuple(ids), True, turn, None if logprobs is None else tuple(logprobs)))
@@ -105,14 +108,14 @@ class Ledger:
         return span
 
     def append_observed(self, ids: Sequence[int], turn: int = 0) -> Span:
-        """Append ids inserted by the environment. Raises ValueError if they do not fit into the row."""
+        """Append ids that the environment adds. Raises ValueError if they do not fit into the row."""
         span = self._append(Span(tuple(ids), False, turn))
         self.observed_tokens += len(ids)
         return span
 
     def rewrite(self, context_ids: Sequence[int]) -> None:
-        """Close the row; the next one's prompt is `context_ids`. Raises ValueError if no token could
-        follow."""
+        """Close the row, and open the next one with `context_ids` as its prompt. Raises ValueError if no
+        token could follow them."""
         room = self.capacity.room(len(context_ids))
         if room is not None and room < 1:
             raise ValueError(f"a context of {len(context_ids)} tokens leaves no room in {self.capacity}")
@@ -121,15 +124,15 @@ class Ledger:
         self.room = room
 
     def context(self) -> list[int]:
-        """Returns the tokens that the engine continues: prompt and response of the open row.
+        """Return the tokens that the engine continues: prompt and response of the open row.
 
-        This is the ledger's own list, which later appends extend: copy it to keep it.
+        This is the ledger's own list, which grows with later appends: copy it to keep it.
         """
         return self._context
 
     @property
     def row_number(self) -> int:
-        """Number of the open row, from 0."""
+        """Index of the open row."""
         return len(self._rows) - 1
 
     @property
@@ -137,18 +140,13 @@ class Ledger:
         """The prompt of the first row; the ledger's own list."""
         return self._rows[0].prompt_ids
 
-    @property
-    def prompt_ids(self) -> list[int]:
-        """The prompt of the open row; the ledger's own list."""
-        return self._rows[-1].prompt_ids
-
     def spans(self) -> Iterator[Span]:
-        """Yields all spans of all rows, in order."""
+        """Yield all spans of all rows, in order."""
         return (span for row in self._rows for span in row.spans)
 
     def turn_ends(self, turns: int) -> list[tuple[int, int] | None]:
-        """Returns the place of the last generated token of each of `turns` turns: the number of its row in
-        `rows` and its position in the response there; None for a turn without a generated token."""
+        """Return the place of the last generated token of each of `turns` turns: the index of its row in
+        `rows`, and its position in the response there. It is None for a turn without a generated token."""
         ends: list[tuple[int, int] | None] = [None] * turns
         for number, row in enumerate(self._trained_rows()):
             position = 0
@@ -159,23 +157,23 @@ class Ledger:
         return ends
 
     def rows(self) -> list[TrainingRow]:
-        """Returns the training rows with a generated token, as copies; if none has one, the first row."""
+        """Return copies of the training rows with a generated token; if no row has one, of the first row."""
         return [row.training_row() for row in self._trained_rows()]
 
     def _trained_rows(self) -> list[_Row]:
-        """The rows with a generated token; if none has one, the first row."""
+        """Return the rows with a generated token; if no row has one, the first row."""
         rows = [row for row in self._rows if any(span.generated and span.ids for span in row.spans)]
         return rows or self._rows[:1]
 
     def row(self) -> TrainingRow:
-        """Returns the only training row. Raises ValueError if the context was rewritten: then there are
-        several."""
+        """Return the only training row. Raises ValueError if there are several, since the context was
+        rewritten."""
         if len(self._rows) > 1:
             raise ValueError(f"the context was rewritten: there are {len(self._rows)} rows, see `rows`")
         return self._rows[0].training_row()
 
     def _append(self, span: Span) -> Span:
-        """Append a span to the open row, and return it. Raises ValueError if it does not fit."""
+        """Append a span to the open row and return it. Raises ValueError if it does not fit."""
         if self.room is not None:
             if len(span.ids) > self.room:
                 raise ValueError(f"{len(span.ids)} tokens where the row can take {self.room}")

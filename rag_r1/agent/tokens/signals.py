@@ -1,27 +1,29 @@
-"""Signals of a trajectory that show early that a training goes wrong: log-probs by part of a turn, and more.
+"""Signals that show early when a training goes wrong, such as the log-probs of the parts of a turn.
 
-**Parts.** A turn is a thought and then the block that acts: the tokens before its opening tag are the
-`thought`, the others are the `call` (a search or another tool) or the `answer`. A turn without such a block
-is a thought as a whole. A token that crosses the tag belongs to what follows.
+**Parts.** A turn consists of a thought and a block that acts. The tokens before the opening tag of that block
+are the `thought`; the others are the `call` (a search or another tool) or the `answer`. A token that crosses
+the tag belongs to the block. A turn without such a block is a thought as a whole.
 
 **Log-probs.** The mean of -log p over sampled tokens is an unbiased estimate of the policy's entropy at
-temperature 1, in every trainer mode and also where veRL does not compute `actor/entropy`. If the likelihood
-of right answers falls while they are rewarded, the collapse of LLDS's paper has begun (arXiv 2512.04220).
+temperature 1. It is available in every mode of the trainer, also where veRL does not compute `actor/entropy`.
+If the likelihood of right answers falls although they are rewarded, the collapse that the LLDS paper
+describes has begun (arXiv 2512.04220).
 
-`part_logprobs` runs where the tokens are, in the agent loop; `signals` reads the record.
+`part_logprobs` runs in the agent loop, where the tokens are; `signals` needs only the record.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean, pstdev
 
 from rag_r1.agent.tokens.ledger import Span
 from rag_r1.agent.trajectory import Trajectory, Turn
 from rag_r1.protocols import Document, Protocol
 
 PARTS = ("thought", "call", "answer")
-#: The part of the block that acts, by the kind of the turn's action; other turns are thoughts.
+#: The part to which the block that acts belongs, by the kind of the turn's action.
 _PART_OF_ACTION = {"search": "call", "call": "call", "answer": "answer"}
 Logprobs = dict[str, list[float]]
 
@@ -29,8 +31,8 @@ Logprobs = dict[str, list[float]]
 def part_logprobs(
     turns: Sequence[Turn], spans: Iterable[Span], protocol: Protocol, decode: Callable[[Sequence[int]], str]
 ) -> Logprobs:
-    """Returns the sum of the log-probs (nats) and the number of tokens of each part that has any: {part:
-    [sum, tokens]}; {} if a generation has no log-probs."""
+    """Return {part: [sum of the log-probs in nats, number of tokens]} for each part that has tokens; {} if a
+    generation has no log-probs."""
     opening_tags = [block.open for block in protocol.blocks if block.role != "think"]
     sums = {part: [0.0, 0.0] for part in PARTS}
     for span in spans:
@@ -51,20 +53,20 @@ def part_logprobs(
 def _block_start(
     ids: Sequence[int], text: str, opening_tags: Sequence[str], decode: Callable[[Sequence[int]], str]
 ) -> int:
-    """The number of the first token of the last block that begins in a turn's text."""
+    """Return the index of the first token of the last block in the text of a turn."""
     start = max(text.rfind(tag) for tag in opening_tags)
     if start <= 0:
         return 0
-    # The first prefix whose text goes beyond the tag's beginning ends with the token in which the tag begins.
+    # The shortest prefix whose text reaches into the tag ends with the token in which the tag begins.
     return bisect_left(range(1, len(ids) + 1), start + 1, key=lambda count: len(decode(ids[:count])))
 
 
 def signals(
     trajectory: Trajectory, recall: Callable[[Sequence[Document]], float] | None = None
 ) -> dict[str, float | None]:
-    """Returns the signals of a trajectory, the same names for all; None for one that is not known. `recall`
-    gives the share of the gold passages that are among documents. `logprob` is over all generated tokens; its
-    negative is an estimate of the entropy."""
+    """Return the signals of a trajectory, with the same names for all trajectories and None for an unknown
+    value. `logprob` is the mean over all generated tokens; its negative estimates the entropy. `recall`
+    computes which share of the gold passages is among some documents."""
     totals = [sum(column) for column in zip(*trajectory.logprobs.values(), strict=True)]
     tokens = trajectory.generated_tokens + trajectory.observed_tokens
     search_turns = sum(bool(turn.queries) for turn in trajectory.turns)
@@ -83,23 +85,17 @@ def signals(
 
 
 def group_signals(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Returns the mean of the standard deviations of each group's rewards, and the share of groups whose
-    rewards are all equal, which teach nothing; {} without a group of two."""
+    """Return the mean standard deviation of the rewards within a group, and the share of groups whose rewards
+    are all equal, from which nothing is learned; {} if no group has two rewards."""
     compared = [rewards for rewards in groups.values() if len(rewards) > 1]
     if not compared:
         return {}
     return {
-        "group_deviation": sum(map(_deviation, compared)) / len(compared),
+        "group_deviation": fmean(map(pstdev, compared)),
         "groups_without_signal": sum(len(set(rewards)) == 1 for rewards in compared) / len(compared),
     }
 
 
 def _mean(sum_and_count: Sequence[float]) -> float | None:
-    """The mean of a [sum, count]; None if it is empty, or the count is 0."""
+    """Return the mean from a [sum, count]; None if it is empty or the count is 0."""
     return sum_and_count[0] / sum_and_count[1] if sum_and_count and sum_and_count[1] else None
-
-
-def _deviation(values: Sequence[float]) -> float:
-    """The standard deviation."""
-    mean = sum(values) / len(values)
-    return (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5

@@ -1,17 +1,19 @@
-"""Agentic RAG-R1's format rewards.
+"""The format rewards of Agentic RAG-R1: the terms `agentic_rag_format` and `closed_block`.
 
-`agentic_rag_format` is that of its released code (src/models/reward.py, `format_reward`): 0.2 for each of the
-tags that open and close a thought, a backtrack and a summary, if it occurs; 0.2 for each search up to three,
-or, if there are more than three, -0.2 for each one beyond three; 0.4 if there is exactly one answer. The most
-is 2.2.
+`agentic_rag_format` is the reward of the released code (`format_reward` in src/models/reward.py), at most
+2.2:
 
-`closed_block` is the one of its branch `verl_dev` (sp_r1_process_reward.py), which gives 0.9 for an answer
-and 0.3 for a thought between both of its tags, spread over them. Its reward as a whole, with the judged term
-`query_relevance` (judged.py), is recipes/agentic_rag/reward/verl_dev.yaml.
+- 0.2 for each tag that opens or closes a thought, a backtrack or a summary, if it occurs;
+- 0.2 for each search if there are at most three, else -0.2 for each search beyond three;
+- 0.4 if there is exactly one answer.
 
-There the text is the prompt and the completion, so the prompt's own tags earn 1.6 before anything is
-written, or in `verl_dev` the completion with its observations. Here it is the policy's text alone: neither
-the prompt nor a document can earn anything.
+`closed_block` is from the branch `verl_dev` (sp_r1_process_reward.py), which gives 0.9 for an answer and 0.3
+for a thought between both of its tags, spread over all of them. recipes/agentic_rag/reward/verl_dev.yaml has
+the reward of that branch as a whole, with the judged term `query_relevance` (judged.py).
+
+The original scores the prompt and the completion, so the tags in the prompt earn 1.6 before anything is
+written; `verl_dev` scores the completion with its observations. Here only the policy's text is scored, so
+neither the prompt nor a document can earn anything.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ def _format_parts(
     answer: float = 0.4,
     protocol: Protocol | None = None,
 ) -> list[SpanValue]:
-    """The parts of the format's value: each tag's score at its occurrences. `value`, their sum, is not
-    used."""
+    """Return the parts of the format reward, each with the tags that have earned it. `value`, their sum, is
+    not used."""
     dialect = trajectory_protocol(trajectory, protocol)
     text = trajectory.generated_text
     parts = []
@@ -56,7 +58,7 @@ def _format_parts(
 
 
 def _tag_spans(tag: Tag, text: str) -> tuple[list[Span], list[Span]]:
-    """The spans of the opening tags, and those of the closing ones."""
+    """Return the spans of the opening and of the closing tags."""
     return occurrences(tag.open, text), occurrences(tag.close, text)
 
 
@@ -70,10 +72,10 @@ def agentic_rag_format(
     answer: float = 0.4,
     protocol: Protocol | None = None,
 ) -> float:
-    """`each` for a tag and for a search, `answer` for exactly one answer: at most 2.2 by default, and below 0
-    only with many searches.
+    """Return the format reward: `each` for a tag and for a search, `answer` for exactly one answer. By
+    default it is at most 2.2, and below 0 only with many searches.
 
-    A protocol without a block for a backtrack or a summary earns nothing for it.
+    In a protocol without backtracks or summaries nothing is earned for these.
     """
     parts = _format_parts(
         trajectory, 0.0, each=each, most_searches=most_searches, answer=answer, protocol=protocol
@@ -89,10 +91,10 @@ def closed_block(
     role: Literal["think", "plan", "call", "answer", "summary", "backtrack"] = "answer",
     protocol: Protocol | None = None,
 ) -> list[float]:
-    """1 if the policy wrote a block of this role with both of its tags, else 0. With several, each has an
-    equal part, which counts for the turn in which it is closed.
+    """Return 1 if the policy wrote a block of this role with both of its tags, else 0, divided among the
+    turns: each of several blocks earns an equal part for the turn in which it is closed.
 
-    A protocol without such a block earns nothing.
+    In a protocol without such a block nothing is earned.
     """
     dialect = trajectory_protocol(trajectory, protocol)
     ends = turn_ends(trajectory)

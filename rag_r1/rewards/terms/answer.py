@@ -1,9 +1,9 @@
-"""The shipped terms on the final answer, and on how it was found.
+"""Reward terms that compare the final answer with the golds, and terms on how it was found.
 
-They read `trajectory.answer`, which the agent core takes from an answer turn of the policy itself, so neither
-a prompt's example nor an `<answer>` inside a document can earn anything. In all terms here that compare
-answers, `normaliser` sets how they are compared (rag_r1/rewards/normalise.py): `squad`, or `r1_searcher` as
-in that project's rewards and figures.
+They read `trajectory.answer`, which the agent core takes from an answer turn of the policy. So neither an
+example in the prompt nor an `<answer>` inside a document can earn anything. `normaliser` sets how answers are
+compared (rag_r1/rewards/normalise.py): `squad`, or `r1_searcher` as in the rewards and figures of that
+project.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from rag_r1.rewards.registry import register
 
 @register("em")
 def em(trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad") -> float:
-    """1 if the answer equals a gold answer (exact match), else 0; RAG-R1's only reward."""
+    """Return 1 if the answer equals a gold answer (exact match), else 0. This is RAG-R1's only reward."""
     return exact_match(trajectory.answer, golds, normaliser=normaliser)
 
 
 @register("f1")
 def f1(trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad") -> float:
-    """The token F1 of the answer and the gold answer that is most like it, from 0 to 1; yes and no count as a
-    whole."""
+    """Return the token F1 of the answer and the most similar gold answer, from 0 to 1. Yes and no are
+    compared as a whole."""
     return token_f1(trajectory.answer, golds, normaliser=normaliser)
 
 
@@ -36,8 +36,8 @@ def cover_em(
     wrong: float = 0.0,
     normaliser: NormaliserName = "squad",
 ) -> float:
-    """1 if the answer contains a gold answer, else `wrong`, the score of any other. Long answers contain
-    anything, so keep the weight small."""
+    """Return 1 if the answer contains a gold answer, else `wrong`. Long answers can contain anything, so give
+    this term a small weight."""
     return cover_exact_match(trajectory.answer, golds, ordered=ordered, normaliser=normaliser) or wrong
 
 
@@ -45,13 +45,13 @@ def cover_em(
 def each_answer(
     trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad", separator: str = ";"
 ) -> float:
-    """The share of right answers to a row of N questions, `a1; a2; ...`. Each answer is compared with all
-    aliases that the gold answers have at its position; with another number of answers the score is 0.
+    """Return the share of right answers in a row of N questions, whose answers are written as `a1; a2; ...`.
 
         golds ["Rome; Paris"], answer "Rome; Lyon" -> 0.5
 
-    With one question whose gold answers have no separator it is `em`. Of several questions, gold answers in
-    which an alias contains the separator are not used, unless all do.
+    Each answer is compared with the aliases that the gold answers have at its position. A wrong number of
+    answers scores 0. For a single question, whose gold answers have no separator, this is the same as `em`.
+    Gold answers in which an alias contains the separator are not used, unless all of them do.
     """
     gold_parts = [[part.strip() for part in gold.split(separator)] for gold in golds]
     answers = [part.strip() for part in (trajectory.answer or "").split(separator)]
@@ -68,25 +68,26 @@ def each_answer(
 
 @register("searched")
 def searched(trajectory: Trajectory, golds: list[str]) -> float:
-    """1 if a search was carried out, else 0: R1-Searcher's retrieval reward, which teaches to search at
-    all."""
+    """Return 1 if the policy searched, else 0. This is R1-Searcher's retrieval reward, which teaches to
+    search at all."""
     return float(trajectory.n_searches > 0)
 
 
 @register("turn_cost")
 def turn_cost(trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad") -> float:
-    """The number of turns if the answer is right (EM), else 0: give it a small negative weight.
+    """Return the number of turns if the answer is right (EM), else 0. Give this term a small negative weight.
 
-    Of two right trajectories the shorter one then scores higher, which rewards several queries in one turn.
-    The cost does not apply to wrong ones, so that giving up early never pays.
+    Of two right trajectories the shorter one then scores higher, which rewards several queries in one turn. A
+    wrong trajectory costs nothing, so giving up early never pays.
     """
     return len(trajectory.turns) * exact_match(trajectory.answer, golds, normaliser=normaliser)
 
 
 @register("repeat_cost")
 def repeat_cost(trajectory: Trajectory, golds: list[str], *, normaliser: NormaliserName = "squad") -> float:
-    """The number of repeated queries if the answer is right (EM), else 0: give it a small negative weight.
+    """Return the number of repeated queries if the answer is right (EM), else 0. Give this term a small
+    negative weight.
 
-    A query that was asked before finds nothing new. As with `turn_cost`, wrong trajectories cost nothing.
+    A repeated query finds nothing new. As with `turn_cost`, a wrong trajectory costs nothing.
     """
     return trajectory.n_repeated_queries * exact_match(trajectory.answer, golds, normaliser=normaliser)

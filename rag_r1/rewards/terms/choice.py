@@ -1,16 +1,17 @@
 """The term `choice`: scores the answer to a multiple-choice question.
 
-Gold answers are the text of the right option, its letter, and both, as data_process/sources/exams.py writes
-them. Exact match alone is wrong about letters: it is too strict (`option B`), and its normaliser removes an
-`A` as an article, so that `A, B` is the gold answer `B`. Here an answer is right if it is
+The gold answers are the text of the right option, its letter, and both together, as
+data_process/sources/exams.py writes them. Exact match alone does not work for letters. It is too strict
+(`option B`), and it can be wrong: its normaliser removes `A` as an article, so `A, B` would equal the gold
+answer `B`. Here an answer is right if it is
 
-- by exact match the text of the right option;
-- the right letter alone, in any brackets or punctuation, and after a word for it: `B`, `(B).`, `option B`,
-  `答案：B`, `选B`, also in full-width characters;
-- the right letter and then the text of its option, `B. text`.
+- the text of the right option, by exact match; - the right letter, with any brackets, punctuation or
+introducing word: `B`, `(B).`, `option B`, `答案：B`, `选B`,
+  also in full-width characters; or
+- the right letter followed by the text of its option: `B. text`.
 
-A letter with another text and several letters are wrong. So is a small letter, which is a word in several
-languages.
+Several letters, or a letter with another text, are wrong. So is a lower-case letter, since `a` is a word in
+several languages.
 """
 
 from __future__ import annotations
@@ -22,20 +23,21 @@ from rag_r1.agent import Trajectory
 from rag_r1.rewards.answer_metrics import exact_match
 from rag_r1.rewards.registry import register
 
-#: What may stand before the letter: words for it, white space, punctuation.
+#: What may precede the letter: an introducing word, white space, punctuation.
 _LEAD = r"(?i:the|correct|answer|option|choice|is)\b|正确|答案|选项|应选|选择|选|是|为|[^\w]"
 _LETTER = re.compile(rf"(?:{_LEAD})*([A-Z])(?![A-Za-z])[^\w]*(.*)", re.DOTALL)
 
 
 @register("choice")
 def choice(trajectory: Trajectory, golds: list[str]) -> float:
-    """1 if the answer is the text or the letter of the right option, else 0. Without a letter among the gold
-    answers it is exact match."""
+    """Return 1 if the answer is the text or the letter of the right option, else 0. If no gold answer is a
+    letter, this is exact match."""
     return choice_score(trajectory.answer, golds)
 
 
 def choice_score(answer: str | None, golds: list[str]) -> float:
-    """Returns 1.0 for the text or the letter of the right option, else 0.0; also for None, no answer."""
+    """Return 1.0 for the text or the letter of the right option, else 0.0; None, i.e. no answer, scores
+    0.0."""
     letters = {gold for gold in golds if re.fullmatch("[A-Z]", gold)}
     if not letters:
         return exact_match(answer, golds)

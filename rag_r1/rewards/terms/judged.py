@@ -1,16 +1,16 @@
 """Reward terms with a language model as judge: accuracy, context relevance and query relevance.
 
 The first two are rewards of Agentic RAG-R1 (github.com/jiangxinke/Agentic-RAG-R1), where an answer that the
-judge accepts counts 3.0 and the relevance of what was found 2.0; the third is that of its branch `verl_dev`
-for what is searched for. The rewards without a judge are in agentic_rag.py.
+judge accepts counts 3.0 and the relevance of the documents 2.0. The third is from its branch `verl_dev` and
+judges the queries. Agentic RAG-R1's rewards without a judge are in agentic_rag.py.
 
-**A policy that is rewarded by a judge can learn to persuade it** instead of being right: it writes answers
-that assert their own correctness, it searches for passages that look relevant, or it searches once more.
-Keep a term beside these that compares answers, evaluate with another judge or with exact match, and read
-records.
+**A policy that is rewarded by a judge can learn to persuade it** instead of being right: it may write answers
+that assert their own correctness, search for passages that look relevant, or search more often than it needs.
+So combine these terms with one that compares answers, evaluate with another judge or with exact match, and
+read records.
 
-Their options are in rag_r1/rewards/judge_options.py, requests and failures in rag_r1/rewards/judge_client.py:
-a term that failed is left out of the sample, never 0.
+rag_r1/rewards/judge_options.py has the options, and rag_r1/rewards/judge_client.py sends the requests. A term
+that failed is left out of the sample and never counts as 0.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ QUERY_GRADES = {str(grade): grade / 10 for grade in range(11)}
 async def judged_accuracy(
     trajectory: Trajectory, golds: list[str], *, timeout_s: float = DEFAULT_TIMEOUT_S, **judge: Any
 ) -> float:
-    """1 if the judge says that the answer means the same as a gold answer, else 0; 0 without an answer, for
-    which no request is sent. A policy can learn to persuade the judge.
+    """Return 1 if the judge says that the answer means the same as a gold answer, else 0. Without an answer
+    it is 0, and no request is sent. A policy can learn to persuade the judge.
 
-    `judge`: the keys of JudgeOptions. Raises CannotJudgeError without a verdict.
+    `judge` takes the keys of JudgeOptions. Raises CannotJudgeError if there is no verdict.
     """
     options = JudgeOptions(timeout_s=timeout_s, **judge)
     if not (trajectory.answer or "").strip():
@@ -73,7 +73,7 @@ async def judged_accuracy(
 def _at_searches(
     trajectory: Trajectory, value: float, *, protocol: Protocol | None = None, **judge: Any
 ) -> list[SpanValue]:
-    """The parts of a value that the policy's search blocks have earned: all of it, at these blocks."""
+    """Return one part: the policy's search blocks have earned the whole value."""
     search = trajectory_protocol(trajectory, protocol).tags.search
     return [SpanValue(value, tuple(whole_blocks(search, trajectory.generated_text)))]
 
@@ -82,14 +82,15 @@ def _at_searches(
 async def context_relevance(
     trajectory: Trajectory, golds: list[str], *, timeout_s: float = DEFAULT_TIMEOUT_S, **judge: Any
 ) -> float:
-    """How far the documents that were shown to the policy, all together, answer the question, from 0 to 1:
-    RAGAS's ContextRelevance (ragas 0.4, metrics/collections/context_relevance), with prompts of our own. The
+    """Return how well all documents together that the policy was shown answer the question, from 0 to 1. The
     gold answers are not used. A policy can learn to find what persuades the judge.
 
-    Two prompts in different words are graded 0, 1 or 2; the value is half their mean. If one has no usable
-    grade, the other counts alone. The value is 0, without a request, if nothing was found, or nothing but
-    words of the question. Unlike RAGAS, a useless grade is not requested again: at temperature 0 it would be
-    the same. `judge`: the keys of JudgeOptions. Raises CannotJudgeError if neither prompt got a grade.
+    This is RAGAS's ContextRelevance (ragas 0.4, metrics/collections/context_relevance) with other prompts.
+    Two prompts in different words are each answered with a grade of 0, 1 or 2, and the value is half the mean
+    of the grades. If one grade is unusable, the other counts alone. Unlike in RAGAS, an unusable grade is not
+    requested again, since it would be the same at temperature 0. The value is 0, without a request, if
+    nothing was found, or only words of the question. `judge` takes the keys of JudgeOptions. Raises
+    CannotJudgeError if there is no grade.
     """
     options = JudgeOptions(timeout_s=timeout_s, **judge)
     question, context = trajectory.question.strip(), observed_text(trajectory).strip()
@@ -104,7 +105,7 @@ async def context_relevance(
 
 
 def _query_option_faults(options: Mapping[str, Any], key: str) -> list[str]:
-    """The faults of the options but `baseline`, which is none of JudgeOptions."""
+    """Return the faults of the options, without `baseline`, which is not one of JudgeOptions."""
     return option_faults({name: value for name, value in options.items() if name != "baseline"}, key)
 
 
@@ -117,13 +118,13 @@ async def query_relevance(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     **judge: Any,
 ) -> list[float]:
-    """A score for each turn: how much its queries help to answer the question, from 0 to 1 in steps of 0.1,
-    less `baseline`; 0 for a turn without a search. All queries of a turn are one search. The documents and
-    the gold answers are not used.
+    """Return a score for each turn: how much its queries help to answer the question, from 0 to 1 in steps of
+    0.1, minus `baseline`; 0 for a turn without a search. The queries of a turn are judged together. The
+    documents and the gold answers are not used.
 
-    Every search that the judge finds better than `baseline` adds to the reward, so `max_turns` is its only
-    bound. `judge`: the keys of JudgeOptions. Raises CannotJudgeError if one search got no grade: as 0 it
-    would be a judgement.
+    Every search that the judge grades above `baseline` adds to the reward, so only `max_turns` limits it.
+    `judge` takes the keys of JudgeOptions. Raises CannotJudgeError if a search got no grade, since a 0 in its
+    place would be a judgement.
     """
     options = JudgeOptions(timeout_s=timeout_s, **judge)
     search_turns = [i for i, turn in enumerate(trajectory.turns) if turn.queries]
@@ -138,7 +139,7 @@ async def query_relevance(
 
 
 async def _gather_replies(requests: Iterable[Awaitable[str]]) -> list[str | CannotJudgeError]:
-    """Makes requests at the same time; returns their replies, or the reason why a request has none."""
+    """Make requests concurrently; returns the reply to each, or the reason why there is none."""
     replies = await asyncio.gather(*requests, return_exceptions=True)
     for reply in replies:
         if isinstance(reply, BaseException) and not isinstance(reply, CannotJudgeError):
@@ -147,7 +148,6 @@ async def _gather_replies(requests: Iterable[Awaitable[str]]) -> list[str | Cann
 
 
 def observed_text(trajectory: Trajectory) -> str:
-    """Returns the text of all documents that were shown to the policy, in their order, one below the
-    other."""
+    """Return the text of all documents that the policy was shown, in order, one below the other."""
     calls = (call for turn in trajectory.turns for call in turn.calls)
     return "\n".join(document.contents for call in calls for document in call.documents or ())

@@ -1,9 +1,9 @@
-"""R1-Searcher's format rules as terms; with `searched`, `f1` and `cover_em` they make up its rewards.
+"""R1-Searcher's format rules as reward terms.
 
-In these rewards, `f1` and `cover_em` have `normaliser: r1_searcher`.
-
-The paper describes two stages; the published code has three reward servers, which differ from the paper and
-from each other. Each is available as a list of terms in recipes/r1_searcher/reward/:
+Together with `searched`, and with `f1` and `cover_em` with `normaliser: r1_searcher`, they make up its
+rewards. The paper describes two stages. The published code has three reward servers, which differ from the
+paper and from each other. For each of these five rewards there is a list of terms in
+recipes/r1_searcher/reward/:
 
     paper_stage1   0.5 for a search + 0.5 for the format
     paper_stage2   F1, -2 for a wrong format
@@ -16,11 +16,11 @@ The format of a trajectory is right if its blocks are balanced and its ending is
     blocks   equal numbers of opened queries, closed queries and answered searches; no made-up documents
     ending   one thought and one answer, each opened and closed once
 
-The published code counts tags in the whole text, documents included. What the environment writes is always
-right, though: it numbers the documents, closes the block, and neutralises tags inside. So only the policy's
-text is checked, and searches are counted when they are carried out. The values are the same except where the
-published count can be deceived: a policy cannot make up for an unanswered query with a document block that it
-writes itself, and a search without results or a failed search engine is not the policy's fault.
+The published code counts tags in the whole text, including documents. Here only the policy's text is checked,
+and searches are counted when they are made, because what the environment writes is always right: it numbers
+the documents, closes the block, and neutralises tags inside. The values are the same except where the
+published count can be deceived. A policy cannot make up for an unanswered query with a block of documents
+that it writes itself, and it is not penalised for a search without results or a failed search engine.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _ASSISTANT = re.compile(r"[Aa]ssistant")
 def r1_searcher_blocks(
     trajectory: Trajectory, golds: list[str], *, least: int = 0, protocol: Protocol | None = None
 ) -> float:
-    """1 if every query was opened, closed and answered, there are at least `least`, and no documents were
-    made up; else 0."""
+    """Return 1 if every query was opened, closed and answered, there are at least `least` queries, and no
+    documents were made up; else 0."""
     tags = trajectory_protocol(trajectory, protocol).tags
     text = trajectory.generated_text
     searches = sum(bool(turn.queries) for turn in trajectory.turns)
@@ -55,8 +55,8 @@ def r1_searcher_blocks(
 def r1_searcher_ending(
     trajectory: Trajectory, golds: list[str], *, protocol: Protocol | None = None
 ) -> float:
-    """1 if one thought, which the prompt may have opened, is closed, and one answer is opened and closed;
-    else 0."""
+    """Return 1 if exactly one thought and one answer are opened and closed, else 0. The prompt may have
+    opened the thought."""
     dialect = trajectory_protocol(trajectory, protocol)
     text = trajectory.generated_text
     think, answer = dialect.tags.think, dialect.tags.answer
@@ -79,11 +79,12 @@ def r1_searcher_format(
     most_answer_words: int = 0,
     protocol: Protocol | None = None,
 ) -> float:
-    """`right` if blocks and ending are right and the enabled rules hold, else `wrong`.
+    """Return `right` if blocks and ending are right and the enabled rules hold, else `wrong`.
 
-    `no_chinese`, `no_assistant`: not in the policy's text; a base model that writes "assistant" has begun to
-    write the whole conversation. `no_tags_in_answer`: no tags of a search or of documents, also without their
-    `<|` and `|>`. `most_answer_words`: 0 is no limit.
+    `no_chinese` and `no_assistant` forbid these in the policy's text: a base model that writes "assistant"
+    has begun to write the whole conversation. `no_tags_in_answer` forbids the tags of searches and documents
+    in the answer, also without their `<|` and `|>`. `most_answer_words` limits the words of the answer; 0 is
+    no limit.
     """
     dialect = trajectory_protocol(trajectory, protocol)
     text, answer = trajectory.generated_text, trajectory.answer or ""
@@ -100,6 +101,6 @@ def r1_searcher_format(
 
 
 def _tag_names(blocks: Iterable[Tag]) -> list[str]:
-    """The strings of the tags; of `<|name|>` only the name, which is not an ordinary word."""
+    """Return the strings of the tags; of `<|name|>` only the name, which is no ordinary word."""
     parts = [part for tag in blocks for part in (tag.open, tag.close)]
     return [part.removeprefix("<|").removesuffix("|>") if part.startswith("<|") else part for part in parts]

@@ -1,4 +1,4 @@
-"""Search-R1's v0.3 reward, `search_r1_format`: exact match, graded by the structure of the trajectory.
+"""The term `search_r1_format`: exact match, graded by the structure of the trajectory (Search-R1 v0.3).
 
     answer   structure   reward                    with the defaults
     right    valid       1                         1
@@ -7,14 +7,14 @@
     wrong    invalid     final                     0.1
     none     -           0                         0
 
-A structure is valid if it follows  think -> search -> information -> think -> ... -> answer  with only white
-space between the blocks, no block missing and none inside another. The information blocks come from the
-environment, so only the policy's turns are checked: each must be one think block and one search or answer
-block, nothing else.
+A structure is valid if it is  think -> search -> information -> think -> ... -> answer  with only white space
+between the blocks, none of them missing and none inside another. The environment writes the information
+blocks, so only the policy's turns are checked: each must consist of one think block and one search or answer
+block.
 
 The defaults are those of Search-R1's published v0.3 runs, where `retrieval` is 0 (0.1 in its comments). Two
-bugs of that code are not reproduced: the prompt's example never counts as an answer, and a document contains
-a gold only as whole words.
+bugs of that code are not reproduced: the example in the prompt never counts as an answer, and a document
+contains a gold only as whole words.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def search_r1_format(
     retrieval: float = 0.0,
     protocol: Protocol | None = None,
 ) -> float:
-    """The reward in the table at the top of the module. Without `protocol`, the tags are those of the shipped
-    protocol that the trajectory names."""
+    """Return the reward in the table at the top of the module. Without `protocol`, the tags are those of the
+    shipped protocol that the trajectory names."""
     if trajectory.answer is None:
         return 0.0
     is_well_formed = is_valid(trajectory, trajectory_protocol(trajectory, protocol).tags)
@@ -52,7 +52,7 @@ def search_r1_format(
 
 
 def is_valid(trajectory: Trajectory, tags: Tags) -> bool:
-    """Whether every turn thinks, then searches, and the last one thinks, then answers."""
+    """Whether every turn is a thought and a search, and the last one a thought and an answer."""
     *searches, last = trajectory.turns or [None]
     return (
         last is not None
@@ -69,8 +69,8 @@ def found_gold(trajectory: Trajectory, golds: list[str]) -> bool:
 
 
 def _is_pair(text: str, tags: Tags, action: Tag) -> bool:
-    """Whether `text` is a think block and an action block, with only white space around and no tag inside
-    them."""
+    """Whether a text is a think block and an action block, with only white space around them and no tag
+    inside."""
     parts = _tag_pattern(tags).split(text)  # text, tag, text, tag, ..., text
     expected = [tags.think.open, tags.think.close, action.open, action.close]
     return parts[1::2] == expected and not any(part.strip() for part in parts[0::4])
@@ -78,6 +78,6 @@ def _is_pair(text: str, tags: Tags, action: Tag) -> bool:
 
 @lru_cache(maxsize=64)
 def _tag_pattern(tags: Tags) -> re.Pattern[str]:
-    """A pattern that splits a text at all tags, and keeps them."""
+    """Return a pattern with which `split` cuts a text at all tags and keeps these."""
     strings = [string for tag in vars(tags).values() for string in (tag.open, tag.close)]
     return re.compile("(" + "|".join(re.escape(string) for string in strings) + ")")

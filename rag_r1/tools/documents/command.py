@@ -1,4 +1,7 @@
-"""`rag-r1 documents`: converts a folder of documents into a corpus for the retrieval server."""
+"""`rag-r1 documents`: converts a folder of documents to a corpus for the retrieval server.
+
+The command checks its arguments, has corpus.py make the passages, and names the files that were not read.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 from rag_r1.tools.documents.corpus import count_passages, document_files, index_folder, other_files
 from rag_r1.tools.documents.parsers import ENDINGS
 
-#: Most skipped files that are named.
+#: Most skipped files that are named in the output.
 _MAX_NAMED = 5
 _DESCRIPTION = f"""\
 Cut the documents of a folder ({", ".join(ENDINGS)}; subfolders too) into passages of about 100 words, with
@@ -30,7 +33,7 @@ example:
 
 
 class DocumentsArguments(Arguments):
-    """Options of `rag-r1 documents`."""
+    """The arguments of `rag-r1 documents`."""
 
     folder: Path = argument("the folder with the documents", "DIR")
     out: Path = argument("folder for corpus.jsonl", "DIR")
@@ -55,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     with recorded_settings("rag-r1 documents", args):
         corpus = index_folder(args.folder, args.out, progress, skip_bad_files=args.skip_bad_files)
-    with corpus.open("rb") as lines:  # counted here, since an unchanged corpus is not written again
+    with corpus.open("rb") as lines:  # an unchanged corpus was not written again, so its lines are counted
         print(f"{sum(1 for _ in lines):,} passages: {terminal_text(str(corpus), 4000)}")
     if skipped := [path for path in other_files(args.folder) if args.out not in path.parents]:
         print(_skipped_line(args.folder, skipped), file=sys.stderr)
@@ -63,14 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _skipped_line(folder: Path, skipped: Sequence[Path]) -> str:
-    """The line about files that are not read because of their kind."""
+    """Return the line about files that were not read because of their type."""
     paths = ", ".join(terminal_text(str(path.relative_to(folder)), 200) for path in skipped[:_MAX_NAMED])
     suffix = f" and {len(skipped) - _MAX_NAMED:,} more" if len(skipped) > _MAX_NAMED else ""
     return f"not read (supported are {', '.join(ENDINGS)}): {paths}{suffix}"
 
 
 def _check_start(args: DocumentsArguments) -> None:
-    """Raises StartError with all that is wrong."""
+    """Raise StartError, which names everything that is wrong."""
     with StartChecks() as checks:
         checks.run(document_files, args.folder)
         checks.run(check_out, args.out, "rag-r1 documents")

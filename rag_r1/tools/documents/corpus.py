@@ -1,18 +1,18 @@
-"""Converts a folder of documents into a corpus of passages.
+"""Converts a folder of documents to a corpus of passages.
 
-`index_folder` reads every text, Markdown, HTML and PDF file of a folder and its subfolders (parsers.py) and
+`index_folder` reads every text, Markdown, HTML and PDF file in a folder and its subfolders (parsers.py). It
 writes `corpus.jsonl`, with a passage of about 100 words on each line:
 
     {"id": "guides/setup.pdf#p3.1", "title": "Setup (page 3)", "text": "...",
      "url": "guides/setup.pdf#page=3", "file": "guides/setup.pdf", "page": 3}
 
-That is a corpus for `retrieval_server/build_index.py`, and what the tool `documents` searches
-(tool.py). A passage never crosses a page or a heading. Next to the corpus, `corpus.json` describes the files
-that it was made from: as long as these have the same names, sizes and times, the corpus is not made again
-(except when pypdf was installed or removed since, without which PDFs cannot be read).
+The retrieval server can index this corpus (retrieval_server/build_index.py), and the tool `documents`
+searches it (tool.py). A passage never crosses the end of a page or a heading. `corpus.json`, next to the
+corpus, describes the files from which it was made. As long as these have the same names, sizes and times, the
+corpus is not made again, unless pypdf, which reads PDFs, was installed or removed since.
 
-Files that cannot be read are named, up to twenty of them, and then either nothing is written or, with
-`skip_bad_files`, the others are.
+If files cannot be read, an error names up to twenty of them and nothing is written. With `skip_bad_files`
+they are left out instead.
 """
 
 from __future__ import annotations
@@ -44,31 +44,31 @@ from rag_r1.tools.documents.parsers import ENDINGS, read_ahead, read_document, w
 
 logger = logging.getLogger(__name__)
 
-#: Words of a passage; of Chinese and Japanese, characters.
+#: Number of words of a passage; in Chinese and Japanese, of characters.
 PASSAGE_WORDS = 100
 CORPUS, MADE_FROM = "corpus.jsonl", "corpus.json"
-#: Increased when a release makes other passages of the same files.
+#: To be increased when the passages of unchanged files change.
 _VERSION = 2
-#: Rights are those of the effective user; Windows knows no other.
+#: Whether access rights can be checked for the effective user, which Windows cannot.
 _BY_EFFECTIVE_IDS = os.access in os.supports_effective_ids
-#: Most files that are named in an error, and characters of each.
+#: Most files that an error names, and most characters for each of them.
 _MAX_NAMED, _MAX_CHARS = 20, 600
 
-#: A Chinese or Japanese character, or a run of anything else; a run is cut where no word is that long.
+#: A word: one Chinese or Japanese character, or a run of other characters, which is cut after 80.
 _WORD = re.compile(
     r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|[^\s\u3040-\u30ff\u3400-\u9fff]{1,80}|\S"
 )
 
 
 def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_files: bool = False) -> Path:
-    """Write the passages of the documents in `folder` to `out`/corpus.jsonl, and return that path.
+    """Write the passages of the documents in `folder` to `out`/corpus.jsonl; returns that path.
 
-    `out` is made if it is not there. If the folder has not changed since the corpus was written, the corpus
-    is left as it is. `progress`: show a bar on stderr, counted in files. Processes that do the same at the
-    same time wait for one another.
+    `out` is created if necessary. If the folder has not changed since the corpus was written, the corpus is
+    left as it is. With `progress`, a bar on stderr counts the files. If several processes do this at the same
+    time, they wait for one another.
 
-    Raises RunError if there is nothing to read, or if files cannot be read (with `skip_bad_files` these
-    are logged and left out).
+    Raises RunError if there is nothing to read, or if files cannot be read; with `skip_bad_files` these are
+    logged and left out.
     """
     folder, out = Path(folder), Path(out)
     files = document_files(folder)
@@ -90,7 +90,7 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
 
 
 def count_passages(folder: Path, progress: bool = True, *, skip_bad_files: bool = False) -> int:
-    """The number of passages that `index_folder` would write. Raises RunError as it does."""
+    """Return the number of passages that `index_folder` would write. Raises RunError as it does."""
     files = document_files(folder)
     faults: list[str] = []
     passages = sum(map(len, _passages_by_file(folder, files, progress, faults)))
@@ -99,13 +99,13 @@ def count_passages(folder: Path, progress: bool = True, *, skip_bad_files: bool 
 
 
 def other_files(folder: Path) -> list[Path]:
-    """The files that are not read because of their kind, sorted by name; without hidden ones."""
+    """Return the files that are not read because of their type, without hidden ones, sorted by name."""
     return [path for path in _visible_paths(folder) if path.is_file() and path.suffix.lower() not in ENDINGS]
 
 
 def _visible_paths(folder: Path) -> Iterator[Path]:
-    """The folder and all paths below it, without hidden ones. Raises RunError for a folder that may not be
-    entered, which rglob passes over."""
+    """Yield the folder and all paths below it, without hidden ones. Raises RunError for a folder that may not
+    be entered, which rglob would silently skip."""
     for path in (folder, *sorted(folder.rglob("*"))):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue
@@ -115,8 +115,8 @@ def _visible_paths(folder: Path) -> Iterator[Path]:
 
 
 def document_files(folder: Path) -> list[Path]:
-    """The files that can be read, sorted by name. Hidden ones are left out, and so are links that lead out of
-    the folder. Raises RunError if there are none."""
+    """Return the files of a type that can be read, sorted by name, without hidden ones and without links that
+    lead out of the folder. Raises RunError if there are none."""
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "does not exist"
         raise RunError(f"{folder} {problem}: give the folder with the documents")
@@ -132,8 +132,8 @@ def document_files(folder: Path) -> list[Path]:
 
 
 def passages_of(name: str, path: Path, document: DocumentText | None = None) -> Iterator[dict[str, Any]]:
-    """The passages of a file, as rows of a corpus. `name`: its path in the corpus; `document`: its text, if
-    it was read already. Raises DataError, or OSError."""
+    """Yield the passages of a file as rows of a corpus. `name` is its path in the corpus, and `document` its
+    text, if it was read already. Raises DataError or OSError if the file cannot be read."""
     document = document or read_document(path)
     title = document.title or path.stem
     numbers: dict[int | None, int] = {}
@@ -152,8 +152,8 @@ def passages_of(name: str, path: Path, document: DocumentText | None = None) -> 
 
 
 def split_words(text: str, words: int = PASSAGE_WORDS) -> list[str]:
-    """A text in pieces of about `words` words each, equally long; [] for a text without words. White space
-    becomes single spaces; nothing else is lost."""
+    """Cut a text into pieces of equal length, of about `words` words each; [] for a text without words. White
+    space becomes single spaces, and nothing else is lost."""
     starts = array("Q", (match.start() for match in _WORD.finditer(text)))
     if not starts:
         return []
@@ -163,14 +163,14 @@ def split_words(text: str, words: int = PASSAGE_WORDS) -> list[str]:
 
 
 def _passage_title(title: str, section: Section) -> str:
-    """The document's title with the section's page or heading."""
+    """Return the title of the document together with the page or the heading of the section."""
     if section.page is not None:
         return f"{title} (page {section.page})"
     return f"{title}: {section.heading}" if section.heading not in ("", title) else title
 
 
 def _write_rows(folder: Path, files: list[Path], part: Path, progress: bool, skip_bad_files: bool) -> None:
-    """Write the passages of the files to `part`. Raises RunError as `index_folder`."""
+    """Write the passages of the files to `part`. Raises RunError as `index_folder` does."""
     faults: list[str] = []
     passages = 0
     with part.open("w", encoding="utf-8") as stream:
@@ -186,7 +186,7 @@ def _write_rows(folder: Path, files: list[Path], part: Path, progress: bool, ski
 def _check_result(
     folder: Path, files: list[Path], faults: list[str], passages: int, skip_bad_files: bool
 ) -> None:
-    """Raises RunError if files cannot be read and are not to be left out, or if there is no text."""
+    """Raise RunError if there is no text, or if files cannot be read and may not be left out."""
     if faults and not skip_bad_files:
         suffix = f"\n  and {len(faults) - _MAX_NAMED} more" if len(faults) > _MAX_NAMED else ""
         lines = "".join(f"\n  {fault}" for fault in faults[:_MAX_NAMED])
@@ -202,8 +202,9 @@ def _check_result(
 def _passages_by_file(
     folder: Path, files: list[Path], progress: bool, faults: list[str]
 ) -> Iterator[list[dict[str, Any]]]:
-    """The passages of one file after the other; a line about each that cannot be read is added to `faults`.
-    Raises RunError after so many files beyond the reader's limits that the folder would take for ever."""
+    """Yield the passages of each file. For a file that cannot be read, a line is added to `faults`. Raises
+    RunError after twenty files that exceed the reader's limits, since the whole folder would take too
+    long."""
     n_limits = 0
     bar = tqdm(total=len(files), desc="reading documents", unit="file", disable=not progress)
     try:
@@ -229,7 +230,7 @@ def _passages_by_file(
 
 
 def _fingerprint(folder: Path, files: list[Path]) -> str:
-    """A hash of the names, sizes and times of the files."""
+    """Return a hash of the names, sizes and times of the files."""
     digest = hashlib.sha256()
     for path in files:
         status = path.stat()
@@ -240,5 +241,5 @@ def _fingerprint(folder: Path, files: list[Path]) -> str:
 
 
 def _corpus_name(path: Path) -> str:
-    """A relative path as the corpus writes it; bytes that are not UTF-8 become escapes."""
+    """Return a relative path as the corpus writes it, with escapes for bytes that are not UTF-8."""
     return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")

@@ -1,14 +1,16 @@
 """Reads documents as sections of text: plain text, Markdown, HTML and PDF.
 
-The ending of the name gives the format. A section is what a passage should not cross: a page of a PDF, the
-text under a heading of a Markdown or HTML file, or a whole plain text. Files are data: scripts, styles and
-comments of a page are left out, nothing is fetched, and no markup survives.
+The extension of a file gives its format. A section is a part of the text that has a place of its own in the
+document, so that no passage should cross its end: a page of a PDF, the text under a heading of a Markdown or
+HTML file, or a plain text as a whole. Files are data: scripts, styles and comments in HTML are left out,
+nothing is fetched, and no markup survives.
 
-HTML and PDF are read by a worker with limits of processor time and memory (rag_r1/sandbox/documents.py), for
-a small file can take for ever to parse. Plain text and Markdown cannot, and are read here.
+HTML and PDF are read by a worker with limits of CPU time and memory (rag_r1/sandbox/documents.py), since even
+a small file can take for ever to parse. Workers read several files ahead (`read_ahead`), and small files in
+batches. Plain text and Markdown are harmless in this respect and are read here.
 
 A file that cannot be read raises `DataError`, which says why and what to do. PDFs need pypdf
-(`pip install 'rag-r1[documents]'`). Scanned pages have no text: run OCR over them first.
+(`pip install 'rag-r1[documents]'`). Scanned pages have no text unless OCR was run over them.
 """
 
 from __future__ import annotations
@@ -33,19 +35,19 @@ from rag_r1.sandbox.documents import (
 )
 from rag_r1.sandbox.worker_pool import JobError, JobHandle, JobLimits, LimitError, WorkerPool
 
-#: Endings of the names of files that are read; those in _PARSED_ENDINGS by a worker.
+#: Extensions of the files that are read; workers read those in _PARSED_ENDINGS.
 ENDINGS = (".txt", ".md", ".markdown", ".html", ".htm", ".pdf")
 _PARSED_ENDINGS = (".html", ".htm", ".pdf")
 
-#: Largest file that is read, in bytes: texts are in memory as a whole.
+#: Largest file that is read, in bytes, since texts are kept in memory as a whole.
 MAX_FILE_BYTES = 256 << 20
-#: Seconds of processor time for a file that a worker reads, and more for each MiB of it. pypdf reads some 20
+#: Seconds of CPU time for a file that a worker reads: a base, and some for each MiB. pypdf reads about 20
 #: pages a second.
 CPU_S, CPU_S_PER_MIB = 10.0, 10.0
-#: Bytes of address space for a file that a worker reads, and more for each of its bytes.
+#: Bytes of address space for a file that a worker reads: a base, and some for each byte of the file.
 MEMORY_BYTES, MEMORY_BYTES_PER_BYTE = 1 << 30, 8
 
-#: Most lines of a Markdown file: each is an object of its own while the file is read.
+#: Most lines of a Markdown file, since each line is an object while the file is read.
 MAX_LINES = 1_000_000
 #: The characters at which str.splitlines cuts.
 _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
@@ -53,7 +55,8 @@ _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _HEADING = re.compile(r"#{1,6}\s+(\S.*)")
 _FENCE = re.compile(r"\s*(```|~~~)")
 
-#: Files of a batch, most bytes of one that a worker reads together with others, and batches begun ahead.
+#: Number of files in a batch, most bytes of a file that is read together with others, and most batches that
+#: are read ahead.
 _BATCH_FILES, _SMALL_BYTES, _MAX_BATCHES = 32, 64 << 10, 4
 
 #: The processes that read HTML and PDF.
@@ -61,12 +64,12 @@ workers = WorkerPool()
 
 
 def read_document(path: Path) -> DocumentText:
-    """The text of a file. Raises DataError, and OSError if it cannot be opened."""
+    """Return the text of a file. Raises DataError, and OSError if it cannot be opened."""
     return PendingDocument(path).document()
 
 
 def read_ahead(paths: Sequence[Path]) -> Iterator[PendingDocument]:
-    """The documents of these files, in order; workers read the next ones meanwhile."""
+    """Yield the documents of these files, in order, while workers read the next ones."""
     batches: deque[_ReadBatch] = deque()
     try:
         for start in range(0, len(paths), _BATCH_FILES):
@@ -87,8 +90,8 @@ def read_ahead(paths: Sequence[Path]) -> Iterator[PendingDocument]:
 
 
 class _ReadBatch:
-    """Consecutive files, of which a worker reads the small ones in one job. If that fails, each is read by
-    itself, within its own limits."""
+    """Consecutive files, of which a worker reads the small ones in one job. If that fails, each of them is
+    read alone, within its own limits."""
 
     def __init__(self, paths: Sequence[Path]):
         self.documents = [PendingDocument(path, self) for path in paths]
@@ -106,14 +109,14 @@ class _ReadBatch:
         self._limits = _limits(size)
 
     def begin(self) -> None:
-        """Begin the job of the small files if there are any and a worker is idle. Raises nothing."""
+        """Start the job for the small files, if there are any and a worker is idle. Raises nothing."""
         if self._small and self._job is None and self._results is None:
             with suppress(OSError):
                 self._start(wait=False)
 
     def result_of(self, pending: PendingDocument) -> list[Any] | None:
-        """The job's result for a file: `["", value]`, or `[kind, message]` of an exception; None if it was
-        not read in the job. Raises OSError if no process can be started."""
+        """Return the result of the job for a file: `["", value]`, or `[kind, message]` of an exception; None
+        if the file was not read by the job. Raises OSError if no process can be started."""
         if self._results is None and pending in self._small:
             if self._job is None:
                 self._start(wait=True)
@@ -124,7 +127,7 @@ class _ReadBatch:
         return (self._results or {}).get(pending)
 
     def cancel(self) -> None:
-        """End the job, if it was begun."""
+        """End the job, if it was started."""
         if self._job is not None:
             self._job.cancel()
 
@@ -135,13 +138,13 @@ class _ReadBatch:
 
 
 class PendingDocument:
-    """A file that is read by `document`, or earlier, with the others of its batch."""
+    """A file that is read when `document` is called, or earlier together with its batch."""
 
     def __init__(self, path: Path, batch: _ReadBatch | None = None):
         self.path, self.ending, self._batch = path, path.suffix.lower(), batch
 
     def document(self) -> DocumentText:
-        """The text of the file. Raises DataError, and OSError if it cannot be opened."""
+        """Return the text of the file. Raises DataError, and OSError if it cannot be opened."""
         if self.ending in _PARSED_ENDINGS:
             return self._parsed()
         if self.ending not in ENDINGS:
@@ -152,7 +155,7 @@ class PendingDocument:
         return document if self.ending == ".txt" else _markdown(document.sections[0].text)
 
     def job_path(self) -> str:
-        """The path as a job takes it: its bytes as Latin-1."""
+        """Return the path as a job expects it, with its bytes as Latin-1."""
         return os.fsencode(self.path.absolute()).decode("latin-1")
 
     def _size(self) -> int:
@@ -179,12 +182,13 @@ class PendingDocument:
 
 
 def _limits(size: int) -> JobLimits:
-    """The limits of a job that reads files of `size` bytes in all."""
+    """Return the limits of a job that reads files with `size` bytes in total."""
     return JobLimits(CPU_S + CPU_S_PER_MIB * size / (1 << 20), MEMORY_BYTES + MEMORY_BYTES_PER_BYTE * size)
 
 
 def _markdown(text: str) -> DocumentText:
-    """The document in a Markdown text. Sections begin at headings, except those in a fenced block of code."""
+    """Read a Markdown text. Sections begin at headings, except in fenced blocks of code. Raises DataError if
+    it has too many lines or sections."""
     if sum(map(text.count, _LINE_ENDS)) > MAX_LINES:
         raise DataError(f"it has more than {MAX_LINES:,} lines: split it")
     sections: list[tuple[str, list[str]]] = [("", [])]
@@ -205,7 +209,8 @@ def _markdown(text: str) -> DocumentText:
 
 
 def _without_closing_marks(heading: str) -> str:
-    """`Tides` of `Tides ##`, but `C#` of `C#`: only marks after white space close a heading (CommonMark)."""
+    """Return a heading without the marks that close it. In CommonMark these must follow white space: `Tides
+    ##` becomes `Tides`, but `C#` stays `C#`."""
     heading = heading.rstrip()
     title = heading.rstrip("#")
     return title.rstrip() if not title or title[-1].isspace() else heading

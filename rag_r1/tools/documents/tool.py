@@ -4,11 +4,11 @@
       tools:
         documents: {tool: documents, folder: my/notes, topk: 3}
 
-The first call makes passages of the folder (corpus.py), and these are searched with BM25 in this process:
-nothing else has to run, and no text leaves it. Each process of a training holds its own copy of the index,
-which suits some hundred thousand passages. A larger folder, or one that is to be searched by meaning, belongs
-into the retrieval server: write its passages with `rag-r1 documents`, build an index of them, and use the
-tool `retrieval`.
+The first call cuts the documents into passages (corpus.py), which are then searched with BM25 in this
+process. No server is needed, and no text leaves the process. Each process of a training holds its own copy of
+the index, which is fine for some hundred thousand passages. For a larger folder, or to search by meaning, use
+the retrieval server: write the passages with `rag-r1 documents`, build an index of them, and use the tool
+`retrieval`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from rag_r1.system.installation import pip_command
 from rag_r1.tools.documents.corpus import index_folder
 from rag_r1.tools.lazy import LazyValue
 
-#: Folder of the passages in the folder of documents, unless `index` names another. Hidden, so that it is not
-#: read as a document.
+#: Name of the folder with the passages inside the folder of documents, unless `index` names another. It is
+#: hidden, so that its files are not read as documents.
 INDEX = ".rag_r1_index"
-#: A word; of Chinese and Japanese, which do not separate words, a character.
+#: A word, or one character of Chinese or Japanese, which do not separate words.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
-#: Words that occur in every text, which are not searched for.
+#: Words that occur in every text and are therefore not searched for.
 _STOP_WORDS = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
     "they this to was will with".split()
@@ -45,19 +45,19 @@ _STOP_WORDS = frozenset(
 class DocumentsOptions:
     """The keys of the tool `documents`."""
 
-    #: The documents: .txt, .md, .html, .pdf, in subfolders too.
+    #: The folder with the documents (.txt, .md, .html, .pdf), which may be in subfolders.
     folder: Annotated[Text, Constraint("a folder with documents")]
-    #: Where the passages are kept; null: in the folder itself.
+    #: The folder in which the passages are kept; null: in the folder of documents.
     index: Annotated[Text | None, Constraint("a folder or null")] = None
-    #: Passages that a query gets.
+    #: Number of passages for each query.
     topk: PositiveCount = 3
-    #: Leave out files that cannot be read; otherwise every search fails and the log names them.
+    #: Whether to leave out files that cannot be read; otherwise every search fails, and the log names them.
     skip_bad_files: Flag = False
 
 
 def make_documents(options: Mapping[str, Any], key: str) -> DocumentSearch:
-    """The searcher of a folder. Raises OptionsError for a wrong option, and ValueError if the folder or a
-    package is missing."""
+    """Return the searcher of a folder. Raises OptionsError for a wrong option, and ValueError if the folder
+    or a package is missing."""
     parsed = options_from(DocumentsOptions, options, key)
     if not Path(parsed.folder).is_dir():
         raise ValueError(f"{key}.folder: there is no folder {parsed.folder!r}")
@@ -69,19 +69,20 @@ def make_documents(options: Mapping[str, Any], key: str) -> DocumentSearch:
 
 
 class DocumentSearch:
-    """Searches the passages of a folder."""
+    """Searches the passages of a folder, which the first search makes."""
 
     def __init__(self, options: DocumentsOptions):
         self.options = options
         self._index = LazyValue(self._load)
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        """Returns the best passages of each query. Raises RunError, or OSError, if the folder cannot be
+        """Return the best passages for each query. Raises RunError or OSError if the folder cannot be
         read."""
         index = await self._index.get()
         return await asyncio.to_thread(lambda: [index.search(query, self.options.topk) for query in queries])
 
     def _load(self) -> PassageIndex:
+        """Make the passages, unless they are there and the folder is unchanged, and index them."""
         folder = Path(self.options.folder)
         out = folder / INDEX if self.options.index is None else Path(self.options.index)
         corpus = index_folder(folder, out, skip_bad_files=self.options.skip_bad_files)
@@ -90,7 +91,8 @@ class DocumentSearch:
 
 
 class PassageIndex:
-    """A BM25 index in memory, for any number of threads. `rows`: passages as corpus.py writes them."""
+    """A BM25 index in memory, which several threads may search. `rows` are passages as corpus.py writes
+    them."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]):
         import bm25s
@@ -106,7 +108,7 @@ class PassageIndex:
             self._bm25.index((ids, self._words), show_progress=False)
 
     def search(self, query: str, topk: int) -> list[Document]:
-        """The passages that share a word with the query, best first; at most `topk`."""
+        """Return at most `topk` passages that share a word with the query, best first."""
         ids = [self._words[word] for word in words_of(query) if word in self._words]
         if not ids:
             return []
@@ -116,5 +118,5 @@ class PassageIndex:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text that are searched for."""
+    """Return the words of a text by which it is found."""
     return [word for word in _WORD.findall(text.casefold()) if word not in _STOP_WORDS]

@@ -1,9 +1,9 @@
 """Connections to MCP servers, shared by all tools of an event loop that use the same server.
 
-A connection lives in a task of its own, which opens it and closes it again: the package mcp requires both in
-one task, while calls come from any. A connection that has failed, or on which a call was given up, is not
-used for new calls; the next call opens another one, and the old one is closed when its last call has ended.
-So a server that dies or hangs affects the calls that it had, and no others.
+Each connection has its own task, which opens and closes it: the package mcp requires that both happen in one
+task, while calls come from any task. A connection that has failed, or on which a call was given up, is not
+used for new calls. The next call opens another one, and the old one is closed when its last call has ended.
+So a server that dies or hangs affects only the calls that were waiting for it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from rag_r1.tools.secret_option import bearer_header
 logger = logging.getLogger(__name__)
 limit_logs()
 
-#: Most pages of a server's list of tools, and most tools.
+#: Most pages and most tools in a server's list of tools.
 _MAX_PAGES, _MAX_TOOLS = 50, 1_000
-#: Seconds for closing a connection; the package mcp kills a server that does not end by then.
+#: Seconds to wait for a connection to close.
 _CLOSING_S = 15.0
-#: Seconds for which a server may be silent on a stream.
+#: Seconds for which a server may send nothing on a stream.
 _STREAM_S = 300.0
-#: Errors after which a connection is of no more use; others are answers.
+#: Errors after which a connection is useless. All other errors are answers of the server.
 _CONNECTION_ERRORS = {CONNECTION_CLOSED, REQUEST_TIMEOUT}
 
 
@@ -49,7 +49,7 @@ _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, McpServer]] = W
 
 
 def server_for_loop(options: McpOptions) -> McpServer:
-    """The server with these options, of the running event loop. Connects to nothing yet."""
+    """Return the server with these options in the running event loop, without connecting to it."""
     servers = _servers.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps([options.command, options.url, options.env, options.cwd, options.token_env])
     if key not in servers:
@@ -58,7 +58,7 @@ def server_for_loop(options: McpOptions) -> McpServer:
 
 
 class McpServer:
-    """A server, and the connection that new calls use."""
+    """A server with the connection that new calls use."""
 
     def __init__(self, options: McpOptions):
         self.options = options
@@ -67,8 +67,8 @@ class McpServer:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[McpConnection]:
-        """An open connection, for one call. Raises McpFailure if the server cannot be reached, and what the
-        block raises."""
+        """Provide an open connection for one call. Raises McpFailure if the server cannot be reached, and
+        what the block raises."""
         if self._connection is not None and self._connection.is_closed:
             self._retire(self._connection)
         if self._connection is None:
@@ -86,7 +86,7 @@ class McpServer:
             raise
         except McpFailure:
             raise
-        except BaseException:  # also a call that was given up: the server may hang
+        except BaseException:  # also if the call was cancelled, since the server may hang
             self._retire(connection)
             raise
         finally:
@@ -95,13 +95,13 @@ class McpServer:
                 connection.begin_close()
 
     async def close(self) -> None:
-        """Close all connections, and wait until they are closed; a later call opens another one."""
+        """Close all connections, and wait until they are closed. A later call opens a new one."""
         if self._connection is not None:
             self._retire(self._connection)
         await asyncio.gather(*(connection.close() for connection in self._retired))
 
     def _retire(self, connection: McpConnection) -> None:
-        """Use the connection for no more calls; it is forgotten when it is closed."""
+        """Stop using the connection for new calls, and forget it when it is closed."""
         if self._connection is connection:
             self._connection = None
             self._retired.add(connection)
@@ -112,14 +112,14 @@ class McpConnection:
     """One connection to a server, in a task of its own."""
 
     def __init__(self, options: McpOptions):
-        #: How many calls are using it.
+        #: Number of calls that use the connection.
         self.calls = 0
         self._options = options
         self._close_request = asyncio.Event()
-        # Not the task's own `cancel`, which would also cut off the end of a server's process.
+        # To cancel the task would also interrupt ending the process of the server.
         self._opening = anyio.CancelScope()
         self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        # Its exception counts as retrieved: perhaps no call waits for it.
+        # The exception is retrieved here, since there may be no call that waits for it.
         self._opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
         self._schemas: dict[str, dict[str, Any]] | None = None
         self._validators: dict[str, ArgumentValidator] = {}
@@ -134,11 +134,11 @@ class McpConnection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no call can be made."""
+        """Whether no more calls can be made."""
         return self._task.done() or self._close_request.is_set()
 
     async def wait_opened(self, limit_s: float) -> None:
-        """Wait until it is open. Raises McpFailure if it cannot be opened, or not within `limit_s`
+        """Wait until the connection is open. Raises McpFailure if that fails or takes more than `limit_s`
         seconds."""
         try:
             await asyncio.wait_for(asyncio.shield(self._opened), limit_s)
@@ -147,8 +147,8 @@ class McpConnection:
             raise McpFailure(f"the server did not open a connection within {limit_s:g} s") from None
 
     async def list_tools(self) -> list[Any]:
-        """The server's tools, as the package mcp describes them. Raises McpFailure for too many, and
-        TimeoutError."""
+        """Return the tools of the server, as the package mcp describes them. Raises McpFailure if there are
+        too many, and TimeoutError."""
         limit_s = self._options.timeout_s
         try:
             async with asyncio.timeout(limit_s):
@@ -157,7 +157,7 @@ class McpConnection:
             raise TimeoutError(f"the server did not list its tools within {limit_s:g} s") from None
 
     async def _all_tools(self) -> list[Any]:
-        """The tools on all pages of the server's list. Raises McpFailure for too many."""
+        """Return the tools on all pages of the server's list. Raises McpFailure if there are too many."""
         tools: list[Any] = []
         cursor = None
         for _ in range(_MAX_PAGES):
@@ -171,14 +171,14 @@ class McpConnection:
         raise McpFailure(f"its list of tools has more than {_MAX_PAGES} pages")
 
     async def schemas(self) -> dict[str, dict[str, Any]]:
-        """The schema of the arguments of each tool, by its name. Raises as `list_tools`."""
+        """Return the schemas of the arguments by the names of the tools. Raises what `list_tools` raises."""
         if self._schemas is None:
             self._schemas = {tool.name: tool.input_schema for tool in await self.list_tools()}
         return self._schemas
 
     async def fault(self, name: str, arguments: dict[str, Any]) -> str | None:
-        """Returns what is wrong with arguments by the server's schema of a tool, or None. Raises McpFailure
-        if that is not a JSON schema, and as `schemas`."""
+        """Return what is wrong with arguments according to the server's schema of a tool, or None. Raises
+        McpFailure if that is not a JSON schema, and what `schemas` raises."""
         schemas = await self.schemas()
         try:
             if name not in self._validators:
@@ -192,18 +192,18 @@ class McpConnection:
         self._task.add_done_callback(lambda _: callback(self))
 
     def begin_close(self) -> None:
-        """Begin to close it; if it is not open yet, give it up."""
+        """Begin to close the connection; if it is still being opened, give that up."""
         self._close_request.set()
         if not self._opened.done():
             self._opening.cancel()
 
     async def close(self) -> None:
-        """Close it, and wait until it is closed."""
+        """Close the connection, and wait until it is closed."""
         self.begin_close()
         await asyncio.wait({self._task}, timeout=_CLOSING_S)
 
     async def _run(self) -> None:
-        """The task: open the connection, wait until it is to be closed, and close it."""
+        """Run the task of the connection: open it, wait until it should be closed, and close it."""
         try:
             async with AsyncExitStack() as stack:
                 stack.enter_context(self._opening)
@@ -211,7 +211,7 @@ class McpConnection:
                 if not self._opened.done():
                     self._opened.set_result(client)
                 await self._close_request.wait()
-        except BaseException as error:  # the package mcp raises many kinds, also groups of them
+        except BaseException as error:  # the package mcp raises many types, and groups of them
             self._note_end(_first_line(error))
             if not isinstance(error, Exception):
                 raise
@@ -221,14 +221,14 @@ class McpConnection:
             self._close_request.set()
 
     async def _client(self, stack: AsyncExitStack) -> Client:
-        """The package's client over our streams, not connected yet."""
+        """Return the client of the package mcp over our streams, not yet connected."""
         options = self._options
         if options.command is not None:
             command = bind_to_parent(options.command, options.cwd)
             environment = {name: os.environ[name] for name in options.env if name in os.environ}
             return Client(stdio_streams(command, environment, options.cwd, self.close_reason))
         assert options.url is not None  # make_mcp requires a command or a url
-        # Without the environment's proxies, which would get the token.
+        # Proxies from the environment are not used, since they would get the token.
         http = httpx2.AsyncClient(
             headers={"Accept-Encoding": "identity", **bearer_header(options.token_env)},
             timeout=httpx2.Timeout(options.timeout_s, read=max(options.timeout_s, _STREAM_S)),
@@ -239,7 +239,8 @@ class McpConnection:
         return Client(http_streams(options.url, http))
 
     def _note_end(self, reason: str) -> None:
-        """Raise the reason in the calls that wait for the connection, or log it if it was open."""
+        """Report why the connection ended: to the calls that wait until it is open, or in the log if it was
+        open."""
         if not self._opened.done():
             self._opened.set_exception(McpFailure(f"the server cannot be reached: {reason}"))
         elif not self._close_request.is_set():
@@ -247,7 +248,7 @@ class McpConnection:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first cause in a group of exceptions, on one line."""
+    """Return an exception, or the first one in a group of them, on one line."""
     while getattr(error, "exceptions", None):
         error = error.exceptions[0]
     return terminal_text(f"{type(error).__name__}: {error}")

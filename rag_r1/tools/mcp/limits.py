@@ -1,9 +1,10 @@
 """Limits on what an MCP server may send, checked as bytes before they are parsed.
 
-A message of a few megabytes can hold a million values, for each of which the package makes several objects on
-the event loop. So a message's length, values and nesting are counted first, and so are all messages and bytes
-between two requests of ours, where a server may send notifications of progress and of logs, for instance.
-What is beyond these limits raises `TooLargeError`; streams.py then ends the connection or the request.
+A message of a few megabytes can hold a million values, and for each of them the package mcp creates several
+objects on the event loop. So the length, the values and the nesting of a message are checked first. Also
+limited are all messages and bytes between two of our requests, when a server may send notifications, e.g. of
+progress and logs. Anything beyond these limits raises `TooLargeError`; streams.py then ends the connection or
+the request.
 """
 
 from __future__ import annotations
@@ -15,23 +16,22 @@ from rag_r1.io.errors import TooLargeError
 
 #: Longest message, in bytes.
 MAX_MESSAGE_BYTES = 8 << 20
-#: Most values of a message, and levels of lists and objects.
+#: Most values in a message, and most levels of lists and objects.
 MAX_VALUES, MAX_DEPTH = 50_000, 64
-#: Most messages, and bytes, between two requests, or in one HTTP response.
+#: Most messages, and most bytes, between two requests or in one HTTP response.
 MAX_MESSAGES, MAX_BYTES = 10_000, 64 << 20
-#: Longest line of an event beside its data: an id, a kind, a comment.
+#: Longest line of an event that is not data but an id, a type or a comment.
 _MAX_FIELD_BYTES = 4096
 
 
 def check_size(size: int) -> None:
-    """Raises TooLargeError for a message of so many bytes, if they are too many."""
+    """Raise TooLargeError if a message has too many bytes."""
     if size > MAX_MESSAGE_BYTES:
         raise TooLargeError(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
 
 
 def check_message(data: bytes) -> None:
-    """Raises TooLargeError for a JSON text of too many bytes, values or levels. Takes time linear in the
-    bytes."""
+    """Raise TooLargeError if a JSON text has too many bytes, values or levels. Takes linear time."""
     check_size(len(data))
     try:
         check_json(data, MAX_VALUES, MAX_DEPTH)
@@ -40,17 +40,17 @@ def check_message(data: bytes) -> None:
 
 
 class TrafficAllowance:
-    """How many messages and bytes a server may still send before our next request."""
+    """Counts how many messages and bytes a server may still send before our next request."""
 
     def __init__(self) -> None:
         self.renew()
 
     def renew(self) -> None:
-        """Allow the full amount again, since a request is sent."""
+        """Allow the full amount again, because a request is sent."""
         self._messages, self._bytes = MAX_MESSAGES, MAX_BYTES
 
     def spend(self, n_bytes: int, n_messages: int = 0) -> None:
-        """Count what has arrived. Raises TooLargeError if it is more than allowed."""
+        """Count what a server has sent. Raises TooLargeError if it is more than allowed."""
         self._messages -= n_messages
         self._bytes -= n_bytes
         if self._messages < 0 or self._bytes < 0:
@@ -60,14 +60,14 @@ class TrafficAllowance:
 
 
 class LineSplitter:
-    """Cuts bytes into lines as they arrive. Raises TooLargeError for a line that is too long."""
+    """Splits arriving bytes into lines. Raises TooLargeError for a line that is too long."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Add bytes; returns the lines that are complete now, without their ends."""
+        """Add bytes; returns the lines that are now complete, without their line ends."""
         *complete, remainder = data.split(b"\n")
         if complete:
             complete[0] = b"".join([*self._parts, complete[0]])
@@ -79,7 +79,7 @@ class LineSplitter:
 
 
 class EventSplitter:
-    """Reads the lines of server-sent events, and checks each event as a message when it is complete."""
+    """Reads the lines of server-sent events, and checks the message in each event when it is complete."""
 
     def __init__(self, allowance: TrafficAllowance):
         self._allowance = allowance
@@ -87,7 +87,7 @@ class EventSplitter:
         self._size = 0
 
     def line(self, line: bytes) -> None:
-        """Read the next line; an empty one ends the event. Raises TooLargeError."""
+        """Read the next line; an empty line ends the event. Raises TooLargeError."""
         line = line.removeprefix(codecs.BOM_UTF8)
         if line.startswith(b"data:"):
             self._data.append(line[5:])

@@ -1,8 +1,8 @@
-"""Bounds the stderr and the log messages of MCP servers, and makes them safe to print.
+"""Limits what MCP servers write to stderr and to the log, and makes it safe to print.
 
-A server can write anything to stderr, often text from elsewhere; and the package mcp logs parts of faulty
-messages, with a traceback each. Both reach the terminal, or the log of a training, so both lose their control
-characters here and are cut off when they are too long.
+A server can write anything to stderr, often text from elsewhere, and the package mcp logs parts of faulty
+messages, each with a traceback. Both reach the terminal or the log of a training. So control characters are
+removed here, and output beyond a limit is dropped.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import anyio
 
 from rag_r1.io.terminal_text import terminal_lines, terminal_text
 
-#: Most bytes of stderr that are shown for one connection, and longest line.
+#: Most bytes of stderr that are shown for one connection, and the longest line.
 MAX_STDERR_BYTES, _MAX_LINE_BYTES = 1 << 20, 8192
-#: Most lines that the package mcp logs about messages of servers in a minute.
+#: Most lines in a minute that the package mcp may log about the messages of servers.
 MAX_LOGGED = 100
-#: Colours, which honest servers write too.
+#: Terminal colours, which well-behaved servers write as well.
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 _LOGGERS = ("client", "mcp.client.streamable_http", "mcp.shared.jsonrpc_dispatcher")
 
 
 async def copy_stderr(stream: Any, end: anyio.Event) -> None:
-    """Copy the lines of a server's stderr to ours; sets `end` at its end. What is beyond the limit is read,
-    so that the server can go on, and thrown away."""
+    """Copy the lines of a server's stderr to our own, and set `end` when it ends. Output beyond the limit is
+    read and dropped, so that the server is not blocked."""
     remaining_bytes, line = MAX_STDERR_BYTES, b""
     try:
         while True:
@@ -52,16 +52,17 @@ async def copy_stderr(stream: Any, end: anyio.Event) -> None:
 
 
 def _show(line: bytes) -> None:
-    """Print a line of a server without its control characters."""
+    """Print a line of a server without control characters."""
     text = terminal_lines(_COLOUR.sub("", line[:_MAX_LINE_BYTES].decode("utf-8", "replace")))
-    # Not sys.stderr, which may be another stream by now, or closed.
+    # Not sys.stderr, which may have been replaced or closed by now.
     stream = sys.__stderr__ or sys.stderr
     encoding = stream.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
 
 
 class _LogLimit(logging.Filter):
-    """Makes a record one printable line without a traceback; drops those beyond MAX_LOGGED in a minute."""
+    """Turns a log record into one printable line without a traceback, and drops records beyond MAX_LOGGED in
+    a minute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +79,7 @@ class _LogLimit(logging.Filter):
 
 
 def limit_logs() -> None:
-    """Put the filter on the loggers with which the package mcp reports faulty messages."""
+    """Add the filter to the loggers with which the package mcp reports faulty messages."""
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         if not any(isinstance(filter_, _LogLimit) for filter_ in logger.filters):

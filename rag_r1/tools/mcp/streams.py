@@ -1,11 +1,11 @@
 """The byte streams to an MCP server, over stdio or streamable HTTP.
 
-They replace those of the package mcp, so that bytes are counted where they arrive, on a server's stdout and
-in its HTTP responses, and a message is checked before the package makes objects of it (limits.py). A message
-beyond the limits ends a stdio connection, or the HTTP request.
+They replace the streams of the package mcp. Bytes are counted where they arrive, on the stdout of a server or
+in its HTTP responses, and each message is checked before the package creates objects from it (limits.py). A
+message beyond the limits ends the stdio connection or the HTTP request.
 
-The schemas of results are removed from a server's list of tools: the package would check results against them
-on the event loop, and nobody reads them.
+The schemas of results are removed from a server's list of tools: nobody reads them, and the package would
+check results against them on the event loop.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from rag_r1.tools.mcp.limits import (
 )
 from rag_r1.tools.mcp.server_output import copy_stderr
 
-#: Seconds for a server to end when its stdin is closed, and again after SIGTERM.
+#: Seconds for a server to end after its stdin was closed, and again after SIGTERM.
 _END_S = 2.0
 
 
 class CloseReason:
-    """Why this side has ended a server's connection; None if it has not."""
+    """Holds the reason why this side has ended the connection to a server; None if it has not."""
 
     text: str | None = None
 
@@ -49,9 +49,9 @@ class CloseReason:
 async def stdio_streams(
     command: list[str], environment: dict[str, str], folder: str | None, reason: CloseReason
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Starts a server in a session of its own; yields the streams that the package's client reads and writes,
-    and ends the server after the block. `reason`: gets the text if the server is ended for sending too much.
-    Raises OSError if it cannot be started."""
+    """Start a server in its own session; yields the streams that the client of the package reads and writes,
+    and ends the server after the block. If the server is ended because it sent too much, `reason` says so.
+    Raises OSError if the server cannot be started."""
     process = await anyio.open_process(
         command, env=get_default_environment() | environment, cwd=folder, start_new_session=True
     )
@@ -66,7 +66,7 @@ async def stdio_streams(
             yield SchemaFilter(received), sent
         finally:
             with anyio.CancelScope(shield=True):
-                received.close()  # what is still arriving is thrown away, or the server could not end
+                received.close()  # drops what still arrives, so that the server can end
                 sent.close()
                 with anyio.move_on_after(_END_S / 4):
                     await write_end.wait()
@@ -76,47 +76,54 @@ async def stdio_streams(
 
 @asynccontextmanager
 async def http_streams(url: str, client: httpx2.AsyncClient) -> AsyncIterator[tuple[Any, Any]]:
-    """The streams of streamable HTTP. `client`: with BoundedTransport as its transport."""
+    """Provide the streams of streamable HTTP. The transport of `client` must be a BoundedTransport."""
     inner = streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES)
     async with inner as (received, sent):
         yield SchemaFilter(received), sent
 
 
 async def _read(process: Process, incoming: Any, allowance: TrafficAllowance, reason: CloseReason) -> None:
-    """Send the messages on a server's stdout to `incoming` until one is too large; then only drain stdout."""
+    """Pass the messages on a server's stdout to `incoming`. Once one is too large, stdout is only drained."""
     assert process.stdout is not None  # anyio.open_process has made a pipe
-    lines = LineSplitter()
     with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError):
         async with incoming:
-            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # nobody reads any more
-                try:
-                    while True:
-                        data = await process.stdout.receive()
-                        allowance.spend(len(data))
-                        for line in lines.feed(data):
-                            allowance.spend(0, 1)
-                            check_message(line)
-                            await incoming.send(_message(line))
-                except TooLargeError as error:
-                    reason.text = f"it was ended, since the server sent too much: {error}"
+            try:
+                await _forward_messages(process.stdout, incoming, allowance)
+            except TooLargeError as error:
+                reason.text = f"it was ended, since the server sent too much: {error}"
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                pass  # nobody reads the messages any more
         with anyio.CancelScope(shield=True):
             while True:
                 await process.stdout.receive()
 
 
+async def _forward_messages(stdout: Any, incoming: Any, allowance: TrafficAllowance) -> None:
+    """Check the messages on a server's stdout, one on each line, and pass them to `incoming`. Raises
+    TooLargeError, and anyio's errors when one of the streams ends."""
+    lines = LineSplitter()
+    while True:
+        data = await stdout.receive()
+        allowance.spend(len(data))
+        for line in lines.feed(data):
+            allowance.spend(0, 1)
+            check_message(line)
+            await incoming.send(_message(line))
+
+
 def _message(line: bytes) -> SessionMessage | Exception:
-    """The message in a line, or the exception that the package's client gets in its place."""
+    """Return the message in a line, or the exception that the client of the package gets in its place."""
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError:
-        # Not the package's own error, which quotes the line: the session logs it.
+        # The error of the package is not used, because it quotes the line and would be logged.
         return ValueError("the MCP server sent a line that is not a message")
 
 
 async def _write(
     process: Process, outgoing: Any, incoming: Any, allowance: TrafficAllowance, write_end: anyio.Event
 ) -> None:
-    """Write our messages to a server's stdin; sets `write_end` at the end."""
+    """Write our messages to the stdin of a server, and set `write_end` at the end."""
     assert process.stdin is not None  # anyio.open_process has made a pipe
     try:
         async with outgoing:
@@ -126,14 +133,14 @@ async def _write(
                 text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                 await process.stdin.send(text.encode() + b"\n")
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-        await incoming.aclose()  # the session is to see the end instead of waiting for an answer
+        await incoming.aclose()  # so that the session does not wait for an answer
     finally:
         write_end.set()
 
 
 async def _end(process: Process, stderr_end: anyio.Event) -> None:
-    """End a server: close its stdin, and if it does not end by itself then, end all of its session.
-    `stderr_end`: set when its stderr ends, which a child that it has left may hold open."""
+    """End a server: close its stdin and, if it does not end then, kill all processes of its session.
+    `stderr_end` is set when its stderr ends, which a remaining child process may keep open."""
     for stop in (None, signal.SIGTERM, signal.SIGKILL):
         with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             if stop is None and process.stdin is not None:
@@ -141,7 +148,7 @@ async def _end(process: Process, stderr_end: anyio.Event) -> None:
             elif stop is not None:
                 os.killpg(process.pid, stop)
         with anyio.move_on_after(_END_S):
-            # Not process.wait(): it waits for the pipes' ends too, and a child may hold those.
+            # process.wait() would also wait for the end of the pipes, which a child process may keep open.
             while process.returncode is None:
                 await anyio.sleep(0.01)
             break
@@ -160,11 +167,11 @@ class SchemaFilter:
     def __init__(self, inner: Any):
         self._inner = inner
 
-    def __getattr__(self, name: str) -> Any:  # `last_context`, which the package looks for
+    def __getattr__(self, name: str) -> Any:  # the package reads `last_context`
         return getattr(self._inner, name)
 
     async def receive(self) -> Any:
-        """The next message."""
+        """Return the next message."""
         return _without_result_schemas(await self._inner.receive())
 
     async def aclose(self) -> None:
@@ -186,7 +193,7 @@ class SchemaFilter:
 
 
 def _without_result_schemas(item: Any) -> Any:
-    """The item itself; if it is a list of tools, their schemas of results are removed."""
+    """Remove the schemas of results from an item if it is a list of tools; returns the item."""
     message = getattr(item, "message", None)
     result = message.result if isinstance(message, JSONRPCResponse) else None
     tools = result.get("tools") if isinstance(result, dict) else None
@@ -197,11 +204,11 @@ def _without_result_schemas(item: Any) -> Any:
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
-    """An HTTP transport that bounds responses."""
+    """An HTTP transport that limits the size of responses."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The response. Reading too large a one raises httpx2.SSEError or httpx2.StreamError, which the
-        package reports as the error of the request."""
+        """Send a request; returns the response. If it is too large, reading it raises httpx2.SSEError or
+        httpx2.StreamError, which the package reports as an error of the request."""
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             await response.aclose()
@@ -213,7 +220,7 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
 
 
 class _BoundedBody(httpx2.AsyncByteStream):
-    """A body that is one message; it is passed on when it has been checked."""
+    """A body with one message, which is passed on after it was checked."""
 
     def __init__(self, inner: Any):
         self._inner = inner
@@ -234,7 +241,7 @@ class _BoundedBody(httpx2.AsyncByteStream):
 
 
 class _BoundedEvents(_BoundedBody):
-    """Server-sent events; an event is passed on when it has been checked."""
+    """A body of server-sent events, each of which is passed on after it was checked."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         allowance = TrafficAllowance()
@@ -243,7 +250,7 @@ class _BoundedEvents(_BoundedBody):
         try:
             async for chunk in self._inner:
                 allowance.spend(len(chunk))
-                # Lines may end in CR, LF or both; both may come in two chunks.
+                # Lines may end in CR, LF or both, and CR and LF may arrive in different chunks.
                 chunk, tail = (tail + chunk[:-1], b"\r") if chunk.endswith(b"\r") else (tail + chunk, b"")
                 full_lines = lines.feed(chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
                 for line in full_lines:

@@ -5,17 +5,18 @@
         read_file: {tool: mcp, command: [npx, "-y", "@modelcontextprotocol/server-filesystem", /data]}
         lookup: {tool: mcp, url: "http://127.0.0.1:9000/mcp", call: find_person, token_env: LOOKUP_TOKEN}
 
-An entry is one tool of a server; `call` is its name there, the entry's own if it is missing. `rag-r1 mcp
---tools` prints the entries of a server's tools with their descriptions and schemas. These belong into the
-configuration: what the policy reads about a tool is then fixed, and a server cannot change it afterwards.
+An entry is one tool of a server. `call` is the name of the tool at the server, by default that of the entry.
+`rag-r1 mcp --tools` prints the entries for the tools of a server, with descriptions and schemas. Put these
+into the configuration: then what the policy reads about a tool is fixed, and the server cannot change it
+later.
 
-All entries of an event loop with the same server share a connection. It is opened by the first call. If the
-server dies, or does not answer in time, the calls concerned are failures, and the next call opens a new one;
-the old connection is closed when no call waits for it any more. The policy reads what a server sends as an
-error of the tool (`isError`), as MCP intends it. With `errors: failures` it counts as the tool's failure, for
-servers that report their own faults in this way.
+All entries with the same server share a connection in each event loop, which the first call opens. If the
+server dies or does not answer in time, the calls concerned fail, and the next call opens a new connection;
+the old one is closed as soon as no call waits for it. If the server marks a result as an error of the tool
+(`isError`), the policy reads it, as MCP intends. With `errors: failures` it counts as a failure of the tool,
+which suits servers that report their own faults in this way.
 
-A stdio server is started with MCP's few default variables of the environment and those that `env` names.
+A stdio server gets the environment variables that MCP passes on by default, and those that `env` names.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import Field
 
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.declare import (
@@ -48,49 +49,35 @@ from rag_r1.tools.secret_option import Variable
 #: Longest text of a result, in characters.
 MAX_CHARS = 20_000
 
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _texts(value: tuple) -> tuple:
-    if not all(isinstance(text, str) and text for text in value):
-        raise ValueError("not all are texts")
-    return value
-
-
-Texts = Annotated[
-    tuple,
-    BeforeValidator(_as_tuple),
-    AfterValidator(_texts),
-    Constraint("a list of texts, such as [npx, server]"),
+_Texts = Annotated[
+    tuple[Annotated[Text, Field(min_length=1)], ...], Constraint("a list of texts, such as [npx, server]")
 ]
 
 
 @options("rag_r1.tools.NAME")
 class McpOptions:
-    """The keys of the tool `mcp`: of its server (`command` or `url`), and of the tool."""
+    """The keys of the tool `mcp`. A server is given by either `command` or `url`."""
 
-    #: The command of a server that is started here and spoken to over stdio.
-    command: Texts | None = None
-    #: The address of a server with streamable HTTP.
+    #: The command that starts a server, which is connected over stdio.
+    command: _Texts | None = None
+    #: The address of a server that is connected over streamable HTTP.
     url: Address | None = None
-    #: The tool's name at the server; null: the name of the entry.
+    #: The name of the tool at the server; null: the name of the entry.
     call: Text | None = None
-    #: Names of environment variables that a command gets.
-    env: Texts = ()
-    #: The folder in which a command is started; null: the current one.
+    #: Names of environment variables that the command gets.
+    env: _Texts = ()
+    #: The folder in which the command is started; null: the current one.
     cwd: Text | None = None
     #: Environment variable with a bearer token for `url`.
     token_env: Variable = None
-    #: Seconds for connecting, and for the answer to a call.
+    #: Seconds for connecting, and also for the answer to a call.
     timeout_s: PositiveSeconds = 60.0
-    #: Whether the policy reads a tool's error (`told`), or it counts as a failure.
+    #: Whether the policy is told about an error of the tool, or it counts as a failure.
     errors: Literal["told", "failures"] = "told"
 
 
 def make_mcp(options: Mapping[str, Any], key: str) -> McpTool:
-    """The tool `mcp`. Raises OptionsError for a wrong option, and ValueError if the package mcp is
+    """Return the tool `mcp`. Raises OptionsError for a wrong option, and ValueError if the package mcp is
     missing."""
     parsed = options_from(McpOptions, options, key)
     if (parsed.command is None) == (parsed.url is None) or parsed.command == ():
@@ -101,7 +88,8 @@ def make_mcp(options: Mapping[str, Any], key: str) -> McpTool:
 
 
 def has_mcp() -> bool:
-    """Whether the package mcp is installed, in version 2 or later. Importing it would take seconds."""
+    """Whether version 2 or later of the package mcp is installed. It is not imported, which would take
+    seconds."""
     try:
         return int(version("mcp").partition(".")[0]) >= 2
     except (PackageNotFoundError, ValueError):
@@ -109,12 +97,12 @@ def has_mcp() -> bool:
 
 
 class McpFailure(Exception):
-    """A call that the server did not answer as it should."""
+    """Raised if a server does not answer a call as it should."""
 
 
 class McpTool(FunctionTool):
-    """One tool of a server. Any arguments pass its own schema; they are checked by the server's schema when
-    the connection is open, and wrong ones are refused."""
+    """One tool of a server. Its own schema accepts any arguments; they are checked against the server's
+    schema when the connection is open."""
 
     def __init__(self, name: str, options: McpOptions):
         schema = schema_of({"type": "object"})
@@ -122,7 +110,8 @@ class McpTool(FunctionTool):
         self.options = options
 
     async def _ask(self, /, **arguments: Any) -> str | Refusal:
-        """The text of the result. Raises McpFailure, and what the package mcp raises."""
+        """Call the tool at the server; returns the text of the result. Raises McpFailure, and what the
+        package mcp raises."""
         async with (await _connections()).server_for_loop(self.options).connection() as connection:
             schemas = await connection.schemas()
             if self.name not in schemas:
@@ -145,12 +134,13 @@ class McpTool(FunctionTool):
 
 
 async def _connections() -> Any:
-    """The module that imports the package mcp. That takes seconds, for which the event loop must not wait."""
+    """Return the module connections.py. It imports the package mcp, which takes seconds, so that is done in a
+    thread."""
     return await asyncio.to_thread(import_module, "rag_r1.tools.mcp.connections")
 
 
 def content_text(result: Any) -> str:
-    """The content of a result as one text; a block that is not a text is named, not shown."""
+    """Return the content of a result as one text. A block that is not a text is only named."""
     parts = []
     for block in result.content:
         resource = getattr(block, "resource", None)
@@ -162,8 +152,8 @@ def content_text(result: Any) -> str:
 
 
 def prefixed_entries(tools: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """A server's tools as entries of `rag_r1.tools`, with description and parameters but without the
-    server."""
+    """Return the tools of a server as entries of `rag_r1.tools`, with description and parameters, but without
+    the keys of the server."""
     return {
         tool.name: {
             "description": (tool.description or "")[:MAX_CHARS],

@@ -1,4 +1,4 @@
-"""The client of the retrieval server, and a server of one's own for a run."""
+"""The client of the retrieval server, and a server that runs only for the length of a command."""
 
 from rag_r1.system.renamed_modules import forwarding_getattr
 

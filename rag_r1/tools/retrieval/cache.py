@@ -1,10 +1,12 @@
-"""A cache of search results that belongs to one version of the server's index.
+"""A cache of search results that all belong to one version of the server's index.
 
-A server that reloads its index names the new version in its next answer (`X-Index-Version`). The results of
-the old index are then forgotten. Requests that were under way at that moment may bring answers of either; so
-the answer to a request is kept only if no other version has been seen since it was sent. A server of another
-make, which names no version, is taken to have one index for ever. Versions count reloads, so a server that is
-ended and started with another index may have the same number again: restart its clients too, or reload.
+When a server has reloaded its index, its next answer names the new version (`X-Index-Version`), and the
+results of the old index are dropped. Requests in flight at that moment may be answered by either index, so an
+answer is kept only if no other version has been seen since its request was sent.
+
+If a server names no version, as other projects' do not, the client assumes that its index never changes.
+Versions count the reloads of one process. A server that is restarted with another index may therefore have
+the same version as before: restart its clients as well, or reload the index instead.
 """
 
 from __future__ import annotations
@@ -20,23 +22,23 @@ class QueryCache:
     def __init__(self, size: int):
         self._documents: LRUCache[str, list[Document]] = LRUCache(size)
         self._version: str | None = None
-        #: How often another version was seen; a request remembers the number at which it was sent.
-        self.changes = 0
+        #: Number of reloads that were seen so far. A caller notes it when it sends a request.
+        self.reloads = 0
 
     def get(self, query: str) -> list[Document] | None:
-        """The documents of a query, or None if they are not in the cache."""
+        """Return the documents of a query; None if they are not in the cache."""
         return self._documents.get(query)
 
-    def keep(self, query: str, documents: list[Document], sent_at: int) -> None:
-        """Keep the result of a request that was sent at this number of changes."""
-        if self._documents.maxsize and sent_at == self.changes:
+    def keep(self, query: str, documents: list[Document], reloads_when_sent: int) -> None:
+        """Keep the result of a query, unless the index was reloaded since the request was sent."""
+        if self._documents.maxsize and reloads_when_sent == self.reloads:
             self._documents[query] = documents
 
-    def note_version(self, version: str | None, sent_at: int) -> None:
-        """Note the version in the answer to a request that was sent at this number of changes."""
-        if version is None or sent_at != self.changes:
+    def note_version(self, version: str | None, reloads_when_sent: int) -> None:
+        """Note the version of the index in an answer. Another version than before empties the cache."""
+        if version is None or reloads_when_sent != self.reloads:
             return
         if self._version not in (None, version):
             self._documents.clear()
-            self.changes += 1
+            self.reloads += 1
         self._version = version

@@ -1,26 +1,23 @@
 """The client of the retrieval server, which answers the searches of rollouts.
 
 One client serves all trajectories of a process over one pool of connections. New queries that arrive almost
-together are sent together. A query that is already in flight for another trajectory is awaited, not sent
-again (single flight), and one that was answered before comes from an LRU cache, until the server has reloaded
-its index (cache.py). The trajectories of a GRPO group send the same queries, so both matter.
-Whatever can go wrong on the wire (refused connection, time-out, 5xx, 429, broken JSON, wrong shape) is
-retried with exponential back-off and jitter; after the last retry the query gets a `Failure`, never an
-exception, so a dead retriever costs one bounded error observation and not the run. Failures are not cached.
-Redirects are errors; nothing is decompressed.
+together share a request. The trajectories of a GRPO group send similar queries, so no query is sent twice:
+one that is in flight for another trajectory is awaited, and one that was answered before comes from an LRU
+cache, until the server reloads its index (cache.py).
+
+Whatever goes wrong on the wire (refused connection, time-out, 5xx, 429, broken JSON, wrong shape) is retried
+with exponential back-off and jitter. After the last retry the query gets a `Failure` and not an exception, so
+a dead retriever costs each search one short error message, and not the run. Failures are not cached.
+Redirects are errors, and nothing is decompressed.
 
 With `agentic_input` a query is sent together with what the server's encoder was trained to read beside it,
-such as the question, in the server's own format (query_format.py).
-
-The token for a server that requires one is read from the environment variable `RETRIEVAL_TOKEN`; it is not a
-key of the configuration, because configurations are logged.
+such as the question, in the format that the server states (query_format.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,10 +32,11 @@ from rag_r1.io.retry import RetryPolicy, is_transient, retry_after
 from rag_r1.options.declare import options_from
 from rag_r1.options.server_address import WEB_PAGE
 from rag_r1.protocols import CachedDocuments, Document, Failure
+from rag_r1.protocols.actions import NO_ANSWER
 from rag_r1.protocols.retriever_query import Context
 from rag_r1.tools.function_tool import SearchTool
 from rag_r1.tools.retrieval.cache import QueryCache
-from rag_r1.tools.retrieval.options import RetrieverConfig
+from rag_r1.tools.retrieval.options import RetrieverConfig, token_header
 from rag_r1.tools.retrieval.query_format import (
     MAX_READY_BYTES,
     VERSION_HEADER,
@@ -48,14 +46,10 @@ from rag_r1.tools.retrieval.query_format import (
 
 logger = logging.getLogger(__name__)
 
-#: What the policy reads when a search could not be answered. A fixed text: a server's own is hostile data.
-FAILURE_TEXT = "The search engine did not answer. Try another query, or answer with what is known."
-#: A response larger than this many bytes is not a search result.
+#: Most bytes of a response.
 MAX_RESPONSE_BYTES = 64 << 20
-#: Most JSON values of a response, and more for each document that was requested.
+#: Most JSON values of a response: a base, and some for each document that was requested.
 _BASE_VALUES, _VALUES_PER_DOCUMENT = 50_000, 200
-#: The environment variable with the server's bearer token.
-TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
 #: Longest wait between two attempts.
 _MAX_WAIT_S = 20.0
 
@@ -65,39 +59,38 @@ Entry = Result | asyncio.Future[Result]
 
 @dataclass
 class ClientStats:
-    """Counts since the client was created. queries = cached + joined + sent."""
+    """Counts since the client was created; queries = cached + joined + sent."""
 
     queries: int = 0
+    #: Queries that were answered from the cache.
     cached: int = 0
+    #: Queries that waited for an equal one in flight.
     joined: int = 0
     sent: int = 0
+    #: HTTP requests, including retries.
     requests: int = 0
+    #: Turns whose queries were sent again.
     retried: int = 0
+    #: Queries that got a Failure.
     failed: int = 0
 
 
 def failure(detail: str) -> Failure:
-    """The result of a query that got no answer; `detail` is for people."""
-    return Failure(FAILURE_TEXT, "retriever", detail[:200])
-
-
-def token_header() -> dict[str, str]:
-    """The header with the token in `TOKEN_VARIABLE`; empty without one. It must not be logged."""
-    token = os.environ.get(TOKEN_VARIABLE, "").strip()
-    return {"Authorization": f"Bearer {token}"} if token else {}
+    """Return the result of a query without an answer; `detail` is for people."""
+    return Failure(NO_ANSWER, "retriever", detail[:200])
 
 
 def make_retrieval(options: Mapping[str, Any], key: str) -> RetrievalClient:
-    """The tool `retrieval` of `rag_r1.tools`, for another server or index. Raises OptionsError."""
+    """Return the tool `retrieval` of `rag_r1.tools`, for another server or index. Raises OptionsError."""
     return RetrievalClient(options_from(RetrieverConfig, options, key))
 
 
-#: Errors of a connection, and those of reading a response: the request is repeated.
+#: Errors of connections and of reading responses, after which a request is repeated.
 _TRANSIENT = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError, RecursionError)
 
 
 class RetrievalClient(SearchTool):
-    """The search tool that asks a retrieval server; bound to the event loop in which it is first used."""
+    """The search tool of a retrieval server; bound to the event loop in which it is first used."""
 
     def __init__(self, config: RetrieverConfig):
         self.config = config
@@ -106,7 +99,7 @@ class RetrievalClient(SearchTool):
         self._cache = QueryCache(config.cache_size)
         self._in_flight: dict[str, asyncio.Future[Result]] = {}
         self._requests: set[asyncio.Task[None]] = set()
-        #: The turns that will share the next request, and the future that sends it at once when it is set.
+        #: The turns that will share the next request, and the future that sends it at once when it is done.
         self._open_turns: list[list[str]] | None = None
         self._full: asyncio.Future[None]
         self._session: aiohttp.ClientSession | None = None
@@ -114,13 +107,13 @@ class RetrievalClient(SearchTool):
         self._format = RemoteQueryFormat(config.base, config.mode, self._get, self._retry)
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
-        """Documents for each query as it is, best first, or a Failure. Never raises for a failed search."""
+        """Search for the queries, sent unchanged; returns the documents of each, best first, or a Failure."""
         return await self.call([{"query": query} for query in queries])
 
     async def call(
         self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
     ) -> list[Result]:
-        """Documents for each call, as `search`; with a context, queries are sent as `agentic_input` says."""
+        """Search for the queries of some calls. With a context, they are sent as `agentic_input` says."""
         queries: Sequence[str] = [args["query"] for args in arguments]
         if context is not None and self.reads_context:
             try:
@@ -141,7 +134,8 @@ class RetrievalClient(SearchTool):
         ]
 
     def _look_up(self, queries: Sequence[str]) -> tuple[list[Entry], set[int], list[str]]:
-        """Each query's cached result or future, the positions of joined ones, and the queries to send."""
+        """Return the cached result or the future of each query, the positions of queries that joined one in
+        flight, and the queries to send."""
         entries: list[Entry] = []
         new_queries: list[str] = []
         joined: set[int] = set()
@@ -174,16 +168,16 @@ class RetrievalClient(SearchTool):
             self._session = None
 
     def _enqueue(self, queries: list[str]) -> None:
-        """Send the queries of a turn, together with those that arrive within `gather_s` seconds, up to
-        `max_queries`: an engine ends many turns in one step, and a request takes more CPU time than the
-        queries in it. The queries of a turn stay together."""
+        """Send the queries of a turn together with those that arrive within `gather_s` seconds, up to
+        `max_queries`: an engine ends many turns in one step, and a request takes more CPU time than its
+        queries. The queries of a turn stay together."""
         turns, limit = self._open_turns, self.config.max_queries
         if turns is not None and sum(map(len, turns)) + len(queries) > limit:
             self._full.set_result(None)
             turns = None
         if turns is None:
             turns, self._full = [], asyncio.get_running_loop().create_future()
-            # A task of its own: if a trajectory is cancelled, the others still get their answers.
+            # A task of its own, so that the others get their answers if a trajectory is cancelled.
             request = asyncio.create_task(self._send(turns, full=self._full))
             self._requests.add(request)
             request.add_done_callback(self._requests.discard)
@@ -196,33 +190,35 @@ class RetrievalClient(SearchTool):
     async def _send(
         self, turns: list[list[str]], attempt: int = 0, full: asyncio.Future[None] | None = None
     ) -> None:
-        """Request the queries of the turns, and deliver the answers to all searches that wait for them.
-        `full`: more turns may arrive until it is done, or for `gather_s` seconds. After a failure each turn
-        is retried in a request of its own, without the queries that have an answer already. So a faulty turn
-        costs those that shared its request one attempt at most, and a refused query affects only its own
-        turn."""
+        """Request the queries of the turns, and deliver the answers to all searches that wait for them. Until
+        `full` is done, or for `gather_s` seconds, more turns may join.
+
+        After a failure each turn is retried in a request of its own, without the queries that have been
+        answered. So a faulty turn costs those that shared its request at most one attempt, and a refused
+        query affects only its own turn.
+        """
         if full is not None and not full.done():
             await asyncio.wait([full], timeout=self.config.gather_s)
             if self._open_turns is turns:
                 self._open_turns = None
         queries = [query for turn in turns for query in turn]
-        sent_at, wait_s, is_refusal = self._cache.changes, 0.0, False
+        reloads_when_sent, wait_s, is_refusal = self._cache.reloads, 0.0, False
         answers: Sequence[list[Document] | str]
         try:
             self.stats.requests += 1
             answers = await self._request(queries)
         except aiohttp.ClientResponseError as error:
             answers = [f"HTTP {error.status}"] * len(queries)
-            # Otherwise the server understood the request, and would refuse it again.
+            # An error that is not transient means that the server would refuse the request again.
             is_refusal = not is_transient(error.status)
             wait_s = retry_after(error.headers)
         except Exception as error:
             answers = [self._describe(error)] * len(queries)
-            if not isinstance(error, _TRANSIENT):  # a fault of this client: logged, and not retried
+            if not isinstance(error, _TRANSIENT):  # a bug of this client, which a retry would not help
                 logger.exception("search failed at %s", self.config.endpoint)
                 attempt = self._retry.retries
         is_last = len(turns) == 1 if is_refusal else attempt >= self._retry.retries
-        problems = self._deliver(dict(zip(queries, answers, strict=True)), sent_at, is_last)
+        problems = self._deliver(dict(zip(queries, answers, strict=True)), reloads_when_sent, is_last)
         retried_turns = [part for turn in turns if (part := [query for query in turn if query in problems])]
         if is_last or not retried_turns:
             return
@@ -233,13 +229,13 @@ class RetrievalClient(SearchTool):
         await asyncio.gather(*(self._send([turn], attempt) for turn in retried_turns))
 
     def _deliver(
-        self, answers: Mapping[str, list[Document] | str], sent_at: int, is_last: bool
+        self, answers: Mapping[str, list[Document] | str], reloads_when_sent: int, is_last: bool
     ) -> dict[str, str]:
-        """Deliver the documents and, after the last attempt, the failures; returns the problems."""
+        """Deliver documents and, after the last attempt, failures. Returns what is wrong, by query."""
         problems = {query: answer for query, answer in answers.items() if isinstance(answer, str)}
         for query, answer in answers.items():
             if query not in problems:
-                self._settle(query, answer, sent_at)
+                self._settle(query, answer, reloads_when_sent)
             elif is_last:
                 self._settle(query, failure(problems[query]))
         if problems and is_last:
@@ -247,18 +243,18 @@ class RetrievalClient(SearchTool):
             logger.warning("search failed at %s (%s), %d queries", self.config.endpoint, text, len(problems))
         return problems
 
-    def _settle(self, query: str, result: Result, sent_at: int = 0) -> None:
+    def _settle(self, query: str, result: Result, reloads_when_sent: int = 0) -> None:
         """Deliver a result to all searches that wait for this query."""
         if isinstance(result, Failure):
             self.stats.failed += 1
         else:
-            self._cache.keep(query, result, sent_at)
+            self._cache.keep(query, result, reloads_when_sent)
         future = self._in_flight.pop(query, None)
         if future is not None and not future.done():
             future.set_result(result)
 
     def _describe(self, error: Exception) -> str:
-        """An error in words for people."""
+        """Return a description of an error for people."""
         if isinstance(error, asyncio.TimeoutError):
             return f"no answer within {self.config.timeout_s:g} s"
         return f"{type(error).__name__}: {error}"
@@ -270,7 +266,7 @@ class RetrievalClient(SearchTool):
         return self._session
 
     async def _get(self, address: str) -> tuple[int, bytes]:
-        """The status and body of `/ready` (b"" if too large). Raises the errors of connections."""
+        """Return the status and the body of `/ready` (b"" if too large). Raises the errors of connections."""
         async with self._open_session().get(address, allow_redirects=False) as response:
             try:
                 return response.status, await read_body(response, MAX_READY_BYTES)
@@ -278,11 +274,11 @@ class RetrievalClient(SearchTool):
                 return response.status, b""  # read_format refuses it
 
     async def _request(self, queries: list[str]) -> list[list[Document] | str]:
-        """The documents of each query, or what is wrong with them. Raises the errors of connections, and
-        ValueError or RecursionError if the response has no results for these queries."""
-        wire, sent_at = self.config.wire_format, self._cache.changes
+        """Return the documents of each query, or what is wrong with them. Raises the errors of connections,
+        and ValueError or RecursionError if the response has no results for these queries."""
+        wire, reloads_when_sent = self.config.wire_format, self._cache.reloads
         payload = wire.payload(queries, self.config.topk)
-        # A redirect would carry queries and token to an address that nobody has configured.
+        # A redirect would send the queries and the token to an address that nobody has configured.
         posted = self._open_session().post(self.config.endpoint, json=payload, allow_redirects=False)
         async with posted as response:
             if response.status != 200:
@@ -294,7 +290,7 @@ class RetrievalClient(SearchTool):
             version = response.headers.get(VERSION_HEADER)
             self.index = " ".join(filter(None, (response.headers.get("X-Index"), version)))
             self._format.note_version(version)
-            self._cache.note_version(version, sent_at)
+            self._cache.note_version(version, reloads_when_sent)
             body = await read_body(response, MAX_RESPONSE_BYTES)
         max_values = _BASE_VALUES + _VALUES_PER_DOCUMENT * len(queries) * self.config.topk
         return wire.parse_each(read_json(body, max_values), len(queries), self.config.topk)

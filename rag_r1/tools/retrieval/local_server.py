@@ -1,7 +1,7 @@
-"""Builds an index and runs a retrieval server for it as a child process.
+"""Builds an index, and runs a retrieval server for it as a child process.
 
-It is the real server, in its own process, used over HTTP: `rag_r1` and `retrieval_server` share no code. It
-ends with its parent, and gets no secret of the environment but the token of its own clients
+This is the real server, in its own process and used over HTTP, since `rag_r1` and `retrieval_server` share no
+code. It ends with its parent. Of the secrets in the environment it gets only the token of its clients
 (rag_r1/system/child_processes.py).
 """
 
@@ -24,14 +24,14 @@ from rag_r1.system.child_processes import (
     server_environment,
     wait_until_ready,
 )
-from rag_r1.tools.retrieval.client import TOKEN_VARIABLE
+from rag_r1.tools.retrieval.options import TOKEN_VARIABLE
 
 
 def build_index(
     corpus: Path, out: Path, *options: str, more_corpora: Sequence[Path] = (), timeout_s: float = 600
 ) -> Path:
-    """Build an index folder from a corpus file, and `more_corpora`; returns it. `options` are those of
-    `rag-r1 index build`. Raises RunError if building fails, and subprocess.TimeoutExpired."""
+    """Build the index folder `out` from the files `corpus` and `more_corpora`; returns it. `options` are
+    those of `rag-r1 index build`. Raises RunError if building fails, and subprocess.TimeoutExpired."""
     module = (sys.executable, "-m", "retrieval_server.build_index")
     command = [*module, "--corpus", str(corpus), *map(str, more_corpora), "--out", str(out), *options]
     process = subprocess.run(
@@ -45,13 +45,13 @@ def build_index(
 
 @contextmanager
 def retrieval_process(index: Path, log: Path, *options: str, wait_s: float = 300) -> Iterator[str]:
-    """Serve `index` on a free loopback port for the length of the block; yields the address. `wait_s`:
-    seconds until it must be ready. Raises RunError, with the end of the log, if it is not."""
+    """Serve `index` on a free loopback port for the length of the block; yields the address. Raises RunError,
+    with the end of the log, if the server is not ready within `wait_s` seconds."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     module = ("-m", "retrieval_server.start_retrieval")
     arguments = [*module, "--index", str(index), "--port", str(port), *options]
-    # A session of its own: Ctrl-C is for the caller, who may have searches to finish.
+    # It runs in its own session, since Ctrl-C is for the caller, who may have searches to finish.
     with child_process(arguments, server_environment(TOKEN_VARIABLE), log) as process:
         try:
             wait_until_ready(process, lambda: _is_ready(url), wait_s, name="the retrieval server", log=log)
@@ -61,7 +61,7 @@ def retrieval_process(index: Path, log: Path, *options: str, wait_s: float = 300
 
 
 def _is_ready(url: str) -> bool:
-    """Whether the server at the address answers that it is ready."""
+    """Whether the server at this address reports that it is ready."""
     try:
         with urllib.request.urlopen(f"{url}/ready", timeout=2):
             return True

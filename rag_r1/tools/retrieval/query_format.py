@@ -1,12 +1,14 @@
 """Reads the query format of a retrieval server from its `/ready`.
 
-The separator stands in the manifest of the index and nowhere in the configuration of an agent, so that the
-two cannot disagree; and so does what the encoder was trained to read (`query_mode`), which a configuration
-need not name, and must not contradict. A client requests both when its first query needs them and keeps them
-until an answer to a search shows that the index has been reloaded (`X-Index-Version`): searches after that
-one are written for the new index. An index without a separator (BM25, or a server of another make) is an
-error that names the key and the remedy. The plain query is never sent instead: an encoder that was trained
-otherwise would answer it badly, and silently.
+The separator is in the manifest of the index and not in the configuration of an agent, so the two cannot
+disagree. The manifest also says what the encoder was trained to read (`query_mode`), which a configuration
+need not repeat and must not contradict. A client requests both when its first query needs them. It keeps them
+until the answer to a search shows that the index has been reloaded (`X-Index-Version`); later searches are
+written for the new index.
+
+An index without a separator (BM25, or a server of another project) is an error, which names the key and the
+remedy. The plain query is never sent instead, since an encoder that was trained otherwise would silently give
+bad results.
 """
 
 from __future__ import annotations
@@ -31,32 +33,32 @@ MODE_REMEDY = "leave it out, or serve an index of an encoder that was trained so
 #: The header of an answer with the version of the index that was searched.
 VERSION_HEADER = "X-Index-Version"
 
-#: GET of an address: its status and body. Raises the errors of connections.
+#: Sends GET to an address; returns the status and the body. Raises the errors of connections.
 Get = Callable[[str], Awaitable[tuple[int, bytes]]]
 
 
 class QueryFormatError(ValueError):
-    """The server does not state its query format, or another one than `key` has, for the reason in `what`.
-    `is_transient`: a later request may help."""
+    """Raised if the server does not state its query format, or states another one than the configuration has
+    under `key`. `what` is the reason, and `is_transient` whether a later request may succeed."""
 
     def __init__(self, what: str, *, is_transient: bool = False, key: str = KEY, remedy: str = REMEDY):
         super().__init__(f"{key}: {what}; {remedy}")
         self.what, self.is_transient, self.key, self.remedy = what, is_transient, key, remedy
 
     def stops(self, mode: Mode | None) -> bool:
-        """Whether a query with this `mode` cannot be sent. A plain one needs no separator."""
+        """Whether a query in this mode cannot be sent. A plain one can be sent without a separator."""
         return mode != "plain" or self.key != KEY
 
 
 def ready_address(base: str) -> tuple[str, str | None]:
-    """The address of `/ready` of the server behind `base`, and the index that `base` names, if it does so in
-    its path (`http://host:8000/indexes/wiki`)."""
+    """Return the address of the server's `/ready`, and the index that the path of `base` names, if any (as in
+    `http://host:8000/indexes/wiki`)."""
     match = _INDEX_ADDRESS.fullmatch(base)
     return (f"{match['root']}/ready", match["name"]) if match else (f"{base}/ready", None)
 
 
 def read_format(address: str, index: str | None, status: int, body: bytes) -> QueryFormat:
-    """The format in an answer to `GET /ready`. Raises QueryFormatError, whose text names key and remedy."""
+    """Return the format in an answer to `GET /ready`. Raises QueryFormatError, which names key and remedy."""
     if status != 200:
         raise QueryFormatError(f"{address} answers HTTP {status}", is_transient=is_transient(status))
     try:
@@ -70,8 +72,8 @@ def read_format(address: str, index: str | None, status: int, body: bytes) -> Qu
 
 
 def choose_mode(form: QueryFormat, configured: Mode | None) -> Mode:
-    """The mode of queries: that of the encoder's training, else the configured one, else the question
-    (`agentic`). Raises QueryFormatError if the first two differ."""
+    """Return the mode of queries: that of the encoder's training, else the configured one, else `agentic`
+    (the question). Raises QueryFormatError if the first two differ."""
     if configured is not None and form.mode not in (None, configured):
         what = f"it is {configured}, but the encoder of the index was trained with {form.mode}"
         raise QueryFormatError(what, key=MODE_KEY, remedy=MODE_REMEDY)
@@ -79,9 +81,12 @@ def choose_mode(form: QueryFormat, configured: Mode | None) -> Mode:
 
 
 class RemoteQueryFormat:
-    """Writes queries in the format of a server, which the first query requests from it; bound to the running
-    event loop. Queries that arrive meanwhile wait for the same answer. The next query repeats the request if
-    it failed, or if its answer was about an earlier version of the index. `mode`: as configured."""
+    """Writes queries in the format of a server; bound to the running event loop. `mode` is the configured
+    one.
+
+    The first query requests the format from the server, and queries that arrive meanwhile wait for the same
+    answer. If the request failed, or the index was reloaded since, the next query requests the format again.
+    """
 
     def __init__(self, base: str, mode: Mode | None, get: Get, retry: RetryPolicy):
         self._address, self._index = ready_address(base)
@@ -89,7 +94,7 @@ class RemoteQueryFormat:
         self._request: asyncio.Task[QueryFormat] | None = None
 
     async def texts(self, queries: Sequence[str], context: Context) -> Sequence[str]:
-        """The texts that are sent in place of the queries of a turn; they are noted in the context. Raises
+        """Return the texts to send in place of the queries of a turn, and note them in the context. Raises
         QueryFormatError if the server does not name its separator, or if its encoder was trained with another
         mode than is configured; and the errors of connections after the last retry."""
         try:
@@ -104,8 +109,8 @@ class RemoteQueryFormat:
         return [context.sent[query] for query in queries]
 
     async def format(self) -> QueryFormat:
-        """The server's format. Raises QueryFormatError, and the errors of connections after the last retry;
-        also if the client is closed meanwhile."""
+        """Return the server's format. Raises QueryFormatError, and the errors of connections after the last
+        retry or if the client is closed meanwhile."""
         if self._request is None or has_failed(self._request):
             self._request = asyncio.create_task(self._ask())
         request = self._request
@@ -114,24 +119,24 @@ class RemoteQueryFormat:
         except asyncio.CancelledError:
             current_task = asyncio.current_task()
             if not request.cancelled() or (current_task is not None and current_task.cancelling()):
-                raise  # the caller is cancelled, and not the request
+                raise  # the caller was cancelled, and not the request
             raise ConnectionAbortedError("the client was closed while it asked for the separator") from None
 
     def note_version(self, version: str | None) -> None:
-        """Note the version of the index in an answer: if it is another one than that of the format, the next
-        query requests the format again."""
+        """Note the version of the index in an answer. If the format is of another version, the next query
+        requests it again."""
         if version is None or self._request is None or not self._request.done() or has_failed(self._request):
             return
         if (current := self._request.result().index_version) is not None and version != str(current):
             self._request = None
 
     def cancel(self) -> None:
-        """Cancel the request for the format, if it is under way."""
+        """Cancel the request for the format, if it is in flight."""
         if self._request is not None:
             self._request.cancel()
 
     async def _ask(self) -> QueryFormat:
-        """The format, with retries. Raises the error of the last attempt."""
+        """Request the format, with retries. Raises the error of the last attempt."""
         try:
             return await with_retries(self._retry, self._ask_once)
         except TransientError as error:
@@ -139,6 +144,7 @@ class RemoteQueryFormat:
             raise error.__cause__ from None
 
     async def _ask_once(self) -> QueryFormat:
+        """Request the format once. Raises TransientError, from the cause, for a failure that may pass."""
         try:
             status, body = await self._get(self._address)
             return read_format(self._address, self._index, status, body)

@@ -1,13 +1,13 @@
 """The two wire formats of the retrieval client: how requests are written and responses are read.
 
-    retrieve   POST /retrieve {"queries", "topk", "return_scores"} -> {"result": [[{"document", "score"}]]},
-               Search-R1's, RAG-R1's and our own server's
-    queries    POST /queries {"queries", "k"} -> {"queries", "answers": [["id<TAB>contents"]]}, R1-Searcher's;
-               it has no scores
+    retrieve   the format of Search-R1's, RAG-R1's and this project's server:
+               POST /retrieve {"queries", "topk", "return_scores"} -> {"result": [[{"document", "score"}]]}
+    queries    the format of R1-Searcher's server, which has no scores:
+               POST /queries {"queries", "k"} -> {"queries", "answers": [["id<TAB>contents"]]}
 
-Answers are not trusted: whatever their shape, reading them gives documents or raises ValueError. In a search,
-a fault in one query's documents affects only that query (`parse_each`); the test search of a preflight
-refuses any fault (`parse_strict`).
+Answers are not trusted: whatever their shape, reading them returns documents or raises ValueError. In a
+search, a fault in the documents of one query affects only that query (`parse_each`). The test search of a
+preflight accepts no fault at all (`parse_strict`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import Any
 from rag_r1.options.server_address import OTHER_JSON
 from rag_r1.protocols import Document
 
-#: A passage is about 100 words; a document beyond this many characters is cut before it reaches a tokenizer.
+#: Longest document, in characters; a longer one is cut before it reaches a tokenizer. A passage has about 100
+#: words.
 MAX_DOCUMENT_CHARS = 20_000
-#: Longest id of a document; web addresses are the longest.
+#: Longest id of a document, in characters; the longest are web addresses.
 MAX_ID_CHARS = 2_000
 
 
@@ -32,21 +33,22 @@ class WireFormat:
 
     #: The server's route.
     path: str
-    #: The body of a request, from its queries and the number of documents for each.
+    #: Makes the body of a request from the queries and the number of documents for each.
     payload: Callable[[Sequence[str], int], dict[str, Any]]
-    #: The key of an answer under which it has one list of documents for each query.
+    #: The key of an answer with a list of documents for each query.
     results_key: str
     #: Converts one document from JSON. Raises ValueError.
     read_document: Callable[[Any], Document]
 
     def parse_strict(self, data: Any, n_queries: int, topk: int) -> list[list[Document]]:
-        """The first `topk` documents of each query. Raises ValueError if the shape of anything is wrong."""
+        """Return the first `topk` documents of each query. Raises ValueError if anything has a wrong
+        shape."""
         results = _results(data, self.results_key, n_queries)
         return [[self.read_document(item) for item in items[:topk]] for items in results]
 
     def parse_each(self, data: Any, n_queries: int, topk: int) -> list[list[Document] | str]:
-        """The first `topk` documents of each query, or what is wrong with them. Raises ValueError if there
-        is not one list for each query."""
+        """Return the first `topk` documents of each query, or what is wrong with them. Raises ValueError
+        unless there is one list for each query."""
         results = _results(data, self.results_key, n_queries)
         return [self._documents_or_fault(items[:topk]) for items in results]
 
@@ -58,7 +60,7 @@ class WireFormat:
 
 
 def _results(data: Any, key: str, n_queries: int) -> list[list[Any]]:
-    """The list of documents of each query. Raises ValueError if there is not one for each."""
+    """Return the list of documents of each query. Raises ValueError unless there is one for each."""
     result = data.get(key) if isinstance(data, dict) else None
     is_complete = isinstance(result, list) and len(result) == n_queries
     if not is_complete or not all(isinstance(items, list) for items in result):
@@ -68,7 +70,7 @@ def _results(data: Any, key: str, n_queries: int) -> list[list[Any]]:
 
 
 def _read_document(item: Any) -> Document:
-    """A document of `retrieve`: with its score, or bare."""
+    """Read a document of the format `retrieve`, with or without a score."""
     has_score = isinstance(item, dict) and isinstance(item.get("document"), dict)
     document, score = (item["document"], item.get("score")) if has_score else (item, None)
     contents = document.get("contents") if isinstance(document, dict) else None
@@ -81,12 +83,12 @@ def _read_document(item: Any) -> Document:
 
 
 def _read_score(score: Any) -> float | None:
-    """The score of a document; None if it is not a number. Raises ValueError if it is not finite."""
+    """Read the score of a document; None if it is not a number. Raises ValueError if it is not finite."""
     if not isinstance(score, int | float) or isinstance(score, bool):
         return None
     try:
         number = float(score)
-    except OverflowError:  # JSON's whole numbers have no upper limit; an infinite one is refused below
+    except OverflowError:  # whole numbers in JSON have no limit; infinity is refused below
         number = math.inf
     if not math.isfinite(number):
         raise ValueError("a score must be a finite number")
@@ -94,7 +96,7 @@ def _read_score(score: Any) -> float | None:
 
 
 def _read_line(item: Any) -> Document:
-    """A document of `queries`: one text, with the id before the first tab."""
+    """Read a document of the format `queries`: one text, with the id before the first tab."""
     if not isinstance(item, str):
         raise ValueError(f"{OTHER_JSON}: an answer must be a string, id<TAB>contents")
     document_id, tab, contents = item.partition("\t")

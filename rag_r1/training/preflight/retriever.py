@@ -14,7 +14,7 @@ from rag_r1.options.declare import read_options
 from rag_r1.options.problems import PreflightReport, error, first_line, is_unset, plain, warning
 from rag_r1.options.server_address import FIRST_ANSWER_S
 from rag_r1.tools.registry import DEFAULT_TOOL
-from rag_r1.tools.retrieval.client import TOKEN_VARIABLE, RetrieverConfig, token_header
+from rag_r1.tools.retrieval.options import TOKEN_VARIABLE, RetrieverConfig, token_header
 from rag_r1.tools.retrieval.query_format import QueryFormatError, choose_mode, read_format, ready_address
 from rag_r1.training.preflight.retriever_limits import check_limits, limits_in
 

@@ -84,16 +84,16 @@ def test_what_is_kept_is_of_the_newest_version_that_was_seen_in_whatever_order_a
         if kind == "reload":
             served += 1
         elif kind == "send":
-            under_way.append((kept.changes, served))
+            under_way.append((kept.reloads, served))
         elif under_way:
             sent_at, first = under_way.pop(number % len(under_way))
             by = first + number % (served - first + 1)
-            seen = max(seen, by) if sent_at == kept.changes else seen
+            seen = max(seen, by) if sent_at == kept.reloads else seen
             kept.note_version(str(by), sent_at)
             kept.keep("query", [Document(str(by), "")], sent_at)
         assert kept.get("query") in (None, [Document(str(seen), "")])
     for _ in range(2):  # the first of them may be the one by which the client learns of the last reload
-        sent_at = kept.changes
+        sent_at = kept.reloads
         kept.note_version(str(served), sent_at)
         kept.keep("query", [Document(str(served), "")], sent_at)
     assert kept.get("query") == [Document(str(served), "")]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.protocols import CachedDocuments, Document, Failure
-from rag_r1.tools.retrieval.client import FAILURE_TEXT
+from rag_r1.protocols.actions import NO_ANSWER
 from tests.fakes.retriever import answer, client_of, right, run
 
 
@@ -97,7 +97,7 @@ async def test_a_turn_that_the_server_refuses_takes_no_other_with_it():
     async with client_of(picky, gather_s=0.05) as (client, requests):
         good, bad, fine = await asyncio.gather(*(client.search([q]) for q in ("good", "bad", "fine")))
         assert (good[0][0].id, fine[0][0].id) == ("id good", "id fine")
-        assert bad == [Failure(FAILURE_TEXT, "retriever")]
+        assert bad == [Failure(NO_ANSWER, "retriever")]
         assert [request["queries"] for request in requests][0] == ["good", "bad", "fine"]
         assert sorted(request["queries"] for request in requests[1:]) == [["bad"], ["fine"], ["good"]]
 
@@ -117,7 +117,7 @@ async def test_closing_the_client_releases_those_whose_request_has_not_left():
         waiting = asyncio.create_task(client.search(["a"]))
         await asyncio.sleep(0)
         await client.close()
-        assert await waiting == [Failure(FAILURE_TEXT, "retriever")] and not requests
+        assert await waiting == [Failure(NO_ANSWER, "retriever")] and not requests
 
 
 async def test_a_cache_size_of_zero_asks_again():

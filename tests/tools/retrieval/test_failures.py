@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from rag_r1.protocols import Document, Failure
+from rag_r1.protocols.actions import NO_ANSWER
 from rag_r1.tools import RetrievalClient, RetrieverConfig
-from rag_r1.tools.retrieval.client import FAILURE_TEXT
 from tests.fakes.json_server import JsonStub
 from tests.fakes.retriever import Retriever, answer, client_of, run
 
@@ -26,7 +26,7 @@ def test_the_servers_token_comes_from_the_environment_and_reaches_no_log(token, 
         with JsonStub(lambda questions: (401, '{"error": "unauthorized"}')) as server:
             client = RetrievalClient(RetrieverConfig(url=server.url))
             [failure] = await client.search(["a"])
-            assert isinstance(failure, Failure) and failure.reason == FAILURE_TEXT
+            assert isinstance(failure, Failure) and failure.reason == NO_ANSWER
             await client.close()
         headers = [questions.headers.get("Authorization") for questions in server.asked]
         assert headers == [sent]  # and a refusal is not asked for again
@@ -78,7 +78,7 @@ async def test_a_fault_that_stays_gives_a_bounded_failure_which_is_not_cached(fa
         return BROKEN[fault](queries) if broken else answer(queries)
 
     async with client_of(handler) as (client, requests):
-        assert await client.search(["a", "b"]) == [Failure(FAILURE_TEXT, "retriever")] * 2
+        assert await client.search(["a", "b"]) == [Failure(NO_ANSWER, "retriever")] * 2
         assert len(requests) == 3
         broken = False
         assert (await client.search(["a"]))[0][0].id == "id a"
@@ -89,7 +89,7 @@ async def test_a_request_that_the_server_refuses_is_not_repeated():
         return web.Response(status=422)
 
     async with client_of(refuse) as (client, requests):
-        assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
+        assert await client.search(["a"]) == [Failure(NO_ANSWER, "retriever")]
         assert len(requests) == 1
 
 
@@ -98,13 +98,13 @@ async def test_a_server_that_never_answers_costs_a_timeout_and_not_the_run():
         await asyncio.Event().wait()
 
     async with client_of(hang, timeout_s=0.05, retries=1) as (client, requests):
-        assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
+        assert await client.search(["a"]) == [Failure(NO_ANSWER, "retriever")]
         assert len(requests) == 2
 
 
 async def test_a_dead_server_gives_failures():
     client = RetrievalClient(RetrieverConfig(url="http://127.0.0.1:9", retries=1, backoff_s=0.0))
-    assert await client.search(["a", "b"]) == [Failure(FAILURE_TEXT, "retriever")] * 2
+    assert await client.search(["a", "b"]) == [Failure(NO_ANSWER, "retriever")] * 2
     await client.close()
 
 
@@ -117,7 +117,7 @@ async def test_closing_the_client_releases_those_who_wait():
         while not requests:
             await asyncio.sleep(0)
         await client.close()
-        assert await waiting == [Failure(FAILURE_TEXT, "retriever")]
+        assert await waiting == [Failure(NO_ANSWER, "retriever")]
 
 
 HUGE = 10**400
@@ -137,7 +137,7 @@ async def test_a_score_that_is_no_number_of_this_world_costs_its_own_query_only(
     async with client_of(one_is_odd, gather_s=0.05, retries=1) as (client, requests):
         first, sibling = await asyncio.gather(client.search(["a", "odd"]), client.search(["b"]))
         assert [first[0], sibling[0]] == [[Document("1", query, 1.5)] for query in "ab"]
-        assert first[1] == Failure(FAILURE_TEXT, "retriever")
+        assert first[1] == Failure(NO_ANSWER, "retriever")
         assert "finite number" in first[1].detail
         # What was answered is not asked for again.
         assert [request["queries"] for request in requests] == [["a", "odd", "b"], ["odd"]]
@@ -171,7 +171,7 @@ async def test_a_redirect_is_not_followed_and_the_token_goes_nowhere(status, mon
 
         async with client_of(redirect) as (client, requests):
             [failure] = await client.search(["a"])
-            assert failure == Failure(FAILURE_TEXT, "retriever") and str(status) in failure.detail
+            assert failure == Failure(NO_ANSWER, "retriever") and str(status) in failure.detail
             assert len(requests) == 1 and other.asked == []
 
 
@@ -181,7 +181,7 @@ async def test_an_answer_is_not_unpacked():
         return web.Response(body=body, headers={"Content-Encoding": "gzip"})
 
     async with client_of(packed, retries=0) as (client, _):
-        assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
+        assert await client.search(["a"]) == [Failure(NO_ANSWER, "retriever")]
 
 
 async def test_a_time_to_wait_in_figures_of_another_script_is_none():
@@ -189,5 +189,5 @@ async def test_a_time_to_wait_in_figures_of_another_script_is_none():
         return web.Response(status=503, headers={"Retry-After": "\u00b2"})
 
     async with client_of(busy, retries=1) as (client, requests):
-        assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
+        assert await client.search(["a"]) == [Failure(NO_ANSWER, "retriever")]
         assert len(requests) == 2
