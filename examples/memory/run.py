@@ -5,8 +5,8 @@
 The command makes two warm starts (once, from one base: warm_start.py). For each seed it then trains two
 policies in a world of long pages (world.py):
 
-    memory   with Agentic RAG-R1's blocks: a summary replaces the pages that were read, and a backtrack removes
-             a page that lacks the fact; such a trajectory becomes several training rows
+    memory   with Agentic RAG-R1's blocks: a summary replaces the pages that were read, a backtrack removes
+             a page without the fact; such a trajectory becomes several training rows
     plain    without these two blocks; everything else is the same: budget, questions, script of the warm
              start, GRPO, steps
 
