@@ -6,9 +6,10 @@ Both start from the same base (`--base`, or the base of the demo's warm starts),
 (`rag_r1.demo.trace_records`: mixed strategies, right and wrong ones) in the same number of batches of the
 same number of questions, and are measured on the same held-out questions:
 
-    plain torch  as in `python -m rag_r1.demo.warm_start`: one pass over the traces in order, with Muon and AdamW
-    veRL         the traces as records, then `rag-r1 sft-data` and `rag-r1 sft` with recipes/rag_r1/sft/demo: one
-                 pass over the shuffled rows, with AdamW alone, since veRL builds one optimizer for all
+    plain torch  as in `python -m rag_r1.demo.warm_start`: one pass over the traces in order, with Muon and
+                 AdamW
+    veRL         the traces as records, then `rag-r1 sft-data` and `rag-r1 sft` with recipes/rag_r1/sft/demo:
+                 one pass over the shuffled rows, with AdamW alone, since veRL builds one optimizer for all
                  weights
 
 `--layout` chooses between whole traces and cut samples. There are about twice as many cut samples as traces,
