@@ -8,11 +8,12 @@ The vectors are synthetic, with neighbourhoods like those of the real vectors in
 project's commands and code. Each step is a separate process, whose wall and processor seconds and peak
 resident memory are measured from outside:
 
-- the corpus is written, and read by `build_index.py passages`; - `--parts` parts are encoded: their vectors
-are drawn, and stored in the type of the preset's rows; - `merge` trains the index, adds the vectors, and
-chooses by the real questions how many cells are searched; - `shard_index.py` splits the index; - the
-synthetic questions are searched exactly in the 32-bit vectors, which are drawn again block by block; this
-  is the reference for recall;
+- the corpus is written, and read by `build_index.py passages`;
+- `--parts` parts are encoded: their vectors are drawn, and stored in the type of the preset's rows;
+- `merge` trains the index, adds the vectors, and chooses by the real questions how many cells are searched;
+- `shard_index.py` splits the index;
+- the synthetic questions are searched exactly in the 32-bit vectors, which are drawn again block by block;
+  this is the reference for recall;
 - the index, and its shards with merged results, are searched for these questions, one by one;
 - a server is started and gets real questions over HTTP, one by one.
 

@@ -8,10 +8,10 @@ This project contains none of Search-R1's code. The file `search_r1/search/retri
 unmodified, with the FAISS file of the index, its passages written as JSONL, and its encoder. Only the
 following is changed around it:
 
-- the port, which is hard-coded, and the address, which is 127.0.0.1 instead of all interfaces; - the progress
-bar for every request is turned off; - without a GPU, or with `--device cpu`, its `.cuda()` and `.half()` do
-nothing, so that it computes in float32
-  like our server.
+- the port, which is hard-coded, and the address, which is 127.0.0.1 instead of all interfaces;
+- the progress bar for every request is turned off;
+- without a GPU, or with `--device cpu`, its `.cuda()` and `.half()` do nothing, so that it computes in
+  float32 like our server.
 
 It knows the prefixes of E5 and BGE, and uses mean pooling for every model. With a BGE index its results
 therefore differ from ours; with E5 and MiniLM they are the same. It needs the package `datasets`.

@@ -4,15 +4,14 @@ How well an approximate index finds neighbours depends on how near they are, com
 Independent random vectors of 384 dimensions are all equally far from each other, which is not so for texts.
 Therefore a synthetic vector is a combination of real ones:
 
-- a real passage, its *parent*, drawn at random, with the weight `KEPT`; - the mean of the parent and its
-`NEIGHBOURS` nearest passages, with the rest of the weight; - a random vector with the covariance of that
-neighbourhood: the differences of the members from their mean, each
-  times a normal number. Its variance replaces the part that the parent's weight removes, so that the variance
-  of the neighbourhood is kept. It lies in the few dimensions that the neighbours span, as real passages
-  locally do;
+- a real passage, its *parent*, drawn at random, with the weight `KEPT`;
+- the mean of the parent and its `NEIGHBOURS` nearest passages, with the rest of the weight;
+- a random vector with the covariance of that neighbourhood: the differences of the members from their mean,
+  each times a normal number. Its variance replaces the part that the parent's weight removes, so that the
+  variance of the neighbourhood is kept. It lies in the few dimensions that the neighbours span, as real
+  passages locally do;
 - the differences of two pairs of arbitrary passages, times a number between 0 and `SPREAD` that is drawn for
-each
-  vector, so that some passages are near to many and others are isolated.
+  each vector, so that some passages are near to many and others are isolated.
 
 The sum is divided by its length. Direction, spread and density thus follow the real corpus everywhere, and a
 corpus that is a thousand times as large is that much denser. The constants were fitted by hand to the 9,756

@@ -6,19 +6,16 @@
 The tables answer three questions (synthetic_vectors.py explains how the vectors are made):
 
 - Does a synthetic corpus of the same size resemble the real one? For passages and for questions the table has
-the
-  similarity to the 1st, 10th and 100th neighbour; the local intrinsic dimension (the maximum-likelihood
+  the similarity to the 1st, 10th and 100th neighbour; the local intrinsic dimension (the maximum-likelihood
   estimate of Levina and Bickel, NIPS 2004, from the distances to the nearest 20 and 100, averaged over places
   as MacKay and Ghahramani propose); hubness (the skewness of the number of times that a passage is among the
   first ten of others, Radovanovic et al., JMLR 2010); and the spectrum (the share of the variance in the
   first 10 and 100 directions).
 - Does the generator extrapolate? It gets a quarter, or a sixteenth, of the real passages, and makes as many
-as the
-  real corpus has.
+  as the real corpus has.
 - How do the similarities change in a larger corpus (`--passages`)? The table also has the values that the
-real corpus
-  predicts: a k-th neighbour among N is as far as a first one among N / k, and the distance to the first
-  neighbour falls with a power of the number, which is fitted to quarters and halves of the real corpus.
+  real corpus predicts: a k-th neighbour among N is as far as a first one among N / k, and the distance to the
+  first neighbour falls with a power of the number, which is fitted to quarters and halves of the real corpus.
 """
 
 from __future__ import annotations

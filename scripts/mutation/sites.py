@@ -151,7 +151,7 @@ def _bodies(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def _of_header(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST | str]]:
-    """Yield (kind, expression, replacement) for each place in an expression or a statement, without bodies."""
+    """Yield (kind, expression, replacement) for each place in an expression or a statement without body."""
     yield from _changes(node)
     for name, value in ast.iter_fields(node):
         if name in _ANNOTATIONS or (name in _BODIES and isinstance(value, list)):

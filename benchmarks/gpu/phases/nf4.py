@@ -1,8 +1,7 @@
 """Compares adapters over weights in nf4 with adapters over bf16, with 1.5 billion parameters.
 
 - `engine-...` runs veRL's engine alone. Its log-probs are compared with those of transformers' model in 32
-bits,
-  with exactly the weights and adapters that vLLM would receive.
+  bits, with exactly the weights and adapters that vLLM would receive.
 - `training-...` makes three steps through veRL and vLLM, which sleeps during every update. The difference of
   probability in the second and the third step shows whether vLLM wakes with the weights of the actor.
 - `sleep` runs vLLM alone, with weights in bf16.
