@@ -167,17 +167,25 @@ def select(
         for question in _unique(questions.get(source, ()), excluded_keys, seen, repeats):
             pools[class_of(question) if class_of else ANY].append(question)
         available = {str(name or "unclassified"): len(pool) for name, pool in pools.items()}
-        for (entry_source, name), count in composition.items():
-            if entry_source != source:
-                continue
-            pool = [q for members in pools.values() for q in members] if name == ANY else pools[name]
-            ids = set(map(id, rng.sample(pool, min(count, len(pool)))))
-            sample += [question for question in pool if id(question) in ids]
-            for pool in pools.values():
-                pool[:] = [question for question in pool if id(question) not in ids]
-            drawn = {"asked": count, "taken": len(ids), "there": available}
-            counts.append({"source": source, "class": name, **drawn})
+        requested = [(name, count) for (owner, name), count in composition.items() if owner == source]
+        for name, count in requested:
+            drawn = _draw(pools, name, count, rng)
+            sample += drawn
+            figures = {"asked": count, "taken": len(drawn), "there": available}
+            counts.append({"source": source, "class": name, **figures})
     return QuestionSelection(sample, counts, repeats)
+
+
+def _draw(
+    pools: dict[str | None, list[Question]], name: str, count: int, rng: random.Random
+) -> list[Question]:
+    """Draw up to `count` questions of a class (ANY: of all classes), and remove them from the pools."""
+    pool = [q for members in pools.values() for q in members] if name == ANY else pools[name]
+    ids = set(map(id, rng.sample(pool, min(count, len(pool)))))
+    drawn = [question for question in pool if id(question) in ids]
+    for members in pools.values():
+        members[:] = [question for question in members if id(question) not in ids]
+    return drawn
 
 
 def _unique(

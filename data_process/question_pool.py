@@ -157,15 +157,13 @@ class QuestionPool:
         """Yield the written rows of all entries, or of one, in the order of their sources or of the draw."""
         condition = "outcome IS NULL" + (f" AND entry = {entry}" if entry is not None else "")
         order = "draw, seq" if in_draw_order else "seq"
-        yield from map(
-            _to_row, self._database.execute(f"SELECT {_COLUMNS} FROM rows WHERE {condition} ORDER BY {order}")
-        )
+        rows = self._database.execute(f"SELECT {_COLUMNS} FROM rows WHERE {condition} ORDER BY {order}")
+        yield from map(_to_row, rows)
 
     def at(self, seq: int) -> PooledQuestion:
         """Return the row with the number `seq`."""
-        return _to_row(
-            self._database.execute(f"SELECT {_COLUMNS} FROM rows WHERE seq = ?", (seq,)).fetchone()
-        )
+        rows = self._database.execute(f"SELECT {_COLUMNS} FROM rows WHERE seq = ?", (seq,))
+        return _to_row(rows.fetchone())
 
     def repeated_ids(self, entry: int) -> set[str]:
         """Return the source ids that several written rows with the entry's name and split share."""
@@ -227,9 +225,8 @@ _WRITTEN = "rows.outcome IS NULL"
 
 def _to_row(columns: tuple) -> PooledQuestion:
     seq, split, entry, row, own_id, question, golds, metadata = columns
-    return PooledQuestion(
-        seq, split, entry, Question(question, tuple(json.loads(golds)), own_id, row, json.loads(metadata))
-    )
+    content = Question(question, tuple(json.loads(golds)), own_id, row, json.loads(metadata))
+    return PooledQuestion(seq, split, entry, content)
 
 
 def _digest(text: str) -> bytes:

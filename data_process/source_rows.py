@@ -38,9 +38,8 @@ def read_source(entry: MixEntry) -> Iterator[tuple[int, Question | ValueError]]:
             yield number, question
     if not usable:
         accepted = f". Accepted are {ACCEPTED}" if entry.file else ""
-        raise DataError(
-            f"no usable question in {entry.location}: {first_problem or 'it has no rows'}{accepted}"
-        )
+        reason = first_problem or "it has no rows"
+        raise DataError(f"no usable question in {entry.location}: {reason}{accepted}")
 
 
 @contextmanager
